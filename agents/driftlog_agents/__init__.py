@@ -1,0 +1,4 @@
+"""The Kafka-speaking process.
+
+Pure.
+"""

@@ -1,0 +1,4 @@
+"""driftlog: a Kafka log whose disk is a bucket.
+
+Shell.
+"""

@@ -1,0 +1,27 @@
+"""How remote state fails, told by what the caller may do next.
+
+Adapters translate every foreign exception into one of these; what they do not
+know becomes `OutcomeUnknownError`.
+
+Pure.
+"""
+
+
+class StoreError(Exception):
+    """Base of every error that a port to remote state may raise."""
+
+
+class UnavailableError(StoreError):
+    """Refused (throttled, overloaded, no quorum, disk full).  Nothing happened; retry."""
+
+
+class OutcomeUnknownError(StoreError):
+    """The answer was lost (timeout, reset).  It may have happened; retry only what is idempotent."""
+
+
+class FencedError(StoreError):
+    """Someone newer is in charge.  Nothing happened, and nothing of ours will; step down."""
+
+
+class CorruptError(Exception):
+    """These bytes are not what they claim to be: hang up, or quarantine the object; always logged."""

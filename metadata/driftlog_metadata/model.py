@@ -1,0 +1,100 @@
+"""What the metadata store holds, as values.
+
+`driftlog_metadata.keys` says under which key each of them stands, and
+`driftlog_metadata.codec` how it is stored.
+
+Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+FORMAT_VERSION: Final = 1
+"""Of everything that is stored.  An agent refuses a cluster with a larger one."""
+
+CLOSED: Final = -1
+"""A head that says: nothing of this session will ever be committed again."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition of a topic *by id*: a topic created again under its name is another one."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The identity that the bucket's ``cluster.json`` repeats."""
+
+    cluster_id: str
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where clients reach an agent: Kafka's advertised listener."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A live agent, on its session's lease."""
+
+    node_id: int
+    session_id: str
+    listeners: tuple[Listener, ...]
+    http_address: str
+    rack: str | None
+    started_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushRecord:
+    """The one key that commits a flush object.
+
+    The footer is the byte range ``[footer_start, size_bytes)`` of the object.
+    """
+
+    object_key: str
+    size_bytes: int
+    footer_start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic and the configs that were set on it (never the defaults)."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition; *session_id* None: released, nobody does."""
+
+    session_id: str | None
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the bucket holds of a partition, and whose flushes continue it.
+
+    *Sealed* means below ``sealed_end``, and nothing else does.  ``manifest_version``
+    is 0 before the first manifest.  ``sessions``: those that have led since the sealed
+    end, oldest first.
+    """
+
+    sealed_end: int = 0
+    manifest_version: int = 0
+    log_start: int = 0
+    sessions: tuple[str, ...] = ()

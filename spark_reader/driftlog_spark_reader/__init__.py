@@ -1,0 +1,4 @@
+"""Sealed segments as Spark DataFrames.
+
+Shell.
+"""

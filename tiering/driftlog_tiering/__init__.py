@@ -1,0 +1,4 @@
+"""From batches to objects, and back: flush objects, sealed segments, manifests.
+
+Pure.
+"""
