@@ -1,0 +1,160 @@
+"""One real `driftlog dev` process on a directory: started, measured, killed, started again.
+
+Shell.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from os import environ
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.process_usage import (
+    Usage,
+    free_port,
+    reset_peak,
+    stop_process,
+    usage,
+    wait_until,
+)
+
+_START_TIMEOUT_SECONDS = 60.0
+_DRAIN_TIMEOUT_SECONDS = 60.0
+
+
+def driftlog_command() -> str | None:
+    """The `driftlog` command of this environment, or None if the package is not installed."""
+    beside = Path(sys.executable).with_name("driftlog")
+    return str(beside) if beside.exists() else shutil.which("driftlog")
+
+
+class DriftlogProcess:
+    """An agent with the embedded metadata store.
+
+    Args:
+        directory: given to ``--dir`` and kept; if None, a temporary one that `close` removes.
+        arguments: more of `driftlog dev`, such as ``("--store", "s3://bucket/prefix")``.
+        environment: set over this process's own, such as AWS_ENDPOINT_URL.
+        parent: where a temporary directory is made.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        parent: Path | None = None,
+    ) -> None:
+        self._owned = None
+        if directory is None:
+            self._owned = Path(tempfile.mkdtemp(prefix="driftlog-", dir=parent))
+            directory = self._owned / "data"
+        self.directory = directory
+        self.port = free_port()
+        self._arguments = tuple(arguments)
+        self._environment = {**environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        logs = Path(tempfile.mkdtemp(prefix="driftlog-log-", dir=parent))
+        self._logs, self._out, self._err = logs, logs / "stdout", logs / "stderr"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What it has logged (stderr) since its first start."""
+        return self._err.read_text(errors="replace")
+
+    def usage(self) -> Usage:
+        return usage(self.pid)
+
+    def reset_peak(self) -> None:
+        reset_peak(self.pid)
+
+    def start(self) -> Self:
+        """Start it, also again on the same directory and port; return at the ready line.
+
+        Raises:
+            FileNotFoundError: there is no `driftlog` command.
+            RuntimeError: it ended instead; the message holds the end of its log.
+            TimeoutError: it is not ready after 60 s.
+        """
+        assert self._process is None, "started twice"
+        command = driftlog_command()
+        if command is None:
+            raise FileNotFoundError("no driftlog command: make setup")
+        line = [command, "dev", "--dir", str(self.directory), "--listener", self.bootstrap]
+        with self._out.open("wb") as out, self._err.open("ab") as err:
+            self._process = subprocess.Popen(
+                [*line, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self._environment,
+            )
+        try:
+            wait_until(self._is_ready, self._process, _START_TIMEOUT_SECONDS, self._err)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def terminate(self) -> int:
+        """SIGTERM; wait until it has drained; its exit status."""
+        assert self._process is not None, "not started"
+        status = stop_process(self._process, _DRAIN_TIMEOUT_SECONDS)
+        self._process = None
+        return status
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is drained."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds its sockets and does nothing."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it; remove its logs, and its directory if nobody gave one."""
+        if self._process is not None:
+            self.terminate()
+        shutil.rmtree(self._logs, ignore_errors=True)
+        if self._owned is not None:
+            shutil.rmtree(self._owned, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _is_ready(self) -> bool:
+        return self.bootstrap in self._out.read_text(errors="replace")
