@@ -25,3 +25,7 @@ class FencedError(StoreError):
 
 class CorruptError(Exception):
     """These bytes are not what they claim to be: hang up, or quarantine the object; always logged."""
+
+
+class UnsupportedFormatError(CorruptError):
+    """Stored by a newer driftlog than this one: upgrade this one, the bytes are fine."""

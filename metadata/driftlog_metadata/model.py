@@ -98,3 +98,16 @@ class PartitionState:
     manifest_version: int = 0
     log_start: int = 0
     sessions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    """The last block of producer ids that was handed out; the next one starts at its end.
+
+    ``[first_producer_id, first_producer_id + size)`` belong to *node_id*.
+    Source: org.apache.kafka.server.common.ProducerIdsBlock.
+    """
+
+    first_producer_id: int
+    size: int
+    node_id: int

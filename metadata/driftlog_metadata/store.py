@@ -7,10 +7,14 @@ change of the store: all puts and deletes of one transaction share it.
     compares ──all true──▶ then      ops applied atomically, at one new revision
              ──otherwise─▶ otherwise
 
-Limits (etcd's defaults, so that what works embedded works on etcd):
-128 operations in a transaction (compares and each branch counted apart),
-1.5 MiB per transaction, and no put inside a range that the same transaction
-deletes, nor two puts of one key.
+Operations are applied in their order: a read sees what stands before it.  A
+transaction that changes nothing (reads, deletes of what is not there) takes no
+revision.  The keys of a lease that ends go at one revision.
+
+Limits (etcd's defaults, so that what works embedded works on etcd), checked by
+`driftlog_metadata.limits`: 128 operations in a transaction (compares and each
+branch counted apart), 1.5 MiB per transaction, no put of a key that the same
+branch deletes, nor two puts of one key, and no empty keys or prefixes.
 
 Port: `tests/contract/test_metadata_store.py` is its definition.
 """
@@ -150,10 +154,19 @@ class DeleteEvent:
 WatchEvent = PutEvent | DeleteEvent
 
 
+class Watch(AsyncIterator[list[WatchEvent]], Protocol):
+    """An open watch; a cancelled ``anext()`` loses no event."""
+
+    async def aclose(self) -> None:
+        """End it: an ``anext()`` that waits, and every later one, raises StopAsyncIteration."""
+        ...
+
+
 class MetadataStore(Protocol):
     """Every method may raise `UnavailableError`; those that write, `OutcomeUnknownError`.
 
-    Implementations do not retry: whoever owns the request owns its deadline.
+    Cancelling a call has the same meaning as losing its answer.  Implementations do not
+    retry: whoever owns the request owns its deadline.
     """
 
     async def txn(
@@ -165,7 +178,8 @@ class MetadataStore(Protocol):
         """Apply *then* if every compare holds, else *otherwise*; atomically, linearizably.
 
         Raises:
-            LeaseNotFoundError: a put names a lease that is not there; nothing was applied.
+            LeaseNotFoundError: a put of the branch that would run names a lease that is not
+                there; nothing was applied.
             ValueError: over a limit that the module's docstring states; nothing was applied.
         """
         ...
@@ -183,7 +197,11 @@ class MetadataStore(Protocol):
         ...
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
-        """Create a lease under an id of the caller's (1 ≤ id < 2^63).  A repeat is harmless."""
+        """Create a lease under an id of the caller's (1 ≤ id < 2^63).
+
+        It lasts *ttl_ms* at least: etcd counts whole seconds, and two or more of them.
+        A repeat is harmless: where the lease exists it changes nothing, not even its deadline.
+        """
         ...
 
     async def keep_alive(self, lease_id: int) -> None:
@@ -198,10 +216,11 @@ class MetadataStore(Protocol):
         """End the lease and delete its keys, now.  A lease that is gone already is no error."""
         ...
 
-    def watch(self, prefix: str, start_revision: int) -> AsyncIterator[list[WatchEvent]]:
-        """Every change under *prefix* from *start_revision* on, in order, none twice.
+    def watch(self, prefix: str, start_revision: int) -> Watch:
+        """Every change under *prefix* from *start_revision* (≥ 1) on, in order, none twice.
 
-        Events of one revision come in one list.  The iterator is closed with ``aclose()``.
+        Events of one revision come in one list, in the order of the operations (a prefix's
+        deletes in key order).  The iterator is closed with ``aclose()``.
 
         Raises:
             CompactedError: from the iterator, when that history is gone.

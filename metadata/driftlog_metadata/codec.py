@@ -1,0 +1,329 @@
+"""How the values of `driftlog_metadata.model` are stored in the metadata store.
+
+Compact JSON in UTF-8, one object per value, in exactly this order (a value has one
+encoding, so that it can be compared by its bytes); ``v`` is the format's version:
+
+    Cluster          {"v":1,"cluster_id":s,"format_version":n}
+    Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
+                      "http_address":s,"rack":s or null,"started_at_ms":n}
+    Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
+    FlushRecord      {"v":1,"object":s,"size":bytes,"footer":first byte}
+    Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}
+    Leader           {"v":1,"session_id":s or null,"epoch":n}
+    PartitionState   {"v":1,"sealed_end":offset,"manifest":version,"log_start":offset,
+                      "sessions":[s,…]}
+    ProducerIdBlock  {"v":1,"first":producer id,"size":n,"node_id":n}
+
+Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
+an int32.  Configs stand in the order of their names.
+
+A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
+anything else that no encoder writes: not JSON, a field missing, unknown, of another type
+or out of range.
+
+A value format is a stored format: add a version, never edit one in place.
+Pure.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+from driftlog_metadata.model import (
+    CLOSED,
+    FORMAT_VERSION,
+    Agent,
+    Cluster,
+    FlushRecord,
+    Leader,
+    Listener,
+    PartitionState,
+    ProducerIdBlock,
+    Topic,
+)
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+_HEAD_CLOSED: Final = "closed"
+
+
+# ── Values ──
+
+
+def encode_cluster(cluster: Cluster) -> bytes:
+    """Encode the value of the cluster's key."""
+    return _encode(cluster_id=cluster.cluster_id, format_version=cluster.format_version)
+
+
+def decode_cluster(data: bytes) -> Cluster:
+    """Invert :func:`encode_cluster`.
+
+    A cluster whose ``format_version`` is larger than ours is decoded: whoever joins it decides.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a cluster.
+    """
+    fields = _Fields("cluster", data, ("cluster_id", "format_version"))
+    return Cluster(fields.string("cluster_id"), fields.number("format_version"))
+
+
+def encode_agent(agent: Agent) -> bytes:
+    """Encode the value of an agent's key."""
+    return _encode(
+        node_id=agent.node_id,
+        session_id=agent.session_id,
+        listeners=[[at.name, at.host, at.port] for at in agent.listeners],
+        http_address=agent.http_address,
+        rack=agent.rack,
+        started_at_ms=agent.started_at_ms,
+    )
+
+
+def decode_agent(data: bytes) -> Agent:
+    """Invert :func:`encode_agent`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not an agent.
+    """
+    names = ("node_id", "session_id", "listeners", "http_address", "rack", "started_at_ms")
+    fields = _Fields("agent", data, names)
+    return Agent(
+        node_id=fields.number("node_id", _INT32_MAX),
+        session_id=fields.string("session_id"),
+        listeners=tuple(_listener(fields, item) for item in fields.items("listeners")),
+        http_address=fields.string("http_address"),
+        rack=fields.string_or_null("rack"),
+        started_at_ms=fields.number("started_at_ms"),
+    )
+
+
+def _listener(fields: "_Fields", item: object) -> Listener:
+    match item:
+        case [str(name), str(host), int(port)] if type(port) is int and 0 <= port < 65536:
+            return Listener(name, host, port)
+        case _:
+            raise fields.corrupt(f"not a listener: {item!r}")
+
+
+def encode_head(head: int) -> bytes:
+    """Encode a session's head: its last committed flush sequence, or `CLOSED`."""
+    assert head >= CLOSED, "neither a sequence nor CLOSED"
+    return _encode(head=_HEAD_CLOSED if head == CLOSED else head)
+
+
+def decode_head(data: bytes) -> int:
+    """Invert :func:`encode_head`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a head.
+    """
+    fields = _Fields("head", data, ("head",))
+    if fields.raw("head") == _HEAD_CLOSED:
+        return CLOSED
+    return fields.number("head")
+
+
+def encode_flush_record(record: FlushRecord) -> bytes:
+    """Encode the value that commits a flush object, about 140 bytes."""
+    return _encode(object=record.object_key, size=record.size_bytes, footer=record.footer_start)
+
+
+def decode_flush_record(data: bytes) -> FlushRecord:
+    """Invert :func:`encode_flush_record`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a flush record, or one whose footer starts behind its end.
+    """
+    fields = _Fields("flush record", data, ("object", "size", "footer"))
+    size_bytes = fields.number("size")
+    return FlushRecord(
+        object_key=fields.string("object"),
+        size_bytes=size_bytes,
+        footer_start=fields.number("footer", size_bytes),
+    )
+
+
+def encode_topic(topic: Topic) -> bytes:
+    """Encode the value of a topic's key, and of its tombstone."""
+    return _encode(
+        name=topic.name,
+        topic_id=str(topic.topic_id),
+        partitions=topic.partitions,
+        configs=dict(sorted(topic.configs.items())),
+    )
+
+
+def decode_topic(data: bytes) -> Topic:
+    """Invert :func:`encode_topic`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a topic.
+    """
+    fields = _Fields("topic", data, ("name", "topic_id", "partitions", "configs"))
+    return Topic(
+        name=fields.string("name"),
+        topic_id=fields.uuid("topic_id"),
+        partitions=fields.number("partitions", _INT32_MAX),
+        configs=fields.strings_by_name("configs"),
+    )
+
+
+def encode_leader(leader: Leader) -> bytes:
+    """Encode the value of a leader's key."""
+    return _encode(session_id=leader.session_id, epoch=leader.leader_epoch)
+
+
+def decode_leader(data: bytes) -> Leader:
+    """Invert :func:`encode_leader`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a leader.
+    """
+    fields = _Fields("leader", data, ("session_id", "epoch"))
+    return Leader(fields.string_or_null("session_id"), fields.number("epoch", _INT32_MAX))
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    """Encode the value of a partition's key."""
+    return _encode(
+        sealed_end=state.sealed_end,
+        manifest=state.manifest_version,
+        log_start=state.log_start,
+        sessions=list(state.sessions),
+    )
+
+
+def decode_partition_state(data: bytes) -> PartitionState:
+    """Invert :func:`encode_partition_state`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a partition's state.
+    """
+    names = ("sealed_end", "manifest", "log_start", "sessions")
+    fields = _Fields("partition state", data, names)
+    return PartitionState(
+        sealed_end=fields.number("sealed_end"),
+        manifest_version=fields.number("manifest"),
+        log_start=fields.number("log_start"),
+        sessions=fields.strings("sessions"),
+    )
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    """Encode the value of the key that allocates producer ids."""
+    return _encode(first=block.first_producer_id, size=block.size, node_id=block.node_id)
+
+
+def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
+    """Invert :func:`encode_producer_id_block`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a block of producer ids.
+    """
+    fields = _Fields("producer id block", data, ("first", "size", "node_id"))
+    return ProducerIdBlock(
+        first_producer_id=fields.number("first"),
+        size=fields.number("size"),
+        node_id=fields.number("node_id", _INT32_MAX),
+    )
+
+
+# ── JSON ──
+
+
+def _encode(**fields: object) -> bytes:
+    """ValueError for a string that UTF-8 cannot encode."""
+    value = {"v": FORMAT_VERSION, **fields}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class _Fields:
+    """One decoded JSON object, read field by field with its types checked."""
+
+    def __init__(self, what: str, data: bytes, names: tuple[str, ...]) -> None:
+        self._what = what
+        self._data = data
+        self._fields = self._parse()
+        version = self.number("v")
+        if version > FORMAT_VERSION:
+            raise UnsupportedFormatError(
+                f"this {what} has format version {version}, and this driftlog reads up to "
+                f"{FORMAT_VERSION}: upgrade it: {data[:200]!r}"
+            )
+        if version < 1:
+            raise self.corrupt(f"no version {version}")
+        if self._fields.keys() != {"v", *names}:
+            raise self.corrupt(f"fields {sorted(self._fields)}, not {sorted(names)}")
+
+    def _parse(self) -> Mapping[str, Any]:
+        try:
+            text = self._data.decode()
+            parsed = json.loads(text)
+            json.dumps(parsed, ensure_ascii=False).encode()  # no lone surrogates from \uXXXX
+        except (ValueError, RecursionError) as error:
+            raise self.corrupt(str(error)) from error
+        if not isinstance(parsed, dict):
+            raise self.corrupt("not a JSON object")
+        return parsed
+
+    def corrupt(self, why: str) -> CorruptError:
+        return CorruptError(f"not a {self._what} ({why}): {self._data[:200]!r}")
+
+    def raw(self, name: str) -> object:
+        if name not in self._fields:
+            raise self.corrupt(f"no field {name!r}")
+        return self._fields[name]
+
+    def number(self, name: str, largest: int = _INT64_MAX) -> int:
+        value = self.raw(name)
+        if type(value) is not int or not 0 <= value <= largest:
+            raise self.corrupt(f"{name!r} is not an integer in [0, {largest}]")
+        return value
+
+    def string(self, name: str) -> str:
+        value = self.raw(name)
+        if not isinstance(value, str):
+            raise self.corrupt(f"{name!r} is not a string")
+        return value
+
+    def string_or_null(self, name: str) -> str | None:
+        return None if self.raw(name) is None else self.string(name)
+
+    def uuid(self, name: str) -> UUID:
+        text = self.string(name)
+        try:
+            value = UUID(text)
+        except ValueError as error:
+            raise self.corrupt(f"{name!r} is not a uuid") from error
+        if str(value) != text:
+            raise self.corrupt(f"{name!r} is not a canonical uuid")
+        return value
+
+    def items(self, name: str) -> list[object]:
+        value = self.raw(name)
+        if not isinstance(value, list):
+            raise self.corrupt(f"{name!r} is not a list")
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        values = self.items(name)
+        if not all(isinstance(value, str) for value in values):
+            raise self.corrupt(f"{name!r} is not a list of strings")
+        return tuple(str(value) for value in values)
+
+    def strings_by_name(self, name: str) -> dict[str, str]:
+        value = self.raw(name)
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise self.corrupt(f"{name!r} is not an object of strings")
+        return value

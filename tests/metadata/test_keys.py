@@ -1,0 +1,203 @@
+"""The keyspace: golden keys, exact inverses, and no string that reaches another one's key."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftlog_metadata import keys
+from driftlog_metadata.model import TopicPartition
+
+TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+TP = TopicPartition(TOPIC_ID, 7)
+
+GOLDEN = [
+    (keys.node_id_key(3), "/driftlog/v1/node_ids/3"),
+    (keys.agent_key(3), "/driftlog/v1/agents/3"),
+    (keys.session_key("5e55"), "/driftlog/v1/sessions/5e55"),
+    (keys.head_key("5e55"), "/driftlog/v1/heads/5e55"),
+    (keys.flush_key("5e55", 41), "/driftlog/v1/flushes/5e55/00000000000000000041"),
+    (keys.topic_key("clicks.eu-1_x"), "/driftlog/v1/topics/clicks.eu-1_x"),
+    (keys.topic_key(".."), "/driftlog/v1/topics/.."),
+    (keys.topic_key("a/b %ü"), "/driftlog/v1/topics/a%2Fb%20%25%C3%BC"),
+    (keys.deleted_key(TOPIC_ID), f"/driftlog/v1/deleted/{TOPIC_ID}"),
+    (keys.leader_key(TP), f"/driftlog/v1/leaders/{TOPIC_ID}/7"),
+    (keys.partition_key(TP), f"/driftlog/v1/partitions/{TOPIC_ID}/7"),
+    (keys.CLUSTER_KEY, "/driftlog/v1/cluster"),
+    (keys.PRODUCER_IDS_KEY, "/driftlog/v1/producer_ids"),
+]
+
+PARSERS: list[Callable[[str], object]] = [
+    keys.parse_node_id_key,
+    keys.parse_agent_key,
+    keys.parse_session_key,
+    keys.parse_head_key,
+    keys.parse_flush_key,
+    keys.parse_topic_key,
+    keys.parse_deleted_key,
+    keys.parse_leader_key,
+    keys.parse_partition_key,
+]
+
+int32s = st.integers(0, 2**31 - 1)
+strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+partitions = st.builds(TopicPartition, st.uuids(), int32s)
+flushes = st.tuples(strings, st.integers(0, 2**63 - 1))
+
+
+@pytest.mark.parametrize(("key", "golden"), GOLDEN)
+def test_keys_are_those_of_format_version_1(key: str, golden: str) -> None:
+    """
+    A key format is a stored format: what is written today must be found tomorrow.
+    """
+    assert golden == key
+
+
+@pytest.mark.parametrize(
+    ("write", "parse", "values"),
+    [
+        (keys.node_id_key, keys.parse_node_id_key, int32s),
+        (keys.agent_key, keys.parse_agent_key, int32s),
+        (keys.session_key, keys.parse_session_key, strings),
+        (keys.head_key, keys.parse_head_key, strings),
+        (lambda value: keys.flush_key(*value), keys.parse_flush_key, flushes),
+        (keys.topic_key, keys.parse_topic_key, strings),
+        (keys.deleted_key, keys.parse_deleted_key, st.uuids()),
+        (keys.leader_key, keys.parse_leader_key, partitions),
+        (keys.partition_key, keys.parse_partition_key, partitions),
+    ],
+)
+@given(data=st.data())
+def test_parsers_invert_their_functions(
+    write: Callable[[Any], str],
+    parse: Callable[[str], object],
+    values: st.SearchStrategy[Any],
+    data: st.DataObject,
+) -> None:
+    """
+    Every value comes back from its key, whatever strings users choose.
+    """
+    value = data.draw(values)
+
+    assert value == parse(write(value))
+
+
+@given(strings, strings, st.integers(0, 2**63 - 1))
+def test_no_string_reaches_under_another_ones_prefix(one: str, other: str, seq: int) -> None:
+    """
+    A session's flush prefix covers its own records and nobody else's.
+    """
+    covered = keys.flush_key(other, seq).startswith(keys.flushes_prefix(one))
+
+    assert (one == other) == covered
+
+
+@given(partitions, st.uuids())
+def test_a_topics_prefix_covers_its_partitions_only(tp: TopicPartition, other: UUID) -> None:
+    """
+    Partition 1's key is a prefix of partition 10's; the topic's prefix is not confused by it.
+    """
+    assert keys.leader_key(tp).startswith(keys.leaders_prefix(tp.topic_id))
+    assert keys.partition_key(tp).startswith(keys.partitions_prefix(tp.topic_id))
+    assert (other == tp.topic_id) == keys.leader_key(tp).startswith(keys.leaders_prefix(other))
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), unique=True))
+def test_flush_keys_sort_as_their_sequences(seqs: list[int]) -> None:
+    """
+    Reading a session's prefix yields its flushes in commit order.
+    """
+    by_key = sorted(keys.flush_key("s", seq) for seq in seqs)
+
+    assert sorted(seqs) == [keys.parse_flush_key(key)[1] for key in by_key]
+
+
+@given(st.sampled_from(GOLDEN), st.data())
+def test_parsers_accept_exactly_what_their_functions_write(
+    golden: tuple[str, str], data: st.DataObject
+) -> None:
+    """
+    A key changed anywhere is refused with ValueError, or it is the key of another value.
+    """
+    key = golden[1]
+    at = data.draw(st.integers(0, len(key)))
+    cut = data.draw(st.integers(0, 2))
+    changed = key[:at] + data.draw(st.text("0aA/%.-C +٣", max_size=3)) + key[at + cut :]
+    writers: list[Callable[[Any], str]] = [
+        keys.node_id_key,
+        keys.agent_key,
+        keys.session_key,
+        keys.head_key,
+        lambda value: keys.flush_key(*value),
+        keys.topic_key,
+        keys.deleted_key,
+        keys.leader_key,
+        keys.partition_key,
+    ]
+
+    for parse, write in zip(PARSERS, writers, strict=True):
+        try:
+            value = parse(changed)
+        except ValueError:
+            continue
+        assert changed == write(value)
+
+
+@pytest.mark.parametrize(
+    ("parse", "key"),
+    [
+        (keys.parse_topic_key, "/driftlog/v1/topics/"),
+        (keys.parse_topic_key, "/driftlog/v1/topics/a/b"),
+        (keys.parse_topic_key, "/driftlog/v1/topics/a%2fb"),
+        (keys.parse_topic_key, "/driftlog/v1/topics/%61"),
+        (keys.parse_topic_key, "/driftlog/v1/topics/%FF"),
+        (keys.parse_topic_key, "/driftlog/v1/topics/%"),
+        (keys.parse_topic_key, "/driftlog/v2/topics/a"),
+        (keys.parse_topic_key, "x/driftlog/v1/topics/a"),
+        (keys.parse_agent_key, "/driftlog/v1/agents/03"),
+        (keys.parse_agent_key, "/driftlog/v1/agents/-1"),
+        (keys.parse_agent_key, "/driftlog/v1/agents/2147483648"),
+        (keys.parse_agent_key, "/driftlog/v1/agents/٣"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/41"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.1.0"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/99999999999999999999"),
+        (keys.parse_leader_key, f"/driftlog/v1/leaders/{TOPIC_ID}"),
+        (keys.parse_leader_key, f"/driftlog/v1/leaders/{TOPIC_ID}/"),
+        (keys.parse_leader_key, f"/driftlog/v1/leaders/{TOPIC_ID.hex}/7"),
+        (keys.parse_deleted_key, f"/driftlog/v1/deleted/{str(TOPIC_ID).upper()}"),
+    ],
+)
+def test_foreign_keys_are_refused(parse: Callable[[str], object], key: str) -> None:
+    """
+    What no function of this version writes raises ValueError.
+    """
+    with pytest.raises(ValueError, match=r"."):
+        parse(key)
+
+
+@pytest.mark.parametrize("name", ["", "\ud800"])
+def test_strings_without_a_key_are_refused(name: str) -> None:
+    """
+    The empty string would be its own prefix; a lone surrogate has no UTF-8.
+    """
+    with pytest.raises(ValueError, match=r"."):
+        keys.topic_key(name)
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    """
+    A key that its parser would refuse is never written.
+    """
+    for write in (
+        lambda: keys.agent_key(-1),
+        lambda: keys.agent_key(2**31),
+        lambda: keys.partition_key(TopicPartition(TOPIC_ID, -1)),
+        lambda: keys.flush_key("s", -1),
+        lambda: keys.flush_key("s", 2**63),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            write()
