@@ -154,8 +154,16 @@ class DeleteEvent:
 WatchEvent = PutEvent | DeleteEvent
 
 
-class Watch(AsyncIterator[list[WatchEvent]], Protocol):
-    """An open watch; a cancelled ``anext()`` loses no event."""
+class Watch(Protocol):
+    """An open watch: an async iterator; a cancelled ``anext()`` loses no event."""
+
+    def __aiter__(self) -> AsyncIterator[list[WatchEvent]]:
+        """Itself."""
+        ...
+
+    async def __anext__(self) -> list[WatchEvent]:
+        """The next revision's events; see `MetadataStore.watch`."""
+        ...
 
     async def aclose(self) -> None:
         """End it: an ``anext()`` that waits, and every later one, raises StopAsyncIteration."""
