@@ -1,0 +1,7 @@
+"""Kafka's wire protocol: frames to messages and back, without I/O.
+
+`registry` has every API by key and reads request headers, `api` reads and writes the two
+messages of one API, `messages` defines them, `errors` names what goes wrong.  `schema` and
+`compiler` turn definitions into functions; nobody else needs them.
+Pure.
+"""

@@ -1,0 +1,341 @@
+"""One Kafka API: its versions, its two messages, and bytes to and from them.
+
+A frame is ``int32 size, header, body``; decoders take what follows the size, encoders give
+all of it.
+
+    request header v1: int16 key, int16 version, int32 correlation id, nullable string client id
+    request header v2: v1, then tagged fields          from the first flexible version on
+    response header v0: int32 correlation id
+    response header v1: v0, then tagged fields         from the first flexible version on
+
+The response header of ApiVersions is v0 for ever, so that a client that does not know yet
+what we speak can read it (ApiMessageType#responseHeaderVersion, KIP-511), and a client id is
+never compact (RequestHeader.json).
+Pure.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, Generic, TypeVar
+
+from driftlog_agents.protocol.compiler import (
+    Cuts,
+    Decode,
+    Encode,
+    compile_decoder,
+    compile_encoder,
+)
+from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.types import Buffer, parse_versions, skip_tagged_fields
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+class ApiKey(IntEnum):
+    """What a request asks for, int16.  Source: org.apache.kafka.common.protocol.ApiKeys 4.3.1."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    CONTROLLER_REGISTRATION = 70
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    ASSIGN_REPLICAS_TO_DIRS = 73
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
+    INITIALIZE_SHARE_GROUP_STATE = 83
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DELETE_SHARE_GROUP_STATE = 86
+    READ_SHARE_GROUP_STATE_SUMMARY = 87
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
+
+    @property
+    def kafka_name(self) -> str:
+        """The name in Kafka's documentation and metrics: ``DescribeTopicPartitions``."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+@dataclass(slots=True)
+class RequestHeader:
+    """Who asks what.  *body_offset* is where the body starts in the bytes that it was read from."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+class Api(Generic[Q, R]):
+    """One API: request *Q*, response *R*.
+
+    Args:
+        versions: those that Kafka 4.3 defines and this codec speaks, as ``"3-13"``.
+        served: those that we answer, as ``"3-11"``; *versions* unless given.
+        advertised: what ApiVersions says that we answer; *served* unless given.
+        flexible: the first flexible version (KIP-482), as ``"9+"``, or ``"none"``.
+    """
+
+    def __init__(
+        self,
+        key: ApiKey,
+        request: type[Q],
+        response: type[R],
+        *,
+        versions: str,
+        flexible: str,
+        served: str | None = None,
+        advertised: str | None = None,
+    ) -> None:
+        self.key: Final = key
+        self.name: Final = key.kafka_name
+        self.request: Final = request
+        self.response: Final = response
+        self.versions: Final = _half_open(versions)
+        """Versions that can be encoded and decoded, half-open."""
+        self.served: Final = _half_open(served or versions)
+        """Versions that an agent answers, half-open; all of them are in `versions`."""
+        self.advertised: Final = _half_open(advertised or served or versions)
+        """Versions that an agent says it answers, half-open."""
+        self._flexible = parse_versions(flexible)
+        self._decoders: dict[tuple[type[Any], int], Decode] = {}
+        self._encoders: dict[tuple[type[Any], int], Encode] = {}
+        assert self.served.start in self.versions, f"{self.name} serves what it cannot read"
+        assert self.served[-1] in self.versions, f"{self.name} serves what it cannot read"
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether *version* has compact lengths and tagged fields."""
+        return self._flexible[0] <= version <= self._flexible[1]
+
+    # ── What an agent does ──
+
+    def decode_request(self, version: int, frame: Buffer, body_offset: int = 0) -> Q:
+        """Read a request's body, which starts at *body_offset* and ends with *frame*.
+
+        Records are views of *frame*; all else is copied.  Bytes behind the body are ignored,
+        and strings that are not UTF-8 are replaced, both as Kafka does.
+
+        Raises:
+            CorruptFrameError: these bytes are no such request, or we do not know *version*.
+        """
+        request: Q = self._decode(self.request, version, frame, body_offset)
+        return request
+
+    def encode_response(self, version: int, correlation_id: int, response: R) -> bytes:
+        """The whole frame.  Fields that *version* does not have are left out.
+
+        Raises:
+            AssertionError: *response* cannot be said in *version* (null where it may not be,
+                a number out of its range): our bug.
+        """
+        out = bytearray(self._response_header(version, correlation_id))
+        return _joined(out, self._encode(self.response, version, response, out))
+
+    def encode_response_parts(self, version: int, correlation_id: int, response: R) -> list[Buffer]:
+        """As `encode_response`, in buffers to be written one behind the other.
+
+        Records are not copied: their buffers are in the list as they were given.
+        """
+        out = bytearray(self._response_header(version, correlation_id))
+        return _parts(out, self._encode(self.response, version, response, out))
+
+    # ── What a client does ──
+
+    def encode_request(
+        self, version: int, correlation_id: int, client_id: str | None, request: Q
+    ) -> bytes:
+        """The whole frame.  Raises as `encode_response`."""
+        out = bytearray(_REQUEST_HEADER.pack(0, self.key, version, correlation_id))
+        text = b"" if client_id is None else client_id.encode()
+        out += struct.pack(">h", -1 if client_id is None else len(text)) + text
+        if self.is_flexible(version):
+            out += b"\0"
+        return _joined(out, self._encode(self.request, version, request, out))
+
+    def decode_response(self, version: int, frame: Buffer) -> tuple[int, R]:
+        """Read what follows the size: the correlation id, and the response.
+
+        Raises:
+            CorruptFrameError: these bytes are no such response.
+        """
+        view = memoryview(frame)
+        if len(view) < 4:
+            raise CorruptFrameError("a response without a correlation id")
+        (correlation_id,) = _INT32.unpack_from(view)
+        offset = 4
+        if self.has_response_tags(version):
+            offset = _after_tags(view, offset)
+        response: R = self._decode(self.response, version, view, offset)
+        return correlation_id, response
+
+    def has_response_tags(self, version: int) -> bool:
+        """Whether the response header is v1."""
+        return self.is_flexible(version) and self.key is not ApiKey.API_VERSIONS
+
+    # ── Both ──
+
+    def _response_header(self, version: int, correlation_id: int) -> bytes:
+        if self.has_response_tags(version):
+            return _RESPONSE_HEADER_V1.pack(0, correlation_id)
+        return _RESPONSE_HEADER_V0.pack(0, correlation_id)
+
+    def _decode(self, cls: type[Any], version: int, frame: Buffer, offset: int) -> Any:
+        decode = self._decoders.get((cls, version))
+        if decode is None:
+            decode = self._compile(compile_decoder, self._decoders, cls, version)
+        view = frame if type(frame) is memoryview else memoryview(frame)
+        try:
+            return decode(view, offset, len(view))
+        except (IndexError, struct.error) as error:
+            raise CorruptFrameError(f"{cls.__name__} v{version} is cut off") from error
+        except CorruptFrameError as error:
+            raise CorruptFrameError(f"{cls.__name__} v{version}: {error}") from None
+
+    def _encode(self, cls: type[Any], version: int, message: Any, out: bytearray) -> Cuts:
+        encode = self._encoders.get((cls, version))
+        if encode is None:
+            encode = self._compile(compile_encoder, self._encoders, cls, version)
+        cuts: Cuts = []
+        try:
+            encode(message, out, cuts)
+        except (struct.error, TypeError, ValueError, AttributeError) as error:
+            raise AssertionError(f"{cls.__name__} v{version} cannot be encoded") from error
+        return cuts
+
+    def _compile(
+        self,
+        compiler: Callable[[type[Any], int, bool], Any],
+        known: dict[tuple[type[Any], int], Any],
+        cls: type[Any],
+        version: int,
+    ) -> Any:
+        if version not in self.versions:
+            raise CorruptFrameError(f"{self.name} has no version {version}")
+        known[cls, version] = compiler(cls, version, self.is_flexible(version))
+        return known[cls, version]
+
+
+_INT32: Final = struct.Struct(">i")
+_REQUEST_HEADER: Final = struct.Struct(">ihhi")
+_RESPONSE_HEADER_V0: Final = struct.Struct(">ii")
+_RESPONSE_HEADER_V1: Final = struct.Struct(">iix")
+
+
+def _half_open(versions: str) -> range:
+    first, last = parse_versions(versions)
+    return range(first, last + 1)
+
+
+def _after_tags(view: memoryview, offset: int) -> int:
+    try:
+        return skip_tagged_fields(view, offset + 1, len(view), view[offset])
+    except IndexError as error:
+        raise CorruptFrameError("a header that is cut off") from error
+
+
+def _joined(out: bytearray, cuts: Cuts) -> bytes:
+    if cuts:
+        return b"".join(_parts(out, cuts))
+    _INT32.pack_into(out, 0, len(out) - 4)
+    return bytes(out)
+
+
+def _parts(out: bytearray, cuts: Cuts) -> list[Buffer]:
+    """*out* with records at their cuts, and the size of all in front."""
+    view = memoryview(out)
+    parts: list[Buffer] = []
+    done = 0
+    for cut, records in cuts:
+        if done < cut:
+            parts.append(view[done:cut])
+        done = cut
+        if isinstance(records, Sequence) and not isinstance(records, Buffer):
+            parts.extend(records)
+        else:
+            parts.append(records)
+    if done < len(view):
+        parts.append(view[done:])
+    _INT32.pack_into(out, 0, sum(memoryview(part).nbytes for part in parts) - 4)
+    return parts
