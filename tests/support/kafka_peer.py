@@ -155,6 +155,7 @@ class KafkaPeer:
             java_command("kafka.tools.StorageTool", *arguments),
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            check=False,
             timeout=_START_TIMEOUT_SECONDS,
             cwd=self.directory,
         )
