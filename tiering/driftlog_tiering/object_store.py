@@ -1,7 +1,8 @@
 """The object store port: a bucket of immutable objects.
 
 Keys are relative to the store's prefix: ``/``-separated, UTF-8, without a
-leading slash, without empty, ``.`` or ``..`` components.
+leading slash, without empty, ``.`` or ``..`` components (`object_keys` has the limits;
+any other key is a ValueError).  No key is the folder of another (``a`` and ``a/b``).
 
 Every method may raise `UnavailableError` (throttled, refused: nothing
 happened); `put`, `create` and `delete` may raise `OutcomeUnknownError` (it may
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from driftlog_metadata.errors import StoreError
+from driftlog_metadata.errors import StoreError, UnavailableError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -26,6 +27,14 @@ class NotFoundError(StoreError):
 
 class AlreadyExistsError(StoreError):
     """The key is taken, perhaps by our own attempt whose answer was lost."""
+
+
+class AccessDeniedError(UnavailableError):
+    """No credentials, or they do not suffice.  A retry helps once somebody has mended that."""
+
+
+class BucketNotFoundError(UnavailableError):
+    """The bucket is not there (or not in this region).  Somebody has to make or name it."""
 
 
 @dataclass(frozen=True, slots=True)
