@@ -1,0 +1,168 @@
+"""Codecs: what our and other clients' writers made is read; what is not theirs is refused."""
+
+import gzip
+import io
+import random
+import threading
+
+import cramjam
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import codec as kafka_python
+
+from aiokafka import codec as aiokafka
+from driftlog_tiering.batch import Codec, CorruptRecordsError
+from driftlog_tiering.compression import compress, decompress
+
+MiB = 1024 * 1024
+COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+TEXT = b"a record section that repeats itself, and again: " * 5000
+
+
+def zstd_stream(data: bytes) -> bytes:
+    """As librdkafka writes: a frame without its content size."""
+    out = io.BytesIO()
+    with zstandard.ZstdCompressor(write_content_size=False).stream_writer(out, closefd=False) as w:
+        w.write(data)
+    return out.getvalue()
+
+
+def lz4_linked(data: bytes) -> bytes:
+    compressor = cramjam.lz4.Compressor(level=1, content_checksum=True, block_linked=True)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+OTHERS = {
+    "gzip of aiokafka": (Codec.GZIP, aiokafka.gzip_encode),
+    "gzip in two members": (Codec.GZIP, lambda d: gzip.compress(d[:9]) + gzip.compress(d[9:])),
+    "snappy of aiokafka": (Codec.SNAPPY, aiokafka.snappy_encode),
+    "raw snappy": (Codec.SNAPPY, lambda d: bytes(cramjam.snappy.compress_raw(d))),
+    "snappy streams joined": (
+        Codec.SNAPPY,
+        lambda d: aiokafka.snappy_encode(d[:9]) + aiokafka.snappy_encode(d[9:]),
+    ),
+    "lz4 of aiokafka": (Codec.LZ4, aiokafka.lz4_encode),
+    "lz4 with linked blocks": (Codec.LZ4, lz4_linked),
+    "lz4 in two frames": (Codec.LZ4, lambda d: lz4_linked(d[:9]) + lz4_linked(d[9:])),
+    "zstd of aiokafka": (Codec.ZSTD, aiokafka.zstd_encode),
+    "zstd of kafka-python": (Codec.ZSTD, kafka_python.zstd_encode),
+    "zstd without content size": (Codec.ZSTD, zstd_stream),
+    "zstd in two frames": (Codec.ZSTD, lambda d: zstd_stream(d[:9]) + zstd_stream(d[9:])),
+}
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(data=st.binary(min_size=1, max_size=300) | st.integers(1, 300_000).map(lambda n: TEXT[:n]))
+def test_what_was_compressed_comes_back(codec: Codec, data: bytes) -> None:
+    """
+    With a limit of exactly its size.
+    """
+    assert data == bytes(decompress(codec, compress(codec, data), len(data)))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("data", [b"x" * 10, TEXT, random.Random(1).randbytes(200_000)])
+def test_every_writer_is_read(name: str, data: bytes) -> None:
+    """
+    Framings and frames as clients make them, from views as well.
+    """
+    codec, encode = OTHERS[name]
+    view = memoryview(b"head" + encode(data))[4:]
+
+    assert data == bytes(decompress(codec, view, MiB))
+
+
+@pytest.mark.parametrize("data", [b"x", TEXT, random.Random(2).randbytes(200_000)])
+def test_clients_read_what_we_write(data: bytes) -> None:
+    """
+    aiokafka's decoders for all, kafka-python's where its libraries are there.
+    """
+    assert data == aiokafka.gzip_decode(compress(Codec.GZIP, data))
+    assert data == aiokafka.snappy_decode(bytes(compress(Codec.SNAPPY, data)))
+    assert data == aiokafka.lz4_decode(bytes(compress(Codec.LZ4, data)))
+    assert data == aiokafka.zstd_decode(bytes(compress(Codec.ZSTD, data)))
+    assert data == kafka_python.gzip_decode(compress(Codec.GZIP, data))
+    assert data == kafka_python.zstd_decode(bytes(compress(Codec.ZSTD, data)))
+
+
+def test_our_lz4_blocks_are_independent() -> None:
+    """
+    Java's Lz4BlockInputStream refuses linked ones: bit 5 of the frame's flags.
+    """
+    frame = bytes(compress(Codec.LZ4, TEXT))
+
+    assert 0x60 == frame[4] & 0xE0
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
+    """
+    32 MiB of zeros in little: one byte over the limit is too much.
+    """
+    bomb = compress(codec, bytes(32 * MiB))
+
+    for limit_bytes in (1, MiB, 32 * MiB - 1):
+        with pytest.raises(CorruptRecordsError):
+            decompress(codec, bomb, limit_bytes)
+    assert 32 * MiB == len(decompress(codec, bomb, 32 * MiB))
+
+
+def test_an_uncompressed_section_has_the_limit_too() -> None:
+    """
+    One limit for all codecs.
+    """
+    with pytest.raises(CorruptRecordsError):
+        decompress(Codec.NONE, b"four", 3)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_garbage_raises_and_nothing_else(codec: Codec) -> None:
+    """
+    Mutated, cut or random bytes: the typed error, or an output within the limit.
+    """
+    rng = random.Random(int(codec))
+    sound = [bytes(compress(codec, TEXT[:n])) for n in (1, 100, 100_000)]
+    sound += [OTHERS["raw snappy"][1](TEXT[:500])] if codec is Codec.SNAPPY else []
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(rng.choice(sound))
+        match rng.randrange(4):
+            case 0:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[rng.randrange(len(data)) :]
+            case 2:
+                data[:16] = rng.randbytes(rng.randint(0, 16))
+            case _:
+                data[rng.randrange(len(data)) :] = rng.randbytes(8)
+        try:
+            assert len(decompress(codec, data, 200_000)) <= 200_000
+        except CorruptRecordsError:
+            refused += 1
+
+    assert refused > 1000
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_threads_do_not_disturb_each_other(codec: Codec) -> None:
+    """
+    Two threads, different data, the same module: nothing is mixed.
+    """
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        data = random.Random(seed).randbytes(2000) * 100
+        for _ in range(30):
+            if bytes(decompress(codec, compress(codec, data), MiB)) != data:
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == wrong
