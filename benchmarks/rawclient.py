@@ -385,22 +385,23 @@ def produce_tiny(
 # ── Threads ──
 
 
-def _run(
-    load: Callable[[int, threading.Barrier], tuple[int, int, int]], threads: int
-) -> LoadResult:
-    """Run *load* in *threads* threads that start together; the first error is raised here."""
-    results: list[tuple[int, int, int]] = []
+def run_together(body: Callable[[int, threading.Barrier], None], threads: int) -> tuple[float, float]:
+    """Run *body* in *threads* threads, each of which waits at the barrier when it is ready.
+
+    Returns seconds and this process's CPU seconds from the barrier to the last thread's
+    end.  The first error of a thread is raised here.
+    """
     errors: list[BaseException] = []
     start = threading.Barrier(threads + 1, timeout=_STALL_SECONDS)
 
-    def body(number: int) -> None:
+    def guarded(number: int) -> None:
         try:
-            results.append(load(number, start))
+            body(number, start)
         except BaseException as error:  # Raised again below, in the caller's thread.
             errors.append(error)
             start.abort()
 
-    workers = [threading.Thread(target=body, args=(n,), daemon=True) for n in range(threads)]
+    workers = [threading.Thread(target=guarded, args=(n,), daemon=True) for n in range(threads)]
     for worker in workers:
         worker.start()
     with contextlib.suppress(threading.BrokenBarrierError):
@@ -411,13 +412,22 @@ def _run(
     if errors:
         causes = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
         raise (causes or errors)[0]
+    return time.perf_counter() - began, time.process_time() - cpu_began
+
+
+def _run(
+    load: Callable[[int, threading.Barrier], tuple[int, int, int]], threads: int
+) -> LoadResult:
+    """Sum what *load* returns in *threads* threads: requests, records, bytes."""
+    results: list[tuple[int, int, int]] = []
+    seconds, cpu = run_together(lambda number, start: results.append(load(number, start)), threads)
     requests, records, value_bytes = map(sum, zip(*results, strict=True))
     return LoadResult(
         requests=requests,
         records=records,
         value_bytes=value_bytes,
-        seconds=time.perf_counter() - began,
-        client_cpu_seconds=time.process_time() - cpu_began,
+        seconds=seconds,
+        client_cpu_seconds=cpu,
     )
 
 
