@@ -52,22 +52,26 @@ def decompress(codec: Codec, view: Buffer, limit_bytes: int) -> Buffer:
         CorruptRecordsError: it is not what the codec says, or larger than *limit_bytes*.
     """
     try:
-        match codec:
-            case Codec.NONE:
-                out: Buffer = view
-            case Codec.GZIP:
-                out = _gunzip(view, limit_bytes)
-            case Codec.SNAPPY:
-                out = _unsnappy(memoryview(view), limit_bytes)
-            case Codec.LZ4:
-                out = _unlz4(memoryview(view), limit_bytes)
-            case Codec.ZSTD:
-                out = _unzstd(view, limit_bytes)
+        out = _decompress(codec, view, limit_bytes)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, struct.error) as error:
         raise CorruptRecordsError(f"{codec.name}: {error}") from None
     if len(out) > limit_bytes:
         raise _too_large(codec, limit_bytes)
     return out
+
+
+def _decompress(codec: Codec, view: Buffer, limit_bytes: int) -> Buffer:
+    match codec:
+        case Codec.NONE:
+            return view
+        case Codec.GZIP:
+            return _gunzip(view, limit_bytes)
+        case Codec.SNAPPY:
+            return _unsnappy(memoryview(view), limit_bytes)
+        case Codec.LZ4:
+            return _unlz4(memoryview(view), limit_bytes)
+        case Codec.ZSTD:
+            return _unzstd(view, limit_bytes)
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
@@ -88,7 +92,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
             compressor = cramjam.lz4.Compressor(
                 level=level, content_checksum=False, block_linked=False
             )
-            compressor.compress(data)
+            compressor.compress(bytes(data))  # It takes nothing else.
             return memoryview(compressor.finish())
         case Codec.ZSTD:
             return _contexts.compressor(level).compress(data)
