@@ -1,0 +1,150 @@
+"""What sealing and reading back cost: batches to a segment in a file, row groups to batches.
+
+    python -m benchmarks.sealing [--mib 512] [--codecs none,zstd] [--record-bytes 1024]
+
+Prints CPU s per GiB of uncompressed batches: CRC check, decompression, decoding, Parquet, zstd
+and the write to the file, all included; then MB/s of one thread from a row group's bytes to
+batches, with the segment's file in the page cache.
+
+Shell.
+"""
+
+import argparse
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from driftlog_tiering.batch import Codec, build_batch, patch_offset_and_epoch
+from driftlog_tiering.compression import compress
+from driftlog_tiering.kernel_py import Record, encode_record
+from driftlog_tiering.segment import SegmentReader, SegmentWriter
+
+MiB = 1024 * 1024
+BATCH_BYTES = 1_000_000
+UNIQUE_MIB = 32
+WORDS = (Path(__file__).read_text() * 4).split()
+
+
+def json_payload(rng: random.Random, size: int) -> bytes:
+    """An event as services log it, of about *size* bytes."""
+    event: dict[str, object] = {
+        "id": f"{rng.getrandbits(128):032x}",
+        "user_id": rng.randrange(10**9),
+        "at": f"2026-03-0{rng.randint(1, 9)}T1{rng.randint(0, 9)}:{rng.randint(10, 59)}:00Z",
+        "amount": round(rng.random() * 1000, 2),
+        "message": "",
+    }
+    missing = size - len(json.dumps(event))
+    event["message"] = " ".join(rng.choices(WORDS, k=missing // 6 + 1))[: max(0, missing)]
+    return json.dumps(event).encode()
+
+
+def make_batches(payload: str, codec: Codec, record_bytes: int) -> list[tuple[bytearray, int]]:
+    """UNIQUE_MIB of batches, and how many bytes each has uncompressed."""
+    rng = random.Random(1)
+    batches = []
+    per_batch = max(1, BATCH_BYTES // (record_bytes + 20))
+    for _ in range(UNIQUE_MIB * MiB // BATCH_BYTES):
+        records = bytearray()
+        for i in range(per_batch):
+            value = (
+                rng.randbytes(record_bytes)
+                if payload == "random"
+                else json_payload(rng, record_bytes)
+            )
+            records += encode_record(
+                Record(i // 10, i, b"key-%06d" % rng.randrange(10**5), value, ())
+            )
+        batch = build_batch(
+            compress(codec, bytes(records)),
+            base_offset=0,
+            last_offset_delta=per_batch - 1,
+            record_count=per_batch,
+            attributes=codec,
+            base_timestamp=1_760_000_000_000,
+            max_timestamp=1_760_000_000_000 + (per_batch - 1) // 10,
+            leader_epoch=1,
+        )
+        batches.append((batch, 61 + len(records)))
+    return batches
+
+
+def endless(batches: list[tuple[bytearray, int]], per_batch: int) -> Iterator[tuple[bytes, int]]:
+    """The batches again and again, at ascending offsets."""
+    base = 0
+    while True:
+        for batch, raw in batches:
+            patch_offset_and_epoch(batch, base, 1)
+            yield bytes(batch), raw
+            base += per_batch
+
+
+def main() -> None:
+    """Measure every payload with every codec."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--codecs", default="none,zstd")
+    parser.add_argument("--record-bytes", type=int, default=1024)
+    args = parser.parse_args()
+    print(f"{args.record_bytes} B records, {args.mib} MiB, batches of {BATCH_BYTES} B")
+    print(
+        f"{'payload':8} {'codec':7} {'seal CPU s/GiB':>14} {'seal MB/s':>10} {'size':>6}"
+        f" {'back to':>8} {'MB/s':>7} {'CPU s/GiB':>10}"
+    )
+    for payload in ("random", "json"):
+        for name in args.codecs.split(","):
+            measure(payload, Codec[name.upper()], args.mib * MiB, args.record_bytes)
+
+
+def measure(payload: str, codec: Codec, total: int, record_bytes: int) -> None:
+    """Seal *total* bytes, read them back, print a line."""
+    batches = make_batches(payload, codec, record_bytes)
+    per_batch = max(1, BATCH_BYTES // (record_bytes + 20))
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "segment.parquet"
+        with path.open("w+b") as sink:
+            source = endless(batches, per_batch)
+            writer = SegmentWriter(sink, topic="bench", topic_id=UUID(int=1), partition=0, base=0)
+            raw = 0
+            cpu, wall = time.process_time(), time.perf_counter()
+            while raw < total:
+                batch, size = next(source)
+                writer.append(batch)
+                raw += size
+            info = writer.finish(writer.next_offset)
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        line = (
+            f"{payload:8} {codec.name.lower():7} {cpu / raw * 2**30:14.2f}"
+            f" {raw / wall / 1e6:10.0f} {info.size_bytes / raw:6.1%}"
+        )
+        for back in dict.fromkeys((Codec.NONE, codec)):
+            cpu, wall, out = read_back(path, back)
+            print(
+                f"{line} {back.name.lower():>8} {out / wall / 1e6:7.0f} {cpu / raw * 2**30:10.2f}",
+                flush=True,
+            )
+            line = " " * len(line)
+
+
+def read_back(path: Path, codec: Codec) -> tuple[float, float, int]:
+    """(CPU s, s, uncompressed bytes) from row groups to batches."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        reader = SegmentReader(os.pread(file.fileno(), 64 * 1024, size - 64 * 1024), size)
+        cpu, wall = time.process_time(), time.perf_counter()
+        for group in reader.row_groups:
+            data = os.pread(file.fileno(), group.end - group.start, group.start)
+            for batch in reader.encoder(group, data).batches(
+                group.first_offset, codec=codec, level=1
+            ):
+                assert batch.data
+        return time.process_time() - cpu, time.perf_counter() - wall, reader.raw_bytes
+
+
+if __name__ == "__main__":
+    main()
