@@ -1,0 +1,4 @@
+"""The log: partitions, the flush pipeline, sessions, recovery, sealing.
+
+Pure.
+"""

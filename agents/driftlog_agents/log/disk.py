@@ -1,0 +1,101 @@
+"""The disk port: an agent's directory of buffer files, one folder per session.
+
+The directory belongs to one process at a time: opening it takes a lock, so whoever
+has it knows that all earlier sessions in it are dead.
+
+Every method may raise `UnavailableError` (disk full, quota, I/O error): what was
+to be written is then not there, as far as anybody may rely on.
+
+Port: `tests/contract/test_disk.py` is its definition.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BufferFile(Protocol):
+    """An append-only file of the present session, kept open."""
+
+    @property
+    def size(self) -> int:
+        """Bytes appended in this use of the file."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """False once the file was recycled or removed: positions in it mean nothing then."""
+        ...
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write at the end, not synced; returns the position of the first byte.
+
+        Raises:
+            UnavailableError: not (wholly) written; the file is not written to again.
+        """
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Exactly *length* bytes that were appended.
+
+        Raises:
+            UnavailableError: an I/O error, or fewer bytes are there.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Everything appended before this call survives the loss of power when it returns.
+
+        Raises:
+            UnavailableError: it may not; the file is not written to again.
+        """
+        ...
+
+
+class AgentDisk(Protocol):
+    """The agent's directory."""
+
+    def sessions(self) -> list[str]:
+        """Ids of the sessions that left buffer files, in any order."""
+        ...
+
+    def create_session(self, session_id: str) -> None:
+        """Make the session's folder, durably."""
+        ...
+
+    def create_file(self, session_id: str, number: int) -> BufferFile:
+        """A new empty file; numbers of a session ascend."""
+        ...
+
+    def recycle_file(self, file: BufferFile, session_id: str, number: int) -> BufferFile:
+        """Use *file*'s pages for a new one; *file* is no longer alive."""
+        ...
+
+    def remove_file(self, file: BufferFile) -> None:
+        """Close and delete; *file* is no longer alive."""
+        ...
+
+    async def read_files(self, session_id: str) -> list[int]:
+        """Numbers of the files that the session left, ascending."""
+        ...
+
+    async def read_file(self, session_id: str, number: int) -> bytes:
+        """All bytes of a file, with what earlier uses left behind its end."""
+        ...
+
+    def remove_session(self, session_id: str) -> None:
+        """Delete the session's folder with its files; none is no error."""
+        ...
+
+    def load(self, name: str) -> bytes | None:
+        """A small file of the agent's own (its node id); None: not there."""
+        ...
+
+    def save(self, name: str, data: bytes) -> None:
+        """Replace a small file, whole or not at all, durably."""
+        ...
+
+    def close(self) -> None:
+        """Close every file and give the lock back."""
+        ...

@@ -1,0 +1,523 @@
+"""The flush pipeline of one session: from admitted batches to committed flush objects.
+
+    append        cut            upload           commit
+    ──────▶ open ─────▶ queued ─────────▶ stored ────────▶ committed ──▶ Publish
+                          ▲  │ hedge: a second attempt      ▲    │
+                          └──┘ failed: again, another name  └────┘ refused, or the answer lost:
+                                                                   the same transaction again
+                                                            ╳ fenced: Lost, nothing after it
+
+Uploads run side by side and end in any order; commits go one at a time and in
+the order of the cuts.  tests/simulation holds it to this:
+
+1. A flush is committed only after one of its attempts is stored, and its record
+   names that attempt.
+2. Sequence numbers are dense, and committed in order.
+3. After `Lost` it asks the world for nothing.
+4. An object's name is never used twice: each attempt has its own nonce.
+
+`log.flusher` performs the effects.
+Pure.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any, Final
+
+from driftlog_agents.log.partition import PartitionLog
+
+MiB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushSettings:
+    """When the buffer is cut, and how uploads and commits are tried."""
+
+    flush_bytes: int = 8 * MiB
+    """Cut at this size.  Larger: fewer PUTs, later acks, more memory."""
+
+    flush_interval_ms: float = 250
+    """Cut when the first byte is this old.  Longer: fewer PUTs when slow, later acks."""
+
+    quiet_ms: float = 5
+    """Cut early when all who wait have sent nothing for this long.  Shorter: more, smaller PUTs."""
+
+    flushes_per_second: float = 20
+    """Cap on flushes cut by age or early (each PUT/s is $13 a month); a cut by size is free."""
+
+    burst: float = 5
+    """How many such flushes may follow each other before the cap is felt."""
+
+    max_uploads: int = 8
+    """PUTs of flushes in flight.  More: more throughput on a slow store, more memory."""
+
+    upload_deadline_ms: float = 15_000
+    """When an upload is given up and tried again under another name."""
+
+    commit_deadline_ms: float = 2_000
+    """When a commit without an answer is repeated."""
+
+    retry_backoff_ms: float = 50
+    retry_backoff_max_ms: float = 2_000
+    """First and longest wait before a failed request is repeated; with jitter."""
+
+    hedge_share: float = 0.05
+    """At most this share of PUTs is a hedge of another."""
+
+    hedge_min_ms: float = 20
+    """No hedge before this: a store that is quick is not asked twice."""
+
+
+class Source:
+    """A connection, as far as the early cut must know it."""
+
+    __slots__ = ("heard_ms",)
+
+    def __init__(self, heard_ms: float = 0.0) -> None:
+        self.heard_ms = heard_ms
+        """When something last arrived on its socket."""
+
+
+class Batch:
+    """One admitted batch: bytes with offset and epoch patched in, and what the footer needs."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "file",
+        "leader_epoch",
+        "length",
+        "max_timestamp_ms",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "records",
+        "view",
+    )
+
+    def __init__(
+        self,
+        view: memoryview | bytes,
+        length: int,
+        base_offset: int,
+        records: int,
+        leader_epoch: int,
+        attributes: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        max_timestamp_ms: int,
+    ) -> None:
+        self.view: memoryview | bytes | None = view
+        self.length = length
+        self.base_offset = base_offset
+        self.records = records
+        self.leader_epoch = leader_epoch
+        self.attributes = attributes
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.max_timestamp_ms = max_timestamp_ms
+        self.file: Any = None
+        """The buffer file that holds it at *position*; None: none does."""
+        self.position = 0
+
+
+class Stage(Enum):
+    """Where a cut flush is."""
+
+    QUEUED = "queued"
+    UPLOADING = "uploading"
+    STORED = "stored"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+
+
+@dataclass(slots=True, eq=False)
+class Flush:
+    """A cut buffer on its way.  *batches*: per partition, in offset order."""
+
+    seq: int
+    batches: dict[PartitionLog, list[Batch]]
+    size_bytes: int
+    reason: str
+    stage: Stage = Stage.QUEUED
+    attempts: dict[int, float] = field(default_factory=dict)
+    """Attempt number → when it started; those in flight."""
+    tried: int = 0
+    failures: int = 0
+    retry_at_ms: float = 0.0
+    hedged: bool = False
+    stored_attempt: int = -1
+    payload: Any = None
+    """The shell's: the body, its footer, names of attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The buffer became a flush: lay out its object."""
+
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """PUT the flush under a new name; call `upload_succeeded` or `upload_failed`."""
+
+    flush: Flush
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Another attempt won: cancel this one.  Its object, if any, is garbage."""
+
+    flush: Flush
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Send the commit transaction; call `commit_succeeded`, `commit_failed` or `fenced`."""
+
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """The flush is committed: move high watermarks, answer, wake."""
+
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The session is dead: all that is not committed fails."""
+
+    flushes: tuple[Flush, ...]
+
+
+Effect = Cut | Upload | Abandon | Commit | Publish | Lost
+
+
+class TokenBucket:
+    """At most *rate* a second over time, *burst* at once."""
+
+    __slots__ = ("_burst", "_rate_per_ms", "_tokens", "_updated_ms")
+
+    def __init__(self, rate_per_second: float, burst: float) -> None:
+        assert rate_per_second > 0
+        assert burst >= 1
+        self._rate_per_ms = rate_per_second / 1000
+        self._burst = burst
+        self._tokens = burst
+        self._updated_ms = 0.0
+
+    def ready_at_ms(self, now_ms: float) -> float:
+        """When a token is there: now, or later."""
+        self._refill(now_ms)
+        # The margin keeps rounding from asking for a tick that then finds 0.9999 tokens.
+        missing = 1.0 - self._tokens
+        return now_ms if missing <= 1e-9 else now_ms + missing / self._rate_per_ms + 1e-6
+
+    def take(self, now_ms: float) -> bool:
+        """Take a token, if there is one."""
+        self._refill(now_ms)
+        if self._tokens < 1.0 - 1e-9:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def _refill(self, now_ms: float) -> None:
+        elapsed = max(0.0, now_ms - self._updated_ms)
+        self._tokens = min(self._burst, self._tokens + elapsed * self._rate_per_ms)
+        self._updated_ms = max(now_ms, self._updated_ms)
+
+
+class FlushPipeline:
+    """See the module."""
+
+    def __init__(self, settings: FlushSettings, rng: Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._open: dict[PartitionLog, list[Batch]] = {}
+        self._open_bytes = 0
+        self._opened_at_ms = 0.0
+        self._sources: set[Source] = set()
+        self._draining = False
+        self._lost = False
+        self._next_seq = 1
+        self._flushes: deque[Flush] = deque()
+        """Cut and not committed, oldest first."""
+        self._tokens = TokenBucket(settings.flushes_per_second, settings.burst)
+        self._uploads_limit = float(settings.max_uploads)
+        self._latencies: deque[float] = deque(maxlen=200)
+        self._hedge_after_ms: float | None = None
+        self._hedge_credit = 0.0
+        self._commit_retry_at_ms: float | None = None
+        self._commit_failures = 0
+        self.committed_seq = 0
+        self.hedges = 0
+        self.puts = 0
+
+    # ── State ──
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes that are not cut."""
+        return self._open_bytes
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are admitted and not committed."""
+        return self._open_bytes + sum(flush.size_bytes for flush in self._flushes)
+
+    @property
+    def idle(self) -> bool:
+        """Everything that was admitted is committed."""
+        return not self._open and not self._flushes
+
+    @property
+    def flushes(self) -> Iterable[Flush]:
+        """Cut and not committed, oldest first."""
+        return self._flushes
+
+    def uncommitted(self) -> dict[PartitionLog, list[Batch]]:
+        """Every admitted batch that is not committed, per partition in offset order."""
+        found: dict[PartitionLog, list[Batch]] = {}
+        for flush in self._flushes:
+            for log, batches in flush.batches.items():
+                found.setdefault(log, []).extend(batches)
+        for log, batches in self._open.items():
+            found.setdefault(log, []).extend(batches)
+        return found
+
+    # ── Events ──
+
+    def append(self, log: PartitionLog, batch: Batch, source: Source | None, now_ms: float) -> bool:
+        """Buffer a batch.  *source*: who waits for its commit.  True: call `tick` now."""
+        assert not self._lost
+        batches = self._open.get(log)
+        if batches is None:
+            if not self._open:
+                self._opened_at_ms = now_ms
+            self._open[log] = [batch]
+        else:
+            batches.append(batch)
+        self._open_bytes += batch.length
+        if source is not None:
+            self._sources.add(source)
+        return self._open_bytes >= self._settings.flush_bytes
+
+    def drain(self) -> None:
+        """From now on cut whatever there is, at once (shutdown, release); then `tick`."""
+        self._draining = True
+
+    def resume(self) -> None:
+        """Undo `drain`."""
+        self._draining = False
+
+    def deadline_ms(self, now_ms: float) -> float | None:
+        """When to `tick` next; None if only an append or an answer can move us."""
+        if self._lost:
+            return None
+        times: list[float] = []
+        if self._open:
+            due = self._cut_due_ms(now_ms)
+            if due is not None:
+                times.append(due)
+        if self._commit_retry_at_ms is not None:
+            times.append(self._commit_retry_at_ms)
+        room = self._uploading() < self._limit()
+        for flush in self._flushes:
+            if flush.stage is Stage.QUEUED and room:
+                times.append(flush.retry_at_ms)
+            elif flush.stage is Stage.UPLOADING and not flush.hedged:
+                at = self._hedge_at_ms(flush)
+                if at is not None:
+                    times.append(at)
+        return min(times, default=None)
+
+    def tick(self, now_ms: float) -> list[Effect]:
+        """Do whatever *now_ms* makes due.  Harmless at any time."""
+        if self._lost:
+            return []
+        effects: list[Effect] = []
+        if self._open:
+            reason = self._cut_reason(now_ms)
+            if reason is not None:
+                effects.append(self._cut(reason))
+        self._start_uploads(now_ms, effects)
+        self._start_commit(now_ms, effects)
+        return effects
+
+    def upload_succeeded(self, flush: Flush, attempt: int, now_ms: float) -> list[Effect]:
+        """The attempt's object is whole in the bucket."""
+        started = flush.attempts.pop(attempt, None)
+        if self._lost or flush.stage is not Stage.UPLOADING:
+            return []
+        if started is not None:
+            self._note_latency(now_ms - started)
+        self._uploads_limit = min(float(self._settings.max_uploads), self._uploads_limit + 0.5)
+        flush.stage = Stage.STORED
+        flush.stored_attempt = attempt
+        effects: list[Effect] = [Abandon(flush, other) for other in flush.attempts]
+        flush.attempts.clear()
+        return [*effects, *self.tick(now_ms)]
+
+    def upload_failed(
+        self, flush: Flush, attempt: int, now_ms: float, *, throttled: bool
+    ) -> list[Effect]:
+        """Refused or without an answer.  *throttled*: the store asks for less."""
+        flush.attempts.pop(attempt, None)
+        if self._lost or flush.stage is not Stage.UPLOADING:
+            return []
+        if throttled:
+            self._uploads_limit = max(1.0, self._uploads_limit / 2)
+        if flush.attempts:
+            return self.tick(now_ms)  # its hedge is still on the way
+        flush.stage = Stage.QUEUED
+        flush.hedged = False
+        flush.retry_at_ms = now_ms + self._backoff_ms(flush.failures)
+        flush.failures += 1
+        return self.tick(now_ms)
+
+    def commit_succeeded(self, flush: Flush, now_ms: float) -> list[Effect]:
+        """The flush record is in the metadata store."""
+        if self._lost or flush.stage is not Stage.COMMITTING:
+            return []
+        assert self._flushes[0] is flush
+        assert flush.seq == self.committed_seq + 1
+        self._flushes.popleft()
+        flush.stage = Stage.COMMITTED
+        self.committed_seq = flush.seq
+        self._commit_failures = 0
+        self._commit_retry_at_ms = None
+        return [Publish(flush), *self.tick(now_ms)]
+
+    def commit_failed(self, flush: Flush, now_ms: float) -> list[Effect]:
+        """Refused, or the answer lost: the same transaction is sent again."""
+        if self._lost or flush.stage is not Stage.COMMITTING:
+            return []
+        self._commit_retry_at_ms = now_ms + self._backoff_ms(self._commit_failures)
+        self._commit_failures += 1
+        return self.tick(now_ms)
+
+    def fenced(self) -> list[Effect]:
+        """The session is over."""
+        if self._lost:
+            return []
+        self._lost = True
+        if self._open:
+            self._cut("lost")
+        return [Lost(tuple(self._flushes))]
+
+    # ── Cutting ──
+
+    def _cut_due_ms(self, now_ms: float) -> float | None:
+        """When the open buffer is to be cut; None while uploads are too many to cut by age."""
+        if self._draining or self._open_bytes >= self._settings.flush_bytes:
+            return now_ms
+        if self._uploading() + self._queued() >= self._limit():
+            return None  # waiting costs nothing now, and makes one larger object
+        due = self._opened_at_ms + self._settings.flush_interval_ms
+        if self._sources and not self._uploading() and not self._queued():
+            quiet = max(source.heard_ms for source in self._sources) + self._settings.quiet_ms
+            due = min(due, quiet)
+        return max(due, self._tokens.ready_at_ms(now_ms)) if due <= now_ms else due
+
+    def _cut_reason(self, now_ms: float) -> str | None:
+        if self._draining:
+            return "drain"
+        if self._open_bytes >= self._settings.flush_bytes:
+            return "size"
+        due = self._cut_due_ms(now_ms)
+        if due is None or due > now_ms or not self._tokens.take(now_ms):
+            return None
+        aged = now_ms >= self._opened_at_ms + self._settings.flush_interval_ms
+        return "age" if aged else "early"
+
+    def _cut(self, reason: str) -> Cut:
+        flush = Flush(self._next_seq, self._open, self._open_bytes, reason)
+        self._flushes.append(flush)
+        self._next_seq += 1
+        self._open = {}
+        self._open_bytes = 0
+        self._sources = set()
+        return Cut(flush)
+
+    # ── Uploads ──
+
+    def _limit(self) -> int:
+        return max(1, int(self._uploads_limit))
+
+    def _uploading(self) -> int:
+        return sum(1 for flush in self._flushes if flush.stage is Stage.UPLOADING)
+
+    def _queued(self) -> int:
+        return sum(1 for flush in self._flushes if flush.stage is Stage.QUEUED)
+
+    def _start_uploads(self, now_ms: float, effects: list[Effect]) -> None:
+        room = self._limit() - self._uploading()
+        for flush in self._flushes:
+            if room <= 0:
+                break
+            if flush.stage is Stage.QUEUED and flush.retry_at_ms <= now_ms:
+                flush.stage = Stage.UPLOADING
+                effects.append(self._attempt(flush, now_ms))
+                room -= 1
+            elif flush.stage is Stage.UPLOADING and not flush.hedged:
+                at = self._hedge_at_ms(flush)
+                if at is not None and at <= now_ms:
+                    flush.hedged = True
+                    self._hedge_credit -= 1.0
+                    self.hedges += 1
+                    effects.append(self._attempt(flush, now_ms))
+
+    def _attempt(self, flush: Flush, now_ms: float) -> Upload:
+        attempt = flush.tried
+        flush.tried += 1
+        flush.attempts[attempt] = now_ms
+        self.puts += 1
+        self._hedge_credit = min(5.0, self._hedge_credit + self._settings.hedge_share)
+        return Upload(flush, attempt)
+
+    def _hedge_at_ms(self, flush: Flush) -> float | None:
+        if self._hedge_after_ms is None or self._hedge_credit < 1.0 or not flush.attempts:
+            return None
+        return min(flush.attempts.values()) + self._hedge_after_ms
+
+    def _note_latency(self, elapsed_ms: float) -> None:
+        self._latencies.append(elapsed_ms)
+        if len(self._latencies) >= 20:
+            ordered = sorted(self._latencies)
+            p95 = ordered[int(len(ordered) * 0.95)]
+            self._hedge_after_ms = max(p95, self._settings.hedge_min_ms)
+
+    # ── Commits ──
+
+    def _start_commit(self, now_ms: float, effects: list[Effect]) -> None:
+        if not self._flushes:
+            return
+        head = self._flushes[0]
+        if head.stage is Stage.STORED:
+            head.stage = Stage.COMMITTING
+            effects.append(Commit(head))
+        elif (
+            head.stage is Stage.COMMITTING
+            and self._commit_retry_at_ms is not None
+            and self._commit_retry_at_ms <= now_ms
+        ):
+            self._commit_retry_at_ms = None
+            effects.append(Commit(head))
+
+    def _backoff_ms(self, failures: int) -> float:
+        longest = min(
+            self._settings.retry_backoff_max_ms,
+            self._settings.retry_backoff_ms * 2.0 ** min(failures, 16),
+        )
+        return longest * self._rng.uniform(0.5, 1.0)

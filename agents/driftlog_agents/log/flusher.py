@@ -1,0 +1,394 @@
+"""Performs the flush pipeline: lays out objects, uploads them, commits them, publishes.
+
+    produce ──▶ append ──▶ buffer file (once a turn)
+                  │
+                  ▼ timer, size, quiet
+                 cut ──▶ PUT ──▶ commit ──▶ high watermark ──▶ answers
+
+Every event enters through `_handle`, which first writes what is pending to the buffer
+file: a cut finds each of its batches placed.
+
+Shell.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from uuid import UUID
+
+import structlog
+from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.flush import (
+    Abandon,
+    Batch,
+    Commit,
+    Cut,
+    Effect,
+    Flush,
+    FlushPipeline,
+    FlushSettings,
+    Lost,
+    MiB,
+    Publish,
+    Source,
+    Stage,
+    Upload,
+)
+from driftlog_agents.log.partition import PartitionLog, TailSlice, Waiter
+from driftlog_agents.log.session import CommitOutcome, Session
+from driftlog_agents.log.tail import TailData, lay_out
+from driftlog_metadata.errors import (
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.model import FlushRecord
+from driftlog_tiering import layout
+from driftlog_tiering.flush_object import Slice, encode_footer
+from driftlog_tiering.object_store import AlreadyExistsError, Buffer, ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What the log may keep in memory."""
+
+    memory_bytes: int = 128 * MiB
+    """Batches in memory, in flight and as cache.  More: fewer reads of the recent log touch the
+    disk."""
+
+    pending_bytes: int = 3072 * MiB
+    """Admitted and not committed, in memory and on disk, before connections are paused.  More:
+    longer outages and bursts are taken."""
+
+
+@dataclass(slots=True, eq=False)
+class _Payload:
+    data: TailData
+    topic_ids: tuple[UUID, ...]
+    columns: tuple[object, ...]
+    slices: list[tuple[PartitionLog, Slice]]
+    names: dict[int, tuple[str, int, int]]
+    """Attempt → (object key, footer start, size)."""
+    tasks: dict[int, asyncio.Task[None]]
+
+
+Published = Callable[[int, FlushRecord, TailData, list[tuple[PartitionLog, Slice]]], None]
+
+
+class Flusher:
+    """The pipeline of one session, with hands.
+
+    Args:
+        published: told of each committed flush after high watermarks moved:
+            (seq, record, data, slices).
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        objects: ObjectStore,
+        buffer: BufferLog,
+        flush_settings: FlushSettings,
+        memory_settings: MemorySettings,
+        rng: Random,
+        now_ms: Callable[[], float],
+        published: Published,
+    ) -> None:
+        self._session = session
+        self._objects = objects
+        self._buffer = buffer
+        self._settings = flush_settings
+        self._memory = memory_settings
+        self._rng = rng
+        self._now_ms = now_ms
+        self._published = published
+        self._log = structlog.get_logger()
+        self._pipeline = FlushPipeline(flush_settings, rng)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._cached: deque[TailData] = deque()
+        self._cached_bytes = 0
+        self._pending_bytes = 0
+        self._idle = asyncio.Event()
+        self._early_armed = False
+        """The timer knows that somebody waits for the open buffer."""
+        self.lost = False
+        self.committed_bytes = 0
+        self.early = 0
+
+    @property
+    def pipeline(self) -> FlushPipeline:
+        """The machine, for its figures."""
+        return self._pipeline
+
+    @property
+    def pending_bytes(self) -> int:
+        """Admitted and not committed."""
+        return self._pending_bytes
+
+    @property
+    def overloaded(self) -> bool:
+        """More waits for the store than the buffer may take: read no more from producers."""
+        limit = self._memory.pending_bytes
+        if self._pending_bytes <= limit // 8:
+            return False
+        return self._pending_bytes > limit or (
+            self._in_memory_only() > self._memory.memory_bytes
+        )
+
+    def _in_memory_only(self) -> int:
+        """Bytes of pending flushes that no buffer file holds: the disk fails."""
+        return sum(
+            flush.size_bytes
+            for flush in self._pipeline.flushes
+            if flush.payload is not None and not flush.payload.data.in_files
+        )
+
+    # ── Entry ──
+
+    def append(
+        self, log: PartitionLog, batch: Batch, source: Source | None, waiter: Waiter | None
+    ) -> None:
+        """Buffer an admitted batch.
+
+        *source*: the connection whose request waits for the commit (acks=all); *waiter*: an
+        acks=1 request to be told `synced`.
+        """
+        self._buffer.add(log, batch, waiter)
+        self._pending_bytes += batch.length
+        now_ms = self._now_ms()
+        if self._pipeline.append(log, batch, source, now_ms):
+            self.tick()
+        elif self._timer is None or (source is not None and not self._early_armed):
+            self._early_armed = source is not None
+            self._schedule(now_ms)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        self._handle(lambda now_ms: self._pipeline.tick(now_ms))
+
+    async def drain(self) -> None:
+        """Cut at once and wait until everything admitted is committed.
+
+        Raises:
+            FencedError: the session was lost first.
+        """
+        self._pipeline.drain()
+        self.tick()
+        try:
+            if not self._pipeline.idle:
+                self._idle.clear()
+            await self._idle.wait()
+        finally:
+            self._pipeline.resume()
+        if self.lost:
+            raise FencedError("the session was lost before everything was committed")
+
+    async def run(self) -> None:
+        """Perform effects until the session is lost.
+
+        Raises:
+            FencedError: it was.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self.tick()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    # ── Events in, effects out ──
+
+    def _handle(self, event: Callable[[float], list[Effect]]) -> None:
+        self._buffer.write_pending()
+        now_ms = self._now_ms()
+        for effect in event(now_ms):
+            self._perform(effect)
+        if self._pipeline.idle:
+            self._idle.set()
+        self._trim()
+        self._schedule(now_ms)
+
+    def _schedule(self, now_ms: float) -> None:
+        at_ms = self._pipeline.deadline_ms(now_ms)
+        if at_ms is None or self.lost:
+            return
+        loop = asyncio.get_running_loop()
+        # loop time may have gone on since now_ms was read; the delay is what counts.
+        when = loop.time() + max(0.0, at_ms - now_ms) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.tick()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Cut(flush):
+                self._lay_out(flush)
+            case Upload(flush, attempt):
+                if self._tasks is not None:
+                    task = self._tasks.create_task(self._upload(flush, attempt))
+                    flush.payload.tasks[attempt] = task
+            case Abandon(flush, attempt):
+                task = flush.payload.tasks.pop(attempt, None)
+                if task is not None:
+                    task.cancel()
+            case Commit(flush):
+                if self._tasks is not None:
+                    self._tasks.create_task(self._commit(flush))
+            case Publish(flush):
+                self._publish(flush)
+            case Lost():
+                self.lost = True
+                self._idle.set()
+
+    def _lay_out(self, flush: Flush) -> None:
+        self._early_armed = False
+        data, topic_ids, columns, slices = lay_out(flush.batches, self._session.session_id)
+        flush.payload = _Payload(data, topic_ids, columns, slices, {}, {})
+        for batches in flush.batches.values():
+            for batch in batches:
+                batch.view = None
+        if flush.reason == "early":
+            self.early += 1
+
+    # ── Upload ──
+
+    async def _upload(self, flush: Flush, attempt: int) -> None:
+        payload: _Payload = flush.payload
+        throttled = False
+        try:
+            async with asyncio.timeout(self._settings.upload_deadline_ms / 1000):
+                await self._put(flush, attempt)
+        except UnavailableError as error:
+            throttled = True
+            self._warn("flush_upload_refused", flush, error)
+        except AlreadyExistsError as error:
+            self._warn("flush_upload_name_taken", flush, error)
+        except (OutcomeUnknownError, TimeoutError) as error:
+            self._warn("flush_upload_unanswered", flush, error)
+        else:
+            payload.tasks.pop(attempt, None)
+            self._handle(lambda now: self._pipeline.upload_succeeded(flush, attempt, now))
+            return
+        payload.tasks.pop(attempt, None)
+        self._handle(
+            lambda now: self._pipeline.upload_failed(flush, attempt, now, throttled=throttled)
+        )
+
+    def _warn(self, event: str, flush: Flush, error: Exception) -> None:
+        self._log.warning(
+            event,
+            seq=flush.seq,
+            bytes=flush.size_bytes,
+            error=str(error) or repr(error),
+            advice="tried again under a new name; producers wait",
+        )
+
+    async def _put(self, flush: Flush, attempt: int) -> None:
+        payload: _Payload = flush.payload
+        footer = encode_footer(
+            session_id=self._session.session_id,
+            seq=flush.seq,
+            committed_seq=self._pipeline.committed_seq,
+            topic_ids=payload.topic_ids,
+            columns=payload.columns,  # type: ignore[arg-type]
+        )
+        nonce = f"{self._rng.getrandbits(64):016x}"
+        key = layout.flush_key(self._session.session_id, flush.seq, nonce)
+        payload.names[attempt] = (key, flush.size_bytes, flush.size_bytes + len(footer))
+        body: list[Buffer] = list(_body(payload.data))
+        body.append(footer)
+        await self._objects.put(key, body)
+
+    # ── Commit ──
+
+    async def _commit(self, flush: Flush) -> None:
+        key, footer_start, size_bytes = flush.payload.names[flush.stored_attempt]
+        record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
+        try:
+            async with asyncio.timeout(self._settings.commit_deadline_ms / 1000):
+                outcome = await self._session.commit(flush.seq, record)
+        except TimeoutError:
+            outcome = CommitOutcome.UNKNOWN
+        match outcome:
+            case CommitOutcome.COMMITTED:
+                self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
+            case CommitOutcome.UNKNOWN:
+                self._handle(lambda now: self._pipeline.commit_failed(flush, now))
+            case CommitOutcome.DEAD:
+                self._handle(lambda _: self._pipeline.fenced())
+                raise FencedError(f"the session ended; flush {flush.seq} was not committed")
+
+    def _publish(self, flush: Flush) -> None:
+        payload: _Payload = flush.payload
+        key, footer_start, size_bytes = payload.names[flush.stored_attempt]
+        data = payload.data
+        data.object_key = key
+        self._pending_bytes -= flush.size_bytes
+        self.committed_bytes += flush.size_bytes
+        for batches in flush.batches.values():
+            self._buffer.let_go(batches)
+        if data.views is not None:
+            self._cached.append(data)
+            self._cached_bytes += data.size_bytes
+        now_ms = self._now_ms()
+        ready: list[tuple[Waiter, PartitionLog]] = []
+        for log, s in payload.slices:
+            size = sum(data.lengths[s.first : s.first + s.count])
+            tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
+            ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
+            ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
+        record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
+        self._published(flush.seq, record, data, payload.slices)
+        for waiter, log in ready:
+            waiter.committed(log)
+
+    # ── Memory ──
+
+    def _trim(self) -> None:
+        """Give up memory over the budget: cache first, then what waits and a file holds."""
+        budget = self._memory.memory_bytes
+        while self._cached and self._cached_bytes + self._resident_bytes() > budget:
+            data = self._cached.popleft()
+            self._cached_bytes -= data.size_bytes
+            data.views = None
+        over = self._resident_bytes() - budget
+        if over <= 0:
+            return
+        for flush in reversed(list(self._pipeline.flushes)):
+            if over <= 0:
+                return
+            data = flush.payload.data
+            if flush.stage is Stage.QUEUED and data.views is not None and data.in_files:
+                data.views = None
+                over -= flush.size_bytes
+
+    def _resident_bytes(self) -> int:
+        return self._pipeline.open_bytes + sum(
+            flush.size_bytes
+            for flush in self._pipeline.flushes
+            if flush.payload is not None and flush.payload.data.views is not None
+        )
+
+
+def _body(data: TailData) -> list[Buffer]:
+    if data.views is not None:
+        return list(data.views)
+    body: list[Buffer] = []
+    for index in range(len(data)):
+        batch = data.read_local(index)
+        assert batch is not None, "a file that holds what is not committed was given up"
+        body.append(batch)
+    return body

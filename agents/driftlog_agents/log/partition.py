@@ -1,0 +1,283 @@
+"""One led partition: which offsets exist, which are committed, and where their batches are.
+
+    log_start ≤ sealed_end ≤ high_watermark ≤ log_end
+
+    │ sealed segments │ committed flushes (the tail) │ admitted, in flight │
+    log_start      sealed_end                  high_watermark           log_end
+
+1. Offsets are dense: an admitted batch starts at `log_end`.
+2. `high_watermark` moves only over committed flushes, in order, and never back.
+3. The tail's slices join without a gap from at or below `sealed_end` to `high_watermark`.
+4. A duplicate is answered with its original's offset, once the original is committed.
+
+Pure.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from driftlog_tiering.producers import ProducerBatch, ProducerStates, Refusal
+
+NO_PRODUCER_ID: Final = -1
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class TailData(Protocol):
+    """The batches of one flush, in its footer's order; see `log.tail`."""
+
+    def index_of(self, offset: int, first: int, count: int) -> int:
+        """Index of the batch in ``[first, first + count)`` that holds *offset*."""
+        ...
+
+
+class TailSlice(NamedTuple):
+    """What one committed flush holds of one partition: ``[base, end)``, in *count* batches."""
+
+    base: int
+    end: int
+    data: TailData
+    first: int
+    count: int
+    size_bytes: int
+
+
+class Waiter(Protocol):
+    """A request that waits for the high watermark: `Produce` with acks=all, or a fetch."""
+
+    def committed(self, log: "PartitionLog") -> None:
+        """The high watermark reached what was asked for."""
+        ...
+
+    def synced(self, log: "PartitionLog") -> None:
+        """The batch is in the buffer file and on the disk: acks=1 may be answered."""
+        ...
+
+    def lost(self, log: "PartitionLog") -> None:
+        """It never will, here: the session is over, or the partition is led elsewhere."""
+        ...
+
+
+class State(Enum):
+    """What a partition admits."""
+
+    LOADING = "loading"
+    """Its offsets are known, its producers not yet: what cannot be judged waits."""
+    ONLINE = "online"
+    OFFLINE = "offline"
+    """Its parts do not join; `offline_reason` says why.  An operator is needed."""
+    CLOSED = "closed"
+    """No longer led by this session."""
+
+
+class PartitionLog:
+    """The state of one partition at its leader."""
+
+    __slots__ = (
+        "epochs",
+        "high_watermark",
+        "leader_epoch",
+        "leader_revision",
+        "log_end",
+        "log_start",
+        "manifest_version",
+        "not_in_file_end",
+        "offline_reason",
+        "oldest_unsealed_ms",
+        "parked",
+        "partition",
+        "partition_revision",
+        "producers",
+        "sealed_end",
+        "sessions",
+        "slices",
+        "state",
+        "topic",
+        "topic_id",
+        "unsealed_batches",
+        "unsealed_bytes",
+        "waiters",
+        "waiting_duplicates",
+        "waiting_fetches",
+        "_bases",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        leader_epoch: int,
+        log_start: int = 0,
+        sealed_end: int = 0,
+    ) -> None:
+        assert 0 <= log_start
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log_start = log_start
+        self.sealed_end = sealed_end
+        self.high_watermark = sealed_end
+        self.log_end = sealed_end
+        self.not_in_file_end = 0
+        """End of the last batch that the buffer file does not hold; 0: none."""
+        self.producers = ProducerStates()
+        self.epochs: list[tuple[int, int]] = []
+        """(leader epoch, start offset), ascending in both."""
+        self.state = State.ONLINE
+        self.offline_reason = ""
+        self.slices: list[TailSlice] = []
+        self._bases: list[int] = []
+        self.waiters: deque[tuple[int, Waiter]] = deque()
+        """(end offset, waiter) in the order of admission, and so ascending."""
+        self.waiting_duplicates: list[tuple[int, Waiter]] = []
+        self.waiting_fetches: dict[Waiter, None] = {}
+        self.parked: list[object] = []
+        """Requests that wait until the producers are loaded; the shell's."""
+        self.sessions: tuple[str, ...] = ()
+        self.leader_revision = 0
+        self.partition_revision = 0
+        self.manifest_version = 0
+        self.unsealed_bytes = 0
+        self.unsealed_batches = 0
+        self.oldest_unsealed_ms: float | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.topic}-{self.partition} epoch {self.leader_epoch} "
+            f"[{self.log_start}, {self.sealed_end}, {self.high_watermark}, {self.log_end})>"
+        )
+
+    # ── Admission ──
+
+    def judge(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, records: int
+    ) -> ProducerBatch | Refusal | None:
+        """Whether a batch may be appended; without a producer id it always may."""
+        if producer_id == NO_PRODUCER_ID:
+            return None
+        return self.producers.check(producer_id, producer_epoch, base_sequence, records)
+
+    def append(
+        self,
+        records: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+    ) -> int:
+        """Give a batch that was judged fit its base offset."""
+        assert records > 0
+        base = self.log_end
+        if producer_id != NO_PRODUCER_ID:
+            self.producers.append(producer_id, producer_epoch, base_sequence, records, base)
+        self.log_end = base + records
+        return base
+
+    def start_epoch(self, epoch: int, start: int) -> None:
+        """Note that batches of *epoch* begin at *start* (`LeaderEpochFileCache#assign`)."""
+        if self.epochs and self.epochs[-1][0] >= epoch:
+            assert self.epochs[-1][0] == epoch, "leader epochs never go back"
+            return
+        while self.epochs and self.epochs[-1][1] >= start:
+            self.epochs.pop()  # an epoch in which nothing was written
+        self.epochs.append((epoch, start))
+
+    # ── Commit ──
+
+    def commit(self, tail: TailSlice, now_ms: float) -> list[Waiter]:
+        """A flush with this slice is committed: returns whom that satisfies."""
+        assert tail.base == self.high_watermark, f"{tail.base} does not continue {self!r}"
+        assert tail.end <= self.log_end
+        self.restore(tail, now_ms)
+        return self._satisfied()
+
+    def restore(self, tail: TailSlice, now_ms: float) -> None:
+        """Add a committed slice to the tail, without regard to what is admitted (takeover)."""
+        assert tail.base <= self.high_watermark < tail.end or tail.base == self.high_watermark
+        self.slices.append(tail)
+        self._bases.append(tail.base)
+        self.high_watermark = tail.end
+        if self.log_end < tail.end:
+            self.log_end = tail.end
+        self.unsealed_bytes += tail.size_bytes
+        self.unsealed_batches += tail.count
+        if self.oldest_unsealed_ms is None:
+            self.oldest_unsealed_ms = now_ms
+
+    def _satisfied(self) -> list[Waiter]:
+        ready: list[Waiter] = []
+        waiters, high_watermark = self.waiters, self.high_watermark
+        while waiters and waiters[0][0] <= high_watermark:
+            ready.append(waiters.popleft()[1])
+        if self.waiting_duplicates:
+            ready.extend(w for end, w in self.waiting_duplicates if end <= high_watermark)
+            self.waiting_duplicates = [
+                (end, w) for end, w in self.waiting_duplicates if end > high_watermark
+            ]
+        return ready
+
+    def close(self) -> list[Waiter]:
+        """Stop leading: returns everyone who waits, to be told so."""
+        self.state = State.CLOSED
+        waiting = [w for _, w in self.waiters] + [w for _, w in self.waiting_duplicates]
+        waiting.extend(self.waiting_fetches)
+        self.waiters.clear()
+        self.waiting_duplicates.clear()
+        self.waiting_fetches.clear()
+        return waiting
+
+    # ── Tail ──
+
+    def seal(self, end: int, now_ms: float) -> list[TailSlice]:
+        """Everything below *end* is sealed; returns the slices that are wholly so, now dropped.
+
+        What is left counts as young as of now: it was not there when the segment was begun.
+        """
+        assert self.sealed_end <= end <= self.high_watermark
+        self.sealed_end = end
+        gone = 0
+        while gone < len(self.slices) and self.slices[gone].end <= end:
+            gone += 1
+        dropped = self.slices[:gone]
+        del self.slices[:gone], self._bases[:gone]
+        for tail in dropped:
+            self.unsealed_batches -= tail.count
+            self.unsealed_bytes -= tail.size_bytes
+        self.oldest_unsealed_ms = now_ms if self.slices else None
+        return dropped
+
+    def find(self, offset: int) -> TailSlice | None:
+        """The tail's slice that holds *offset*; None if it is sealed or not committed."""
+        if not self.slices or not self._bases[0] <= offset < self.high_watermark:
+            return None
+        tail = self.slices[bisect_right(self._bases, offset) - 1]
+        assert tail.base <= offset < tail.end, f"a gap in the tail of {self!r} at {offset}"
+        return tail
+
+    def index_of(self, tail: TailSlice) -> int:
+        """Where *tail* stands in `slices`."""
+        return bisect_right(self._bases, tail.base) - 1
+
+    # ── Epochs ──
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the record at *offset* (historical, for ListOffsets)."""
+        i = bisect_right(self.epochs, offset, key=lambda entry: entry[1])
+        return self.epochs[i - 1][0] if i else UNDEFINED_EPOCH
+
+    def end_offset_for_epoch(self, requested: int) -> tuple[int, int]:
+        """(epoch, end offset) for OffsetForLeaderEpoch: `LeaderEpochFileCache#endOffsetFor`."""
+        if requested == UNDEFINED_EPOCH:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if requested == self.leader_epoch:
+            return requested, self.high_watermark
+        if requested > self.leader_epoch or not self.epochs:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        i = bisect_right(self.epochs, requested, key=lambda entry: entry[0])
+        end = self.epochs[i][1] if i < len(self.epochs) else self.high_watermark
+        return (self.epochs[i - 1][0] if i else requested), min(end, self.high_watermark)

@@ -1,0 +1,225 @@
+"""The disk port on a POSIX directory.
+
+    DIR/lock                              flock; names the process that holds it
+    DIR/node_id.json, …                   small files of the agent
+    DIR/buffer/{session_id}/{number:010d}.buf
+
+Writes happen on the event loop's thread: `write` to the page cache takes less than
+handing it to a thread would.  `fdatasync` runs on a thread of its own.
+
+Adapter.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from driftlog_agents.log.disk import Buffer, BufferFile
+from driftlog_metadata.errors import FencedError, UnavailableError
+
+_IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+class DirectoryLockedError(FencedError):
+    """Another process runs on the directory."""
+
+
+class PosixBufferFile:
+    """A `BufferFile` on a file descriptor."""
+
+    __slots__ = ("_broken", "_executor", "_size", "alive", "descriptor", "path")
+
+    def __init__(self, descriptor: int, path: Path, executor: ThreadPoolExecutor) -> None:
+        self.descriptor = descriptor
+        self.path = path
+        self.alive = True
+        self._executor = executor
+        self._size = 0
+        self._broken = False
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        assert self.alive
+        if self._broken:
+            raise UnavailableError(f"{self.path} failed before and is not written to")
+        start = self._size
+        try:
+            for i in range(0, len(buffers), _IOV_MAX):
+                self._write(list(buffers[i : i + _IOV_MAX]))
+        except OSError as error:
+            self._broken = True
+            self._size = start
+            raise UnavailableError(f"cannot write {self.path}: {error.strerror}") from error
+        return start
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        while buffers:
+            written = os.pwritev(self.descriptor, buffers, self._size)
+            self._size += written
+            while buffers and written >= len(buffers[0]):
+                written -= len(buffers[0])
+                del buffers[0]
+            if buffers and written:
+                buffers[0] = memoryview(buffers[0])[written:]
+
+    def read(self, position: int, length: int) -> bytes:
+        assert self.alive
+        try:
+            data = os.pread(self.descriptor, length, position)
+        except OSError as error:
+            raise UnavailableError(f"cannot read {self.path}: {error.strerror}") from error
+        if len(data) != length:
+            raise UnavailableError(f"{self.path} is shorter than what was written to it")
+        return data
+
+    async def sync(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, _sync_data, self.descriptor)
+        except OSError as error:
+            self._broken = True
+            raise UnavailableError(f"cannot sync {self.path}: {error.strerror}") from error
+
+
+class PosixDisk:
+    """An `AgentDisk` on a directory; created where there is none.
+
+    Raises:
+        DirectoryLockedError: another process has the directory; the message names it.
+        UnavailableError: the directory cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._buffer = root / "buffer"
+        self._executor = ThreadPoolExecutor(1, "sync")
+        self._files: set[PosixBufferFile] = set()
+        try:
+            self._buffer.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot use {root} as data directory: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._lock, 100, 0).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise DirectoryLockedError(
+                f"another agent runs on {root} (process {holder or 'unknown'}): stop it first, or "
+                f"give this one a directory of its own with --dir"
+            ) from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def sessions(self) -> list[str]:
+        return [path.name for path in self._buffer.iterdir() if path.is_dir()]
+
+    def create_session(self, session_id: str) -> None:
+        try:
+            (self._buffer / session_id).mkdir()
+            _sync_directory(self._buffer)
+        except OSError as error:
+            raise UnavailableError(f"cannot write {self._buffer}: {error.strerror}") from error
+
+    def create_file(self, session_id: str, number: int) -> PosixBufferFile:
+        path = self._path(session_id, number)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o644)
+            _sync_directory(path.parent)
+        except OSError as error:
+            raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
+        return self._opened(PosixBufferFile(descriptor, path, self._executor))
+
+    def recycle_file(self, file: BufferFile, session_id: str, number: int) -> PosixBufferFile:
+        assert isinstance(file, PosixBufferFile)
+        path = self._path(session_id, number)
+        try:
+            os.rename(file.path, path)
+            _sync_directory(path.parent)
+        except OSError as error:
+            raise UnavailableError(f"cannot rename {file.path}: {error.strerror}") from error
+        file.alive = False
+        self._files.discard(file)
+        return self._opened(PosixBufferFile(file.descriptor, path, self._executor))
+
+    def _opened(self, file: PosixBufferFile) -> PosixBufferFile:
+        self._files.add(file)
+        return file
+
+    def remove_file(self, file: BufferFile) -> None:
+        assert isinstance(file, PosixBufferFile)
+        self._close(file)
+        with suppress(OSError):
+            file.path.unlink(missing_ok=True)
+
+    def _close(self, file: PosixBufferFile) -> None:
+        if file.alive:
+            file.alive = False
+            os.close(file.descriptor)
+        self._files.discard(file)
+
+    async def read_files(self, session_id: str) -> list[int]:
+        return sorted(int(p.stem) for p in (self._buffer / session_id).glob("*.buf"))
+
+    async def read_file(self, session_id: str, number: int) -> bytes:
+        path = self._path(session_id, number)
+        try:
+            return await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            raise UnavailableError(f"cannot read {path}: {error.strerror}") from error
+
+    def remove_session(self, session_id: str) -> None:
+        folder = self._buffer / session_id
+        for file in [f for f in self._files if f.path.parent == folder]:
+            self._close(file)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def load(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UnavailableError(f"cannot read {self._root / name}: {error.strerror}") from error
+
+    def save(self, name: str, data: bytes) -> None:
+        path, temporary = self._root / name, self._root / f".{name}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_directory(self._root)
+        except OSError as error:
+            raise UnavailableError(f"cannot write {path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        for file in list(self._files):
+            self._close(file)
+        os.close(self._lock)
+
+    def _path(self, session_id: str, number: int) -> Path:
+        return self._buffer / session_id / f"{number:010d}.buf"
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""Which partition is sealed next, and up to where.
+
+A partition is due when it has `segment.bytes` of committed batches, or its oldest is
+`segment.ms` old (a day below 1 MiB: small files cost Spark dearly).  Above the agent's
+bounds the fullest is due whatever its age, so that what is unsealed stays bounded.
+
+Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from driftlog_agents.log.flush import MiB
+from driftlog_agents.log.partition import PartitionLog, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealSettings:
+    """When batches become segments."""
+
+    segment_bytes: int = 128 * MiB
+    """As received.  Larger: fewer files for Spark, more that is unsealed."""
+
+    segment_ms: float = 3_600_000
+    """Longer: fewer and larger files, and Spark sees the log later."""
+
+    small_bytes: int = MiB
+    small_ms: float = 86_400_000
+    """Below `small_bytes` a partition waits this long."""
+
+    unsealed_bytes: int = 4096 * MiB
+    unsealed_bytes_per_partition: int = 16 * MiB
+    unsealed_batches: int = 2_000_000
+    """Bounds of all unsealed data of the agent; bytes: the larger of the two."""
+
+    check_interval_ms: float = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSealing:
+    """What a topic says for itself; None: the agent's setting."""
+
+    segment_bytes: int | None = None
+    segment_ms: float | None = None
+
+
+def due(
+    logs: Iterable[PartitionLog],
+    settings: SealSettings,
+    sealing_of: dict[str, TopicSealing],
+    now_ms: float,
+) -> list[tuple[PartitionLog, int]]:
+    """Partitions to seal now and the end of each, the most urgent first."""
+    candidates = [
+        log for log in logs if log.slices and log.state in (State.ONLINE, State.LOADING)
+    ]
+    chosen = [
+        log
+        for log in candidates
+        if _is_due(log, settings, sealing_of.get(log.topic, TopicSealing()), now_ms)
+    ]
+    total = sum(log.unsealed_bytes for log in candidates)
+    batches = sum(log.unsealed_batches for log in candidates)
+    bound = max(
+        settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(candidates)
+    )
+    if not chosen and (total > bound or batches > settings.unsealed_batches):
+        by_batches = batches > settings.unsealed_batches
+        chosen = [
+            max(
+                candidates,
+                key=lambda log: log.unsealed_batches if by_batches else log.unsealed_bytes,
+            )
+        ]
+    chosen.sort(key=lambda log: -log.unsealed_bytes)
+    return [
+        (log, seal_end(log, _segment_bytes(settings, sealing_of.get(log.topic))))
+        for log in chosen
+    ]
+
+
+def _segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:
+    if topic is None or topic.segment_bytes is None:
+        return settings.segment_bytes
+    return topic.segment_bytes
+
+
+def _is_due(
+    log: PartitionLog, settings: SealSettings, topic: TopicSealing, now_ms: float
+) -> bool:
+    if log.unsealed_bytes >= _segment_bytes(settings, topic):
+        return True
+    assert log.oldest_unsealed_ms is not None
+    age_ms = now_ms - log.oldest_unsealed_ms
+    if topic.segment_ms is not None:
+        return age_ms >= topic.segment_ms
+    if log.unsealed_bytes < settings.small_bytes:
+        return age_ms >= max(settings.small_ms, settings.segment_ms)
+    return age_ms >= settings.segment_ms
+
+
+def seal_end(log: PartitionLog, segment_bytes: int) -> int:
+    """Where a segment from the sealed end on reaches *segment_bytes*, at a slice's end."""
+    size = 0
+    for tail in log.slices:
+        size += tail.size_bytes
+        if size >= segment_bytes:
+            return tail.end
+    return log.high_watermark
+

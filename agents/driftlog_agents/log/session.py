@@ -1,0 +1,220 @@
+"""One session: its lease, its fencing key, its commits.
+
+    open ──▶ alive ──▶ closed (revoked by us)
+               │
+               └─▶ lost: the lease ran out, by the store's clock or by our own
+
+The session is valid until (when the last good keep-alive was *sent* + TTL): what the
+store may already have given to somebody else is not served.  The clock counts the
+time the machine was suspended.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+import structlog
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_head
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import agent_key, head_key, session_key
+from driftlog_metadata.model import Agent, FlushRecord
+from driftlog_metadata.store import (
+    KeyValue,
+    LeaseNotFoundError,
+    MetadataStore,
+    TxnResult,
+)
+
+_T = TypeVar("_T")
+
+
+class CommitOutcome(Enum):
+    """What a commit transaction came to."""
+
+    COMMITTED = "committed"
+    UNKNOWN = "unknown"
+    """Refused, or the answer lost: repeat it."""
+    DEAD = "dead"
+    """The session is over; this flush is not committed and never will be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """How long an agent may be silent, and how long it waits for the store."""
+
+    ttl_ms: int = 6_000
+    """The lease.  Shorter: a dead agent's partitions move sooner, a slow one loses its session."""
+
+    request_deadline_ms: float = 1_000
+    """Of one keep-alive or transaction, before it is repeated."""
+
+    retry_ms: float = 100
+
+
+class Session:
+    """See the module.  `open` it once; then `keep_alive` runs until the session is over."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        agent: Agent,
+        settings: SessionSettings,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._agent = agent
+        self._settings = settings
+        self._now_ms = now_ms
+        self._log = structlog.get_logger()
+        self.session_id = agent.session_id
+        self.lease_id = transactions.lease_id_of(agent.session_id)
+        self.revision = 0
+        """Create revision of the session's key: the fence."""
+        self.valid_until_ms = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether, by our own clock, nobody else may have been given what we lead."""
+        return self._now_ms() < self.valid_until_ms
+
+    async def open(self) -> None:
+        """Grant the lease and create the session's keys; repeats until it is answered."""
+        sent = self._now_ms()
+        await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
+        self.valid_until_ms = sent + self._settings.ttl_ms
+        key = session_key(self.session_id)
+        agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
+        while not self.revision:
+            txn = transactions.open_session(
+                self._agent, agent_kv.mod_revision if agent_kv else 0
+            )
+            result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
+            if result.succeeded:
+                self.revision = result.revision
+                return
+            mine, agent_kvs = result.reads
+            if mine:
+                self.revision = mine[0].create_revision  # our own attempt, its answer lost
+                assert mine[0].key == key
+                return
+            agent_kv = agent_kvs[0] if agent_kvs else None
+
+    async def keep_alive(self) -> None:
+        """Renew the lease every TTL/3 until the session is lost.
+
+        Raises:
+            FencedError: the lease is gone, or too old by our own clock.
+        """
+        while True:
+            await asyncio.sleep(self._settings.ttl_ms / 3000)
+            await self._renew()
+
+    async def _renew(self) -> None:
+        while True:
+            sent = self._now_ms()
+            if sent >= self.valid_until_ms:
+                raise FencedError("the session's lease could not be renewed in time")
+            try:
+                async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                    await self._store.keep_alive(self.lease_id)
+            except LeaseNotFoundError:
+                self.valid_until_ms = 0.0
+                raise
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("keep_alive_failed", session=self.session_id, error=repr(error))
+                await asyncio.sleep(self._settings.retry_ms / 1000)
+            else:
+                self.valid_until_ms = sent + self._settings.ttl_ms
+                return
+
+    async def commit(self, seq: int, record: FlushRecord) -> CommitOutcome:
+        """Send the commit of flush *seq* once, and say what came of it."""
+        txn = transactions.commit(self.session_id, self.revision, seq, record)
+        try:
+            result = await self._txn(txn)
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._log.warning("commit_unanswered", seq=seq, error=repr(error))
+            return CommitOutcome.UNKNOWN
+        if result.succeeded:
+            return CommitOutcome.COMMITTED
+        _, head = result.reads
+        if head and decode_head(head[0].value) >= seq:
+            return CommitOutcome.COMMITTED
+        self.valid_until_ms = 0.0
+        return CommitOutcome.DEAD
+
+    async def close(self) -> None:
+        """Revoke the lease: what we led may be claimed at once."""
+        self.valid_until_ms = 0.0
+        try:
+            async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                await self._store.revoke_lease(self.lease_id)
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._log.warning("lease_not_revoked", error=repr(error), advice="it will run out")
+
+    # ── Requests that are repeated until they are answered ──
+
+    async def transact(self, txn: transactions.Txn) -> TxnResult:
+        """Send a guarded transaction until it is answered, while the session lives.
+
+        Raises:
+            FencedError: the session ended first; whether it was applied is not known.
+        """
+        return await self._repeat(lambda: self._txn(txn), while_alive=True)
+
+    async def read_prefix(self, prefix: str) -> list[KeyValue]:
+        """Every key under *prefix*, repeated until it is answered.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        _, kvs = await self._repeat(lambda: self._store.get_prefix(prefix), while_alive=True)
+        return kvs
+
+    async def read(self, key: str) -> KeyValue | None:
+        """One key; as `read_prefix`."""
+        return await self._repeat(lambda: self._store.get(key), while_alive=True)
+
+    async def revoke(self, lease_id: int) -> None:
+        """End the lease of a session that is known to be dead; as `read_prefix`."""
+        await self._repeat(lambda: self._store.revoke_lease(lease_id), while_alive=True)
+
+    async def _txn(self, txn: transactions.Txn) -> TxnResult:
+        return await self._store.txn(txn.compares, txn.then, txn.otherwise)
+
+    async def _repeat(
+        self, request: Callable[[], Awaitable[_T]], *, while_alive: bool = False
+    ) -> _T:
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                    return await request()
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("metadata_request_repeated", error=repr(error))
+            if while_alive and not self.alive:
+                raise FencedError("the session ended while the metadata store did not answer")
+            await asyncio.sleep(self._settings.retry_ms / 1000)
+
+
+async def close_head(session: Session, old_session_id: str) -> int:
+    """Mark an old session's head *closed*, so that nothing of it is committed any more.
+
+    Returns the revision at which it was opened, which orders sessions; 0: it never was.
+
+    Raises:
+        FencedError: the present session ended first.
+    """
+    kv = await session.read(head_key(old_session_id))
+    opened = kv.create_revision if kv is not None else 0
+    while kv is not None and decode_head(kv.value) >= 0:
+        result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
+        if result.succeeded:
+            break
+        kv = result.reads[0][0] if result.reads[0] else None
+    return opened

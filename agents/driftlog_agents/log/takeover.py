@@ -1,0 +1,329 @@
+"""Taking over partitions: claim, read what was committed, and go on where it ends.
+
+    close the heads of our dead sessions ──▶ claim ──▶ revoke their leases
+        ──▶ read the flush records ──▶ footers ──▶ sealed end + slices join? ──▶ logs
+                                                         ╳ offline, with the reason
+
+design.md, "Takeover" and "Back on its own disk": nothing of an old session can be
+committed after its head is closed, so what is read after that is all there is.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import structlog
+from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
+from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
+from driftlog_agents.log.session import Session, close_head
+from driftlog_agents.log.tail import TailData
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import (
+    decode_flush_record,
+    decode_leader,
+    decode_partition_state,
+    decode_topic,
+)
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import (
+    FLUSHES_PREFIX,
+    LEADERS_PREFIX,
+    PARTITIONS_PREFIX,
+    SESSIONS_PREFIX,
+    TOPICS_PREFIX,
+    leader_key,
+    parse_flush_key,
+    parse_leader_key,
+    parse_partition_key,
+    parse_session_key,
+    partition_key,
+)
+from driftlog_metadata.model import FlushRecord, Leader, PartitionState, Topic, TopicPartition
+from driftlog_metadata.store import KeyValue
+from driftlog_metadata.transactions import CLAIMS_PER_TXN, Claim
+from driftlog_tiering.flush_object import Footer, decode_footer
+from driftlog_tiering.object_store import NotFoundError, ObjectStore
+
+_FOOTERS_AT_ONCE: Final = 16
+"""Ranged GETs in flight: an agent's share of a bucket's request rate, and little memory."""
+
+_FOOTER_DEADLINE_S: Final = 10.0
+_RETRY_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a takeover found."""
+
+    old_sessions: list[str] = field(default_factory=list)
+    """Dead ones of this disk, oldest first."""
+    topics: dict[UUID, Topic] = field(default_factory=dict)
+    topic_revisions: dict[UUID, int] = field(default_factory=dict)
+    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    continued: set[TopicPartition] = field(default_factory=set)
+    """Claimed from a session whose buffer files are ours."""
+    records: RecordsIndex = field(default_factory=RecordsIndex)
+    forgettable: list[KnownRecord] = field(default_factory=list)
+
+
+class Takeover:
+    """Claims and opens partitions for one session."""
+
+    def __init__(self, *, session: Session, objects: ObjectStore) -> None:
+        self._session = session
+        self._objects = objects
+        self._log = structlog.get_logger()
+
+    async def everything(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
+        """Lead every partition that nobody else leads.
+
+        *old_sessions*: those whose directories are ours; they are dead.
+
+        Raises:
+            FencedError: our own session ended first.
+        """
+        opened = {old: await close_head(self._session, old) for old in old_sessions}
+        taken = Taken(old_sessions=sorted(opened, key=lambda old: opened[old]))
+        for kv in await self._session.read_prefix(TOPICS_PREFIX):
+            topic = decode_topic(kv.value)
+            taken.topics[topic.topic_id] = topic
+            taken.topic_revisions[topic.topic_id] = kv.mod_revision
+        await self._claim_all(taken, frozenset(old_sessions))
+        for old in old_sessions:
+            await self._session.revoke(transactions.lease_id_of(old))
+        await self._read_flushes(taken, now_ms)
+        return taken
+
+    async def topic(self, topic: Topic) -> dict[TopicPartition, PartitionLog]:
+        """Lead the partitions of a topic that was just created or got more partitions.
+
+        Raises:
+            FencedError: our own session ended first.
+        """
+        taken = Taken(topics={topic.topic_id: topic})
+        await self._claim_all(taken, frozenset(), topic.topic_id)
+        return taken.logs
+
+    # ── Claims ──
+
+    async def _claim_all(
+        self, taken: Taken, old_sessions: frozenset[str], topic_id: UUID | None = None
+    ) -> None:
+        suffix = "" if topic_id is None else f"{topic_id}/"
+        leaders = {
+            parse_leader_key(kv.key): kv
+            for kv in await self._session.read_prefix(LEADERS_PREFIX + suffix)
+        }
+        states = {
+            parse_partition_key(kv.key): kv
+            for kv in await self._session.read_prefix(PARTITIONS_PREFIX + suffix)
+        }
+        live = {
+            parse_session_key(kv.key) for kv in await self._session.read_prefix(SESSIONS_PREFIX)
+        }
+        claims: list[Claim] = []
+        for topic in taken.topics.values():
+            for partition in range(topic.partitions):
+                tp = TopicPartition(topic.topic_id, partition)
+                claim = _as_claim(tp, leaders.get(tp), states.get(tp), old_sessions)
+                if self._claimable(claim, live):
+                    claims.append(claim)
+        for i in range(0, len(claims), CLAIMS_PER_TXN):
+            await self._claim(taken, claims[i : i + CLAIMS_PER_TXN], old_sessions)
+
+    def _claimable(self, claim: Claim, live: set[str]) -> bool:
+        if claim.leader is None or claim.leader.session_id is None or claim.same_disk:
+            return True
+        return claim.leader.session_id not in live
+
+    async def _claim(
+        self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]
+    ) -> None:
+        """Claim in one transaction; where it does not hold, each by itself on what is there now."""
+        session = self._session
+        result = await session.transact(
+            transactions.claim(session.session_id, session.revision, claims)
+        )
+        if result.succeeded:
+            for claim in claims:
+                self._claimed(taken, claim, result.revision, result.revision)
+            return
+        for claim, leader_kvs, state_kvs in zip(
+            claims, result.reads[::2], result.reads[1::2], strict=True
+        ):
+            leader_kv = leader_kvs[0] if leader_kvs else None
+            state_kv = state_kvs[0] if state_kvs else None
+            now = _as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+            if now.leader is not None and now.leader.session_id == session.session_id:
+                # Our own attempt, its answer lost: it is ours with the epoch we asked for.
+                assert now.leader.leader_epoch == claim.epoch
+                assert leader_kv is not None
+                assert state_kv is not None
+                self._claimed(taken, claim, leader_kv.mod_revision, state_kv.mod_revision)
+            elif len(claims) > 1:
+                await self._claim(taken, [now], old_sessions)
+            elif now != claim:
+                await self._claim(taken, [now], old_sessions)
+            else:
+                # As the store has it and still refused: its leader's session lives.
+                self._log.info(
+                    "partition_led_elsewhere",
+                    partition=f"{claim.tp.topic_id}/{claim.tp.partition}",
+                    session=claim.leader.session_id if claim.leader else None,
+                )
+
+    def _claimed(
+        self, taken: Taken, claim: Claim, leader_revision: int, state_revision: int
+    ) -> None:
+        state = claim.state_under(self._session.session_id)
+        log = PartitionLog(
+            topic=taken.topics[claim.tp.topic_id].name,
+            topic_id=claim.tp.topic_id,
+            partition=claim.tp.partition,
+            leader_epoch=claim.epoch,
+            log_start=state.log_start,
+            sealed_end=state.sealed_end,
+        )
+        log.sessions = state.sessions
+        log.leader_revision = leader_revision
+        log.partition_revision = state_revision
+        log.manifest_version = state.manifest_version
+        log.state = State.LOADING if state.manifest_version else State.ONLINE
+        taken.logs[claim.tp] = log
+        if claim.same_disk:
+            taken.continued.add(claim.tp)
+
+    # ── What was committed ──
+
+    async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
+        records = [
+            (kv, decode_flush_record(kv.value))
+            for kv in await self._session.read_prefix(FLUSHES_PREFIX)
+        ]
+        limit = asyncio.Semaphore(_FOOTERS_AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            reads = [
+                tasks.create_task(self._footer(kv.key, record, limit)) for kv, record in records
+            ]
+        # A topic is gone only if a read that began after the records were read lacks it.
+        there = {
+            decode_topic(kv.value).topic_id
+            for kv in await self._session.read_prefix(TOPICS_PREFIX)
+        }
+        slices: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
+        for (kv, record), read in zip(records, reads, strict=True):
+            footer = read.result()
+            if isinstance(footer, str):
+                self._damaged(taken, parse_flush_key(kv.key)[0], footer)
+                continue
+            data = TailData.of_footer(footer, record.object_key)
+            ends: list[tuple[TopicPartition, int]] = []
+            for s in footer.slices():
+                tp = TopicPartition(s.topic_id, s.partition)
+                log = taken.logs.get(tp)
+                if log is None:
+                    if s.topic_id in there:
+                        ends.append((tp, s.end))  # led elsewhere: not ours to forget
+                    continue
+                if s.end > log.sealed_end:
+                    ends.append((tp, s.end))
+                    size = sum(data.lengths[s.first : s.first + s.count])
+                    tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
+                    slices.setdefault(tp, []).append((tail, footer))
+            known = taken.records.add(kv.key, record, sorted(ends, key=lambda end: end[1]))
+            if known is not None:
+                taken.forgettable.append(known)
+        for tp, found in slices.items():
+            found.sort(key=lambda entry: entry[0].base)
+            self._restore(taken.logs[tp], found, now_ms)
+        for log in taken.logs.values():
+            if log.offline_reason:
+                log.state = State.OFFLINE
+
+    def _restore(
+        self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float
+    ) -> None:
+        for tail, footer in found:
+            if tail.base > log.high_watermark or (
+                tail.base < log.high_watermark and log.high_watermark != log.sealed_end
+            ):
+                log.offline_reason = (
+                    f"committed data does not join: [{tail.base}, {tail.end}) follows "
+                    f"{log.high_watermark}; a flush record is missing"
+                )
+                self._log.error(
+                    "partition_offline",
+                    partition=f"{log.topic}-{log.partition}",
+                    reason=log.offline_reason,
+                    advice="restore the metadata store; nothing is written to it until then",
+                )
+                return
+            log.restore(tail, now_ms)
+            for index in range(tail.first, tail.first + tail.count):
+                batch = footer.batch(index)
+                log.start_epoch(batch.leader_epoch, batch.base_offset)
+                if batch.producer_id != NO_PRODUCER_ID:
+                    log.producers.append(
+                        batch.producer_id,
+                        batch.producer_epoch,
+                        batch.base_sequence,
+                        batch.last_offset_delta + 1,
+                        batch.base_offset,
+                    )
+
+    def _damaged(self, taken: Taken, session_id: str, reason: str) -> None:
+        """A footer is gone: no partition that its session led can say where it ends."""
+        self._log.error("flush_object_damaged", session=session_id, reason=reason)
+        for log in taken.logs.values():
+            if session_id in log.sessions:
+                log.offline_reason = reason
+
+    async def _footer(
+        self, key: str, record: FlushRecord, limit: asyncio.Semaphore
+    ) -> Footer | str:
+        """The footer; or why there is none, once it is sure that it is damage."""
+        async with limit:
+            while True:
+                try:
+                    async with asyncio.timeout(_FOOTER_DEADLINE_S):
+                        data = await self._objects.get(
+                            record.object_key, record.footer_start, record.size_bytes
+                        )
+                    return decode_footer(data)
+                except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                    self._log.warning(
+                        "footer_read_repeated", object=record.object_key, error=str(error)
+                    )
+                    await asyncio.sleep(_RETRY_S)
+                except (NotFoundError, CorruptError) as error:
+                    if await self._session.read(key) is None:
+                        return f"flush record {key} went while it was read"
+                    return f"flush object {record.object_key}: {error or 'not found'}"
+
+
+def _as_claim(
+    tp: TopicPartition,
+    leader_kv: KeyValue | None,
+    state_kv: KeyValue | None,
+    old_sessions: frozenset[str],
+) -> Claim:
+    assert leader_kv is None or leader_kv.key == leader_key(tp)
+    assert state_kv is None or state_kv.key == partition_key(tp)
+    leader: Leader | None = decode_leader(leader_kv.value) if leader_kv else None
+    return Claim(
+        tp=tp,
+        leader=leader,
+        leader_revision=leader_kv.mod_revision if leader_kv else 0,
+        state=decode_partition_state(state_kv.value) if state_kv else PartitionState(),
+        state_revision=state_kv.mod_revision if state_kv else 0,
+        same_disk=leader is not None and leader.session_id in old_sessions,
+    )
+
+
+def by_name(topics: Mapping[UUID, Topic]) -> dict[str, Topic]:
+    """Topics under their names."""
+    return {topic.name: topic for topic in topics.values()}

@@ -1,0 +1,198 @@
+"""Who may say what is true: every guarded transaction of sessions, commits and leadership.
+
+    open session ──▶ commit, commit, …          guarded by the session's key and its head
+         │
+         └─▶ claim ──▶ seal, seal, … ──▶ release   guarded by the leader's and the partition's key
+
+Each builder returns what to send; sending, repeating and believing the answer is
+the caller's (`log.session`, `log.takeover`, `log.sealing`).  All of them may be
+repeated after a lost answer: a late copy finds a revision that has moved on.
+They are design.md's rules, which were model-checked; no clause is spare.
+
+Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from driftlog_metadata.codec import (
+    encode_agent,
+    encode_flush_record,
+    encode_head,
+    encode_leader,
+    encode_partition_state,
+)
+from driftlog_metadata.keys import (
+    agent_key,
+    flush_key,
+    head_key,
+    leader_key,
+    partition_key,
+    session_key,
+)
+from driftlog_metadata.model import (
+    CLOSED,
+    Agent,
+    FlushRecord,
+    Leader,
+    PartitionState,
+    TopicPartition,
+)
+from driftlog_metadata.store import (
+    MAX_TXN_OPS,
+    Compare,
+    CreateRevisionIs,
+    Get,
+    ModRevisionIs,
+    Operation,
+    Put,
+    ValueIs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """Arguments of `MetadataStore.txn`."""
+
+    compares: tuple[Compare, ...]
+    then: tuple[Operation, ...]
+    otherwise: tuple[Operation, ...] = ()
+
+
+def lease_id_of(session_id: str) -> int:
+    """The session's lease id, 1 ≤ id < 2^63: whoever knows the session can revoke it."""
+    return (int(session_id[:16], 16) >> 1) | 1
+
+
+def open_session(agent: Agent, agent_revision: int) -> Txn:
+    """Create the fence, the head (on no lease) and the agent's key, all at once.
+
+    *agent_revision*: of the agent's key as it was read, 0 if it was not there.
+    Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost,
+    and the agent's key.
+    """
+    session, head = session_key(agent.session_id), head_key(agent.session_id)
+    lease = lease_id_of(agent.session_id)
+    return Txn(
+        compares=(
+            CreateRevisionIs(session, 0),
+            CreateRevisionIs(head, 0),
+            ModRevisionIs(agent_key(agent.node_id), agent_revision),
+        ),
+        then=(
+            Put(session, str(agent.node_id).encode(), lease),
+            Put(head, encode_head(0)),
+            Put(agent_key(agent.node_id), encode_agent(agent), lease),
+        ),
+        otherwise=(Get(session), Get(agent_key(agent.node_id))),
+    )
+
+
+def commit(session_id: str, session_revision: int, seq: int, record: FlushRecord) -> Txn:
+    """Commit flush *seq* ≥ 1.  Otherwise-reads: the session's key, the head.
+
+    A head ≥ *seq* means committed, whether or not the session lives; anything else
+    means that the session is dead.
+    """
+    assert seq >= 1
+    return Txn(
+        compares=(
+            CreateRevisionIs(session_key(session_id), session_revision),
+            ValueIs(head_key(session_id), encode_head(seq - 1)),
+        ),
+        then=(
+            Put(head_key(session_id), encode_head(seq)),
+            Put(flush_key(session_id, seq), encode_flush_record(record)),
+        ),
+        otherwise=(Get(session_key(session_id)), Get(head_key(session_id))),
+    )
+
+
+def close_head(session_id: str, head_revision: int) -> Txn:
+    """Make every commit of the session fail for ever, late copies too."""
+    key = head_key(session_id)
+    return Txn(
+        compares=(ModRevisionIs(key, head_revision),),
+        then=(Put(key, encode_head(CLOSED)),),
+        otherwise=(Get(key),),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A partition as it was read, to be led next.  Revision 0: the key is not there.
+
+    ``same_disk``: the old leader's directory is ours and its head is closed, so that it
+    need not be gone.
+    """
+
+    tp: TopicPartition
+    leader: Leader | None
+    leader_revision: int
+    state: PartitionState
+    state_revision: int
+    same_disk: bool = False
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch that this claim asks for."""
+        return 0 if self.leader is None else self.leader.leader_epoch + 1
+
+    def state_under(self, session_id: str) -> PartitionState:
+        """The partition's state with *session_id* as its newest leader."""
+        if session_id in self.state.sessions:
+            return self.state
+        return replace(self.state, sessions=(*self.state.sessions, session_id))
+
+
+CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 1) // 3
+"""Three compares each, and one for the session."""
+
+
+def claim(session_id: str, session_revision: int, claims: Sequence[Claim]) -> Txn:
+    """Lead all of *claims* (at most `CLAIMS_PER_TXN`) or none.
+
+    Otherwise-reads: leader key and partition key of each claim, in order.
+    """
+    assert 0 < len(claims) <= CLAIMS_PER_TXN
+    compares: list[Compare] = [CreateRevisionIs(session_key(session_id), session_revision)]
+    then: list[Operation] = []
+    otherwise: list[Operation] = []
+    for c in claims:
+        compares.append(ModRevisionIs(leader_key(c.tp), c.leader_revision))
+        compares.append(ModRevisionIs(partition_key(c.tp), c.state_revision))
+        if c.leader is not None and c.leader.session_id is not None and not c.same_disk:
+            assert c.leader.session_id != session_id
+            compares.append(CreateRevisionIs(session_key(c.leader.session_id), 0))
+        then.append(Put(leader_key(c.tp), encode_leader(Leader(session_id, c.epoch))))
+        state = c.state_under(session_id)
+        then.append(Put(partition_key(c.tp), encode_partition_state(state)))
+        otherwise += [Get(leader_key(c.tp)), Get(partition_key(c.tp))]
+    return Txn(tuple(compares), tuple(then), tuple(otherwise))
+
+
+def release(tp: TopicPartition, leader_epoch: int, leader_revision: int) -> Txn:
+    """Give the partition up, finally.  Otherwise-reads: the leader's key."""
+    return Txn(
+        compares=(ModRevisionIs(leader_key(tp), leader_revision),),
+        then=(Put(leader_key(tp), encode_leader(Leader(None, leader_epoch))),),
+        otherwise=(Get(leader_key(tp)),),
+    )
+
+
+def write_state(
+    tp: TopicPartition, leader_revision: int, state_revision: int, state: PartitionState
+) -> Txn:
+    """Replace what is known of the partition (sealed end, log start …), as its leader.
+
+    Otherwise-reads: the leader's key, the partition's key.
+    """
+    return Txn(
+        compares=(
+            ModRevisionIs(leader_key(tp), leader_revision),
+            ModRevisionIs(partition_key(tp), state_revision),
+        ),
+        then=(Put(partition_key(tp), encode_partition_state(state)),),
+        otherwise=(Get(leader_key(tp)), Get(partition_key(tp))),
+    )
