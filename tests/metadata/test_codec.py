@@ -54,9 +54,11 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         codec.encode_agent,
         codec.decode_agent,
         AGENT,
-        '{"v":1,"node_id":3,"session_id":"5e55","listeners":'
-        '[["PLAINTEXT","10.0.0.1",9092],["Ü","::1",65535]],'
-        '"http_address":"10.0.0.1:8080","rack":null,"started_at_ms":1700000000000}',
+        (
+            '{"v":1,"node_id":3,"session_id":"5e55","listeners":'
+            '[["PLAINTEXT","10.0.0.1",9092],["Ü","::1",65535]],'
+            '"http_address":"10.0.0.1:8080","rack":null,"started_at_ms":1700000000000}'
+        ),
     ),
     (codec.encode_head, codec.decode_head, 41, '{"v":1,"head":41}'),
     (codec.encode_head, codec.decode_head, CLOSED, '{"v":1,"head":"closed"}'),
@@ -70,8 +72,10 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         codec.encode_topic,
         codec.decode_topic,
         TOPIC,
-        '{"v":1,"name":"clicks","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",'
-        '"partitions":12,"configs":{"a":"über \\"1\\"","b":"2"}}',
+        (
+            '{"v":1,"name":"clicks","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",'
+            '"partitions":12,"configs":{"a":"über \\"1\\"","b":"2"}}'
+        ),
     ),
     (
         codec.encode_leader,
@@ -283,13 +287,17 @@ def test_malformed_values_are_corrupt(data: bytes) -> None:
         ),
         (
             codec.decode_topic,
-            b'{"v":1,"name":"t","topic_id":"0F1E2D3C-4B5A-6978-8796-A5B4C3D2E1F0",'
-            b'"partitions":1,"configs":{}}',
+            (
+                b'{"v":1,"name":"t","topic_id":"0F1E2D3C-4B5A-6978-8796-A5B4C3D2E1F0",'
+                b'"partitions":1,"configs":{}}'
+            ),
         ),
         (
             codec.decode_topic,
-            b'{"v":1,"name":"t","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",'
-            b'"partitions":1,"configs":{"a":1}}',
+            (
+                b'{"v":1,"name":"t","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",'
+                b'"partitions":1,"configs":{"a":1}}'
+            ),
         ),
     ],
 )

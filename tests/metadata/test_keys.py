@@ -192,12 +192,13 @@ def test_numbers_out_of_range_are_refused() -> None:
     """
     A key that its parser would refuse is never written.
     """
-    for write in (
+    writes: list[Callable[[], str]] = [
         lambda: keys.agent_key(-1),
         lambda: keys.agent_key(2**31),
         lambda: keys.partition_key(TopicPartition(TOPIC_ID, -1)),
         lambda: keys.flush_key("s", -1),
         lambda: keys.flush_key("s", 2**63),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(ValueError, match=r"."):
             write()
