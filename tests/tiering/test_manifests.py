@@ -257,6 +257,20 @@ def test_of_two_sealers_of_one_range_one_is_void() -> None:
     assert (segment(0, 10, "a"),) == run(main()).manifest.segments
 
 
+def test_an_edit_is_void_only_if_the_newest_version_says_so() -> None:
+    """
+    An edit that fits a later version than the one its editor holds is committed on that.
+    """
+
+    async def main() -> Manifest:
+        store = MemoryObjectStore(now_ms)
+        first = await commit(store, EMPTY, add(segment(0, 10)), "a")
+        await commit(store, first, add(segment(10, 20)), "b")
+        return await commit(store, first, add(segment(20, 30)), "c")
+
+    assert 30 == run(main()).end
+
+
 def test_exists_with_my_own_nonce_is_success() -> None:
     """
     The answer to a create was lost and others have committed since: the edit is found, not
