@@ -36,7 +36,7 @@ CODECS = [
 ]
 
 
-@pytest.mark.parametrize("api, kind, version", CODECS)
+@pytest.mark.parametrize(("api", "kind", "version"), CODECS)
 def test_what_is_written_is_read_back(api: Api[Any, Any], kind: str, version: int) -> None:
     """
     Decoding an encoded message gives an equal one; a frame says its size; bytes behind the
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(api: Api[Any, Any], kind: str, version: in
         assert sent == _decode(api, kind, version, frame[4:] + b"\x01\xff")
 
 
-@pytest.mark.parametrize("api, kind, version", CODECS)
+@pytest.mark.parametrize(("api", "kind", "version"), CODECS)
 def test_kafka_python_agrees(api: Api[Any, Any], kind: str, version: int) -> None:
     """
     kafka-python reads what we wrote, holds the same values in the same order, and writes
@@ -74,7 +74,7 @@ def test_kafka_python_agrees(api: Api[Any, Any], kind: str, version: int) -> Non
         assert sent == _decode(api, kind, version, again[4:])
 
 
-@pytest.mark.parametrize("api, kind, version", CODECS)
+@pytest.mark.parametrize(("api", "kind", "version"), CODECS)
 def test_kio_agrees(api: Api[Any, Any], kind: str, version: int) -> None:
     """
     kio reads what we wrote, all of it, and writes the same bytes.
@@ -99,7 +99,7 @@ def test_kio_agrees(api: Api[Any, Any], kind: str, version: int) -> None:
         assert body == written.getvalue()
 
 
-@pytest.mark.parametrize("api, kind, version", CODECS)
+@pytest.mark.parametrize(("api", "kind", "version"), CODECS)
 def test_what_is_cut_off_is_refused(api: Api[Any, Any], kind: str, version: int) -> None:
     """
     No proper prefix of a frame can be read.
@@ -111,7 +111,7 @@ def test_what_is_cut_off_is_refused(api: Api[Any, Any], kind: str, version: int)
                 _decode(api, kind, version, frame[4:end])
 
 
-@pytest.mark.parametrize("api, kind, version", CODECS)
+@pytest.mark.parametrize(("api", "kind", "version"), CODECS)
 def test_unknown_tagged_fields_are_skipped(api: Api[Any, Any], kind: str, version: int) -> None:
     """
     A newer sender may add tagged fields to a message (KIP-482): what we know is read all the same.

@@ -35,7 +35,7 @@ class Flat:
     default: object
 
 
-@pytest.mark.parametrize("api, kind", MESSAGES)
+@pytest.mark.parametrize(("api", "kind"), MESSAGES)
 def test_definitions_are_kafkas(api: Api[Any, Any], kind: str) -> None:
     """
     In each version: the same fields in the same order, of the same types, null where
@@ -48,7 +48,7 @@ def test_definitions_are_kafkas(api: Api[Any, Any], kind: str) -> None:
         assert list(_theirs(theirs["fields"], version, "")) == list(_ours(cls, version, ""))
 
 
-@pytest.mark.parametrize("api, kind", MESSAGES)
+@pytest.mark.parametrize(("api", "kind"), MESSAGES)
 def test_versions_and_keys_are_kafkas(api: Api[Any, Any], kind: str) -> None:
     """
     Key, class names and flexible versions are the same; our versions start where Kafka's do

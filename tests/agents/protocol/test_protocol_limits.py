@@ -1,0 +1,220 @@
+"""What a stranger's bytes may cost: nothing before they are there, and one kind of error."""
+
+import contextlib
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from driftlog_agents.protocol.api import Api, ApiKey
+from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.messages import fetch, metadata, produce
+from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_agents.protocol.schema import Array, Struct, all_fields
+from driftlog_agents.protocol.types import Buffer
+
+LARGEST = 0x7FFF_FFFF
+COMPACT_LARGEST = b"\xff\xff\xff\xff\x0f"
+
+REQUESTS = [
+    pytest.param(api, version, id=f"{api.name}-v{version}")
+    for api in API.values()
+    for version in api.versions
+]
+
+
+@pytest.mark.parametrize(("api", "version"), REQUESTS)
+def test_huge_counts_allocate_nothing(api: Api[Any, Any], version: int) -> None:
+    """
+    A length of 2^31 - 1 (or 2^32 - 2, compact) at every place of a short body, all else zero
+    or one: read or refused without a megabyte for it.
+    """
+    huge = COMPACT_LARGEST if api.is_flexible(version) else struct.pack(">i", LARGEST)
+    bodies = [
+        bytes([filler]) * at + huge + bytes([filler]) * 12
+        for filler in (0, 1, 2)
+        for at in range(40)
+    ]
+    _swallow(api, version, bodies[0])  # compiled before it is measured
+
+    tracemalloc.start()
+    try:
+        for body in bodies:
+            _swallow(api, version, body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+
+
+def test_a_request_of_21_bytes_cannot_kill_us() -> None:
+    """
+    Header v1, then a count of two billion topics: the frame that aborts a process of kio's.
+    """
+    frame = struct.pack(">hhih5si", ApiKey.METADATA, 1, 7, 5, b"abcde", LARGEST) + b"\0\0"
+    assert len(frame) == 21
+
+    header = decode_request_header(frame)
+
+    with pytest.raises(CorruptFrameError, match="more elements than bytes"):
+        metadata.API.decode_request(header.api_version, frame, header.body_offset)
+
+
+def test_counts_are_held_against_what_their_elements_need() -> None:
+    """
+    1,000 bytes cannot hold 500 partitions, though they could hold 500 bytes: refused at the
+    count.
+    """
+    partitions = struct.pack(">i", 500) + bytes(996)
+    body = struct.pack(">iiiibiiih1s", -1, 0, 0, 0, 0, 0, 0, 1, 1, b"t") + partitions
+
+    with pytest.raises(CorruptFrameError, match="partitions is null or has more elements"):
+        fetch.API.decode_request(7, body)
+
+
+def test_records_are_views_of_the_frame() -> None:
+    """
+    A megabyte of records is not copied, and a change through the view (a base offset that is
+    assigned) is a change of the frame.
+    """
+    sent = produce.ProduceRequest(
+        topic_data=[
+            produce.TopicProduceData(
+                name="orders",
+                partition_data=[
+                    produce.PartitionProduceData(index=3, records=memoryview(bytes(1 << 20)))
+                ],
+            )
+        ]
+    )
+    frame = bytearray(produce.API.encode_request(9, 7, "c", sent)[4:])
+    offset = decode_request_header(frame).body_offset
+    produce.API.decode_request(9, frame, offset)
+
+    tracemalloc.start()
+    request = produce.API.decode_request(9, frame, offset)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    records = request.topic_data[0].partition_data[0].records
+    assert records is not None
+    struct.pack_into(">q", records, 0, 0x0123_4567_89AB_CDEF)
+
+    assert peak < 8192
+    assert bytes.fromhex("0123456789abcdef") in frame
+
+
+def test_records_to_send_are_not_copied() -> None:
+    """
+    The parts of a Fetch response hold the buffers that they were given, in order, and make
+    the frame that `encode_response` makes.
+    """
+    batches: list[Buffer] = [bytes(1000), memoryview(bytearray(2000))]
+    response = fetch.FetchResponse(
+        responses=[
+            fetch.FetchableTopicResponse(
+                topic="orders",
+                partitions=[
+                    fetch.PartitionData(partition_index=0, records=batches),
+                    fetch.PartitionData(partition_index=1, records=b"one buffer"),
+                    fetch.PartitionData(partition_index=2, records=b""),
+                    fetch.PartitionData(partition_index=3, records=None),
+                ],
+            )
+        ]
+    )
+
+    parts = fetch.API.encode_response_parts(12, 7, response)
+
+    assert [part for part in parts if part is batches[0] or part is batches[1]] == batches
+    assert b"".join(parts) == fetch.API.encode_response(12, 7, response)
+    assert int.from_bytes(parts[0][:4], "big") == sum(len(part) for part in parts) - 4
+
+
+@pytest.mark.parametrize("length", [-2, -32768, 32767])
+def test_a_client_id_of_an_impossible_length(length: int) -> None:
+    """
+    Kafka takes any negative length for null; one that the frame does not have is refused.
+    """
+    frame = struct.pack(">hhih", ApiKey.METADATA, 0, 7, length) + bytes(4)
+
+    if length < 0:
+        assert decode_request_header(frame).client_id is None
+    else:
+        with pytest.raises(CorruptFrameError):
+            decode_request_header(frame)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(0, 2), (0, 12), (1, 3), (1, 18), (2, 0), (4, 0), (8, 99), (-1, 0), (999, 0), (3, -1)],
+)
+def test_what_is_not_served_is_hung_up_on(key: int, version: int) -> None:
+    """
+    Unknown keys and versions end the connection, as in Kafka: also Produce 0 to 2, which are
+    advertised.
+    """
+    with pytest.raises(CorruptFrameError, match="not served"):
+        decode_request_header(struct.pack(">hhih", key, version, 7, -1) + bytes(8))
+
+
+@pytest.mark.parametrize("version", [5, 99, 32767])
+def test_api_versions_of_any_version_is_let_through(version: int) -> None:
+    """
+    A client of the future learns what we speak (KIP-511), so its header must be readable.
+    """
+    frame = struct.pack(">hhih2s", ApiKey.API_VERSIONS, version, 7, 2, b"me") + b"\0" + b"body"
+
+    header = decode_request_header(frame)
+
+    assert header.api_key is ApiKey.API_VERSIONS
+    assert (header.api_version, header.client_id, header.body_offset) == (version, "me", 13)
+
+
+def test_text_that_is_not_utf8_is_replaced() -> None:
+    """
+    Java's decoder replaces what it cannot read, and so Kafka answers such a request.
+    """
+    body = struct.pack(">ih4s", 1, 4, b"a\xff\xfeb")
+
+    request = metadata.API.decode_request(0, body)
+
+    assert request.topics is not None
+    assert [topic.name for topic in request.topics] == ["a��b"]
+
+
+def test_a_response_that_cannot_be_said_is_a_bug() -> None:
+    """
+    Null where a version has no null, and a number out of range: an assertion, not a frame.
+    """
+    nameless = metadata.MetadataResponse(topics=[metadata.MetadataResponseTopic(name=None)])
+    huge = metadata.MetadataResponse(controller_id=1 << 31)
+
+    with pytest.raises(AssertionError, match="MetadataResponse v9"):
+        metadata.API.encode_response(9, 7, nameless)
+    with pytest.raises(AssertionError, match="MetadataResponse v9"):
+        metadata.API.encode_response(9, 7, huge)
+    assert metadata.API.encode_response(12, 7, nameless)
+
+
+def test_no_message_is_recursive() -> None:
+    """
+    So that no frame can be nested deeper than its definition is.
+    """
+
+    def depth(cls: type[Any], above: tuple[type[Any], ...]) -> int:
+        assert cls not in above
+        inner = [
+            field.type.element if isinstance(field.type, Array) else field.type
+            for field in all_fields(cls)
+        ]
+        structs = [kind.cls for kind in inner if isinstance(kind, Struct)]
+        return 1 + max((depth(nested, (*above, cls)) for nested in structs), default=0)
+
+    assert max(depth(api.response, ()) for api in API.values()) < 8
+
+
+def _swallow(api: Api[Any, Any], version: int, body: bytes) -> None:
+    with contextlib.suppress(CorruptFrameError):
+        api.decode_request(version, body)
