@@ -16,7 +16,7 @@ class UnavailableError(StoreError):
 
 
 class OutcomeUnknownError(StoreError):
-    """The answer was lost (timeout, reset).  It may have happened; retry only what is idempotent."""
+    """The answer was lost (timeout, reset).  It may have happened; retry what is idempotent."""
 
 
 class FencedError(StoreError):
@@ -24,7 +24,7 @@ class FencedError(StoreError):
 
 
 class CorruptError(Exception):
-    """These bytes are not what they claim to be: hang up, or quarantine the object; always logged."""
+    """These bytes are not what they claim to be: hang up, or quarantine; always logged."""
 
 
 class UnsupportedFormatError(CorruptError):

@@ -188,7 +188,7 @@ class SqliteMetadataStore:
         self._check_open()
         answer: asyncio.Future[object] = self._loop.create_future()
         self._queue.put(_Request(run, answer))
-        return cast(T, await answer)
+        return cast("T", await answer)
 
     async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()
@@ -268,7 +268,7 @@ class SqliteMetadataStore:
             self._database.expire()
             committing = True
             return outcomes, self._database.commit()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the callers must hear it
+        except BaseException as error:  # whatever it is, the callers must hear it
             failure = self._failed(error, committing=committing)
             return [(request, None, failure) for request in requests], []
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import (

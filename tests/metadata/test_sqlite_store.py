@@ -70,15 +70,17 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(path: Path) -> None:
         writer = child("write", path)
         assert writer.stdout is not None
         assert writer.stdout.readline() == "open\n"
-        for _ in range(moments.randrange(400)):
-            writer.stdout.readline()
+        lines = [writer.stdout.readline() for _ in range(moments.randrange(400))]
         writer.kill()
-        kept_before = told.copy()
-        for line in writer.stdout.read().splitlines():
-            if len(words := line.split()) == 3:
-                told[int(words[0])] = int(words[1])
-                told_revision = max(told_revision, int(words[2]))
+        lines += writer.stdout.readlines()
         writer.wait()
+        kept_before = told.copy()
+        for line in lines:
+            if not line.endswith("\n"):
+                break  # it was killed in the middle of a word
+            task, count, revision = map(int, line.split())
+            told[task] = count
+            told_revision = max(told_revision, revision)
 
         store = await SqliteMetadataStore.open(path, stopped_clock)
         revision, counts = await store.get_prefix("/count/")
