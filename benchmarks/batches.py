@@ -90,9 +90,7 @@ def walk(data: memoryview, *, verify: bool) -> tuple[int, int, int]:
     """
     batches, records, next_offset, at, end = 0, 0, -1, 0, len(data)
     while at + HEADER_BYTES <= end:
-        base_offset, length, _, magic, crc, _, last_delta, *_, count = _HEADER.unpack_from(
-            data, at
-        )
+        base_offset, length, _, magic, crc, _, last_delta, *_, count = _HEADER.unpack_from(data, at)
         if magic != 2:
             raise CorruptBatchError(f"magic {magic} at {at}")
         after = at + 12 + length
@@ -140,7 +138,7 @@ def random_values(rng: random.Random, count: int, size_bytes: int) -> list[bytes
 
 
 def json_values(rng: random.Random, count: int, size_bytes: int) -> list[bytes]:
-    """Payload "json": events of exactly *size_bytes*; zstd at level 1 makes them 2 to 3 times smaller.
+    """Payload "json": events of exactly *size_bytes*, which zstd makes 2.2 times smaller.
 
     Known names, skewed users, free numbers, and a text of random words that fills the rest.
     """

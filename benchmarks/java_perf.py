@@ -124,9 +124,7 @@ def assigned_consumer(bootstrap: str, topic: str, records: int) -> JavaResult:
     found = _COUNTED.search(printed)
     if not found or int(found[1]) < records:
         raise ToolFailedError(printed[-3000:])
-    return JavaResult(
-        records=int(found[1]), mb_per_second=int(found[2]) / float(found[3]) / 1e6
-    )
+    return JavaResult(records=int(found[1]), mb_per_second=int(found[2]) / float(found[3]) / 1e6)
 
 
 def _run(main_class: str, *arguments: str) -> str:

@@ -385,7 +385,9 @@ def produce_tiny(
 # ── Threads ──
 
 
-def run_together(body: Callable[[int, threading.Barrier], None], threads: int) -> tuple[float, float]:
+def run_together(
+    body: Callable[[int, threading.Barrier], None], threads: int
+) -> tuple[float, float]:
     """Run *body* in *threads* threads, each of which waits at the barrier when it is ready.
 
     Returns seconds and this process's CPU seconds from the barrier to the last thread's

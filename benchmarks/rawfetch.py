@@ -171,7 +171,9 @@ def fetch_all(
     with connected(bootstrap) as connection:
         offsets = connection.start_offsets(topic, partitions)
         ends = connection.end_offsets(topic, partitions)
-    wanted = {partition: offset for partition, offset in offsets.items() if offset < ends[partition]}
+    wanted = {
+        partition: offset for partition, offset in offsets.items() if offset < ends[partition]
+    }
     return fetch(bootstrap, topic, wanted, ends, verify=verify)
 
 
@@ -186,9 +188,7 @@ def main() -> None:
         partitions = sorted(connection.led(options.topic))
     for _ in range(options.times):
         began = time.perf_counter()
-        result = fetch_all(
-            options.bootstrap, options.topic, partitions, verify=options.verify
-        )
+        result = fetch_all(options.bootstrap, options.topic, partitions, verify=options.verify)
         print(
             f"{result.records} records in {result.batches} batches, {result.requests} requests, "
             f"{time.perf_counter() - began:.2f} s: {result.mb_per_second:.0f} MB/s, "

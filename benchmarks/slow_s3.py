@@ -33,7 +33,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -104,7 +104,8 @@ class SlowS3:
                 return _delete_objects(bucket, await request.read())
             case "PUT" | "HEAD":
                 return web.Response()
-        return _error(501, "NotImplemented")
+            case _:
+                return _error(501, "NotImplemented")
 
     async def _object(self, request: web.Request) -> web.StreamResponse:
         key = request.match_info["key"]
@@ -125,7 +126,8 @@ class SlowS3:
                 return web.Response(status=204)
             case "POST":
                 return await self._multipart(request, bucket, key)
-        return _error(501, "NotImplemented")
+            case _:
+                return _error(501, "NotImplemented")
 
     async def _put(self, request: web.Request, bucket: _Bucket, key: str) -> web.Response:
         if "x-amz-decoded-content-length" in request.headers or (
@@ -165,9 +167,7 @@ class SlowS3:
         etag = hashlib.md5(f"{path.name}-{size}".encode(), usedforsecurity=False).hexdigest()
         return _Object(path, size, f'"{etag}"', time.time())
 
-    async def _get(
-        self, request: web.Request, bucket: _Bucket, key: str
-    ) -> web.StreamResponse:
+    async def _get(self, request: web.Request, bucket: _Bucket, key: str) -> web.StreamResponse:
         stored = bucket.objects.get(key)
         if stored is None:
             return _error(404, "NoSuchKey", body=request.method == "GET")
@@ -277,7 +277,7 @@ class SlowS3:
 
 
 def _delete_objects(bucket: _Bucket, body: bytes) -> web.Response:
-    for element in ElementTree.fromstring(body).iter():
+    for element in ET.fromstring(body).iter():
         if element.tag.endswith("Key"):
             bucket.remove(element.text or "")
     return _xml("<DeleteResult/>")
@@ -289,9 +289,7 @@ def _xml(body: str) -> web.Response:
 
 def _error(status: int, code: str, *, body: bool = True) -> web.Response:
     text = f"{_XML}<Error><Code>{code}</Code><Message>{code}</Message></Error>"
-    return web.Response(
-        status=status, text=text if body else None, content_type="application/xml"
-    )
+    return web.Response(status=status, text=text if body else None, content_type="application/xml")
 
 
 async def serve(port: int, put_delay_seconds: float, folder: Path, *, hollow: bool) -> None:

@@ -166,9 +166,7 @@ def fetch_request(
     isolation_level: int = 0,
 ) -> bytes:
     """Fetch 11 without a session: the *offsets* of each partition of one topic."""
-    body = struct.pack(
-        ">iiiibii", -1, max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1
-    )
+    body = struct.pack(">iiiibii", -1, max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1)
     body += _I32.pack(1) + string(topic) + _I32.pack(len(offsets))
     for partition, offset in offsets.items():
         body += struct.pack(">iiqqi", partition, -1, offset, -1, partition_max_bytes)

@@ -110,6 +110,17 @@ class DriftlogProcess:
             raise
         return self
 
+    def seal(self, topic: str) -> None:
+        """`driftlog segments seal`: return when everything committed in *topic* is sealed.
+
+        Raises:
+            subprocess.CalledProcessError: it was refused.
+        """
+        command = driftlog_command()
+        assert command is not None, "not started"
+        line = [command, "segments", "seal", topic, "--bootstrap-server", self.bootstrap]
+        subprocess.run(line, stdin=subprocess.DEVNULL, check=True, timeout=600)
+
     def terminate(self) -> int:
         """SIGTERM; wait until it has drained; its exit status."""
         assert self._process is not None, "not started"

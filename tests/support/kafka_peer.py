@@ -7,8 +7,10 @@ people run.  By hand: `python -m tests.support.kafka_peer` serves until it is in
 Shell.
 """
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
@@ -18,7 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.process_usage import Usage, free_port, stop_process, usage, wait_until
+from tests.support.process_usage import (
+    Usage,
+    free_port,
+    reset_peak,
+    stop_process,
+    usage,
+    wait_until,
+)
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _READY = "Kafka Server started"
@@ -89,6 +98,9 @@ class KafkaPeer:
 
     def usage(self) -> Usage:
         return usage(self.pid)
+
+    def reset_peak(self) -> None:
+        reset_peak(self.pid)
 
     def start(self) -> Self:
         """Format the log directory once, start, and return when requests are served.
@@ -183,13 +195,11 @@ class KafkaPeer:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with KafkaPeer() as peer:
         print(f"kafka {peer.bootstrap} pid {peer.pid} in {peer.directory}", flush=True)
-        try:
-            assert peer._process is not None
-            peer._process.wait()
-        except KeyboardInterrupt:
-            pass
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 if __name__ == "__main__":
