@@ -780,6 +780,10 @@ cdef class Rows:
         self.c.offset = <int64_t*>b.of(0, 8 * count)
         self.c.timestamp = <int64_t*>b.of(1, 8 * count)
         self.c.timestamp_type = <int32_t*>b.of(2, 4 * count)
+        with nogil:
+            good = self.are_in_order()
+        if not good:
+            raise ValueError("offsets that do not ascend, or a timestamp type that is none")
         self.open(&self.c.key, 3, 4, count)
         self.open(&self.c.value, 6, 7, count)
         self.c.headers_validity = self.bits(9, count)
@@ -791,6 +795,14 @@ cdef class Rows:
             raise ValueError("offsets that do not ascend")
         self.open(&self.c.header_key, -1, 11, headers)
         self.open(&self.c.header_value, 13, 14, headers)
+
+    cdef bint are_in_order(self) noexcept nogil:
+        cdef int64_t i, previous = -1
+        for i in range(self.count):
+            if self.c.offset[i] <= previous or self.c.timestamp_type[i] & ~1:
+                return False
+            previous = self.c.offset[i]
+        return True
 
     cdef uint8_t* bits(self, int column, int64_t rows) except? NULL:
         if self.buffers.views[column].buf == NULL:

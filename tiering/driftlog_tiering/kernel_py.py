@@ -14,6 +14,7 @@ Pure.
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from crc32c import crc32c as _crc32c
@@ -410,7 +411,8 @@ class Rows:
     """Columns to be read as records; sixteen buffers as in `decode`, validity may be None.
 
     Raises:
-        ValueError: buffers that are too small, or offsets that do not ascend.
+        ValueError: buffers that are too small, offsets that do not ascend (strictly, those
+            of records), a timestamp type that is neither 0 nor 1.
     """
 
     def __init__(self, count: int, buffers: Sequence[Buffer | None]) -> None:
@@ -419,6 +421,9 @@ class Rows:
         self._offset = struct.unpack_from(f"={count}q", b[0])
         self._timestamp = struct.unpack_from(f"={count}q", b[1])
         self._type = struct.unpack_from(f"={count}i", b[2])
+        ascending = all(a < b for a, b in pairwise((-1, *self._offset)))
+        if not ascending or not {0, 1}.issuperset(self._type):
+            raise ValueError("offsets that do not ascend, or a timestamp type that is none")
         self._key = _Strings(count, buffers[3], b[4], b[5])
         self._value = _Strings(count, buffers[6], b[7], b[8])
         self._with_headers = None if buffers[9] is None else memoryview(buffers[9]).cast("B")

@@ -14,6 +14,7 @@ of batches.  The footer's key ``driftlog.segment`` is JSON:
     codec           of those batches: the one with the most bytes; "none", "gzip", …
     timestamp_type  "CreateTime", "LogAppendTime" or "mixed"
     raw_bytes       of those batches as they would be uncompressed
+    row_group_crcs  CRC-32C of each row group's bytes: what is damaged is never read as records
 
 A stored format: a change gets a new version.
 
@@ -22,7 +23,7 @@ Pure.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
 from uuid import UUID
@@ -32,6 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from driftlog_metadata.errors import CorruptError
+from driftlog_tiering import kernel
 from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, Buffer, Codec, TimestampType
 from driftlog_tiering.columns import (
     BUILT_SCHEMA,
@@ -42,6 +44,7 @@ from driftlog_tiering.columns import (
     EncodedBatch,
     gap_batches,
 )
+from driftlog_tiering.file_likes import CountingSink, RangedFile
 from driftlog_tiering.manifest import LeaderEpoch
 
 FORMAT_VERSION: Final = 1
@@ -75,6 +78,7 @@ class RowGroup:
     last_offset: int
     min_timestamp_ms: int
     max_timestamp_ms: int
+    crc: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +107,7 @@ class SegmentWriter:
     """Writes one segment from batches in offset order; memory stays at about one row group.
 
     Args:
-        sink: an open, empty binary file, or pyarrow's (``pa.OSFile``, ``BufferOutputStream``);
-            stays open.
+        sink: an open, empty binary file, or pyarrow's (``pa.OSFile``); it stays open.
         base: start of the range; the first batch may start later.
         row_group_bytes: of batches, uncompressed.  More: fewer and larger GETs of cold reads.
     """
@@ -120,7 +123,8 @@ class SegmentWriter:
         row_group_bytes: int = ROW_GROUP_BYTES,
         decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES,
     ) -> None:
-        self._sink = sink
+        self._sink = CountingSink(sink)
+        self._crcs: list[int] = []
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
         self._base = self._next_offset = base
         self._row_group_bytes = row_group_bytes
@@ -132,7 +136,7 @@ class SegmentWriter:
         self._codec_bytes: Counter[Codec] = Counter()
         self._timestamp_types: set[TimestampType] = set()
         self._writer = pq.ParquetWriter(
-            sink,
+            pa.PythonFile(self._sink, mode="w"),
             BUILT_SCHEMA,
             version="2.6",
             compression="zstd",
@@ -195,7 +199,9 @@ class SegmentWriter:
         if self._greatest is None or greatest > self._greatest[0]:
             row = pc.index(timestamps, greatest).as_py()
             self._greatest = greatest, table.column("offset")[row].as_py()
+        self._sink.crc = 0
         self._writer.write_table(table, row_group_size=table.num_rows)
+        self._crcs.append(self._sink.crc)
 
     def finish(self, end: int) -> SegmentInfo:
         """Write the last row group and the footer; the segment's range is ``[base, end)``."""
@@ -215,18 +221,18 @@ class SegmentWriter:
             "codec": codec.name.lower(),
             "timestamp_type": "mixed" if len(types) > 1 else next(iter(types), "CreateTime"),
             "raw_bytes": raw_bytes,
+            "row_group_crcs": self._crcs,
         }
         self._writer.add_key_value_metadata({_METADATA_KEY.decode(): json.dumps(facts)})
         self._writer.close()
-        size_bytes = self._sink.tell()
         (metadata,) = self._collected
-        row_groups = _row_groups(metadata)
+        row_groups = _row_groups(metadata, self._crcs)
         greatest, offset = self._greatest or (NO_TIMESTAMP * 1000, -1)
         return SegmentInfo(
             base=self._base,
             end=end,
             records=self._records,
-            size_bytes=size_bytes,
+            size_bytes=self._sink.tell(),
             raw_bytes=raw_bytes,
             min_timestamp_ms=min((g.min_timestamp_ms for g in row_groups), default=NO_TIMESTAMP),
             max_timestamp_ms=greatest // 1000,
@@ -286,7 +292,7 @@ class SegmentReader:
             self.timestamp_type: str = facts["timestamp_type"]
             self.raw_bytes: int = facts["raw_bytes"]
             self.leader_epochs = tuple(LeaderEpoch(*entry) for entry in facts["leader_epochs"])
-            self.row_groups = _row_groups(self._metadata)
+            self.row_groups = _row_groups(self._metadata, facts["row_group_crcs"])
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise CorruptSegmentError(repr(error)) from error
         self.size_bytes = size_bytes
@@ -304,6 +310,8 @@ class SegmentReader:
         Raises:
             CorruptSegmentError: they are not those.
         """
+        if len(data) != row_group.end - row_group.start or kernel.crc32c(data) != row_group.crc:
+            raise CorruptSegmentError(f"row group {row_group.index} is damaged")
         return self._read(row_group, data, row_group.start, SCHEMA.names)
 
     def encoder(self, row_group: RowGroup, data: Buffer) -> "RowGroupBatches":
@@ -358,7 +366,13 @@ class SegmentReader:
         row = pc.index(found, True).as_py()
         if row < 0:
             return None
-        return table.column("offset")[row].as_py(), times[row].as_py() // 1000
+        offset, found_ms = table.column("offset")[row].as_py(), times[row].as_py() // 1000
+        # These bytes have no CRC of their own.
+        if not row_group.first_offset <= offset <= row_group.last_offset:
+            raise CorruptSegmentError("an offset that the footer does not know")
+        if found_ms > row_group.max_timestamp_ms:
+            raise CorruptSegmentError("a timestamp that the footer does not know")
+        return offset, found_ms
 
     def find_max_timestamp(self, row_group: RowGroup, data: Buffer) -> tuple[int, int]:
         """(offset, ms) of its first record with its largest time; *data*: of `times_range`."""
@@ -369,7 +383,7 @@ class SegmentReader:
 
     def _read(self, row_group: RowGroup, data: Buffer, start: int, columns: list[str]) -> pa.Table:
         try:
-            source = pa.PythonFile(_Range(data, start, self.size_bytes), mode="r")
+            source = pa.PythonFile(RangedFile(data, start, self.size_bytes), mode="r")
             file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(row_group.index, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -412,9 +426,9 @@ def _chunk_range(chunk: Any) -> tuple[int, int]:
     return start, start + chunk.total_compressed_size
 
 
-def _row_groups(metadata: Any) -> tuple[RowGroup, ...]:
+def _row_groups(metadata: Any, crcs: Sequence[int]) -> tuple[RowGroup, ...]:
     groups = []
-    for index in range(metadata.num_row_groups):
+    for index, crc in zip(range(metadata.num_row_groups), crcs, strict=True):
         group = metadata.row_group(index)
         ranges = [_chunk_range(group.column(i)) for i in range(group.num_columns)]
         offset, timestamp = (group.column(i).statistics for i in (_OFFSET, _TIMESTAMP))
@@ -428,47 +442,7 @@ def _row_groups(metadata: Any) -> tuple[RowGroup, ...]:
                 last_offset=offset.max_raw,
                 min_timestamp_ms=timestamp.min_raw // 1000,
                 max_timestamp_ms=timestamp.max_raw // 1000,
+                crc=crc,
             )
         )
     return tuple(groups)
-
-
-class _Range:
-    """A file of which only one range of bytes is there."""
-
-    def __init__(self, data: Buffer, start: int, size_bytes: int) -> None:
-        self._data = memoryview(data)
-        self._start = start
-        self._size_bytes = size_bytes
-        self._position = 0
-        self.closed = False
-
-    def size(self) -> int:
-        """Of the whole file."""
-        return self._size_bytes
-
-    def tell(self) -> int:
-        """The position."""
-        return self._position
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        """As of any file."""
-        origin = (0, self._position, self._size_bytes)[whence]
-        self._position = origin + position
-        return self._position
-
-    def read_buffer(self, size: int) -> memoryview:
-        """The next bytes, not copied."""
-        at = self._position - self._start
-        if at < 0 or at + size > len(self._data):
-            raise OSError(f"bytes {self._position}+{size} were not fetched")
-        self._position += size
-        return self._data[at : at + size]
-
-    def read(self, size: int) -> bytes:
-        """The next bytes."""
-        return bytes(self.read_buffer(size))
-
-    def close(self) -> None:
-        """Nothing to release."""
-        self.closed = True

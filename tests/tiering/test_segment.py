@@ -1,0 +1,503 @@
+"""Segments: what goes in comes out, at its offset, and a reader never meets a hole."""
+
+import io
+import random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftlog_tiering import kernel
+from driftlog_tiering.batch import (
+    HEADER_BYTES,
+    Codec,
+    CorruptBatchError,
+    CorruptRecordsError,
+    build_batch,
+    check_batch,
+)
+from driftlog_tiering.columns import SCHEMA, BatchEncoder, EncodedBatch
+from driftlog_tiering.compression import compress, decompress
+from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.manifest import LeaderEpoch
+from driftlog_tiering.segment import (
+    CorruptSegmentError,
+    SegmentInfo,
+    SegmentReader,
+    SegmentWriter,
+    footer_start,
+)
+
+TOPIC_ID = UUID(int=5)
+Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""offset, timestamp (ms), timestamp type, key, value, headers."""
+
+payloads = st.none() | st.binary(max_size=30)
+records = st.builds(
+    Record,
+    timestamp_delta=st.integers(-1000, 1000),
+    offset_delta=st.just(0),
+    key=payloads,
+    value=payloads,
+    headers=st.lists(
+        st.tuples(st.text(st.characters(codec="utf-8"), max_size=3), payloads), max_size=2
+    ).map(tuple),
+)
+
+
+def make_batch(
+    base: int,
+    content: list[Record],
+    *,
+    epoch: int = 0,
+    codec: Codec = Codec.NONE,
+    append_time: int | None = None,
+    base_timestamp: int = 10_000,
+    extra: int = 0,
+) -> bytes:
+    """A batch as it stands in the log; *extra*: offsets without records at its end."""
+    section = b"".join(map(encode_record, content))
+    greatest = max((base_timestamp + r.timestamp_delta for r in content), default=-1)
+    return bytes(
+        build_batch(
+            compress(codec, section) if content else b"",
+            base_offset=base,
+            last_offset_delta=(content[-1].offset_delta if content else 0) + extra,
+            record_count=len(content),
+            attributes=codec | (0 if append_time is None else 8),
+            base_timestamp=base_timestamp,
+            max_timestamp=greatest if append_time is None else append_time,
+            leader_epoch=epoch,
+        )
+    )
+
+
+def rows_of(batch: bytes | bytearray) -> list[Row]:
+    header = check_batch(batch, from_client=False)
+    assert -1 == header.producer_id
+    if not header.record_count:
+        return []
+    section = decompress(header.codec, memoryview(batch)[HEADER_BYTES:], 10**8)
+    return [
+        (
+            header.base_offset + r.offset_delta,
+            header.max_timestamp
+            if header.timestamp_type
+            else header.base_timestamp + r.timestamp_delta,
+            int(header.timestamp_type),
+            r.key,
+            r.value,
+            r.headers,
+        )
+        for r in iterate_records(section, header.record_count)
+    ]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[bytes]:
+    """Batches with ascending offsets and epochs, with gaps within and between them."""
+    offset = draw(st.integers(0, 3))
+    epoch = 0
+    batches = []
+    for content in draw(st.lists(st.lists(records, max_size=5), max_size=6)):
+        deltas, delta = [], 0
+        for gap in draw(st.lists(st.sampled_from([0, 0, 0, 2]), min_size=5, max_size=5)):
+            deltas.append(delta := delta + gap)
+            delta += 1
+        content = [r._replace(offset_delta=d) for r, d in zip(content, deltas, strict=False)]
+        epoch += draw(st.sampled_from([0, 0, 1, 3]))
+        batch = make_batch(
+            offset,
+            content,
+            epoch=epoch,
+            codec=draw(st.sampled_from(Codec)),
+            append_time=draw(st.none() | st.integers(9_000, 12_000)),
+            extra=draw(st.sampled_from([0, 0, 3])),
+        )
+        batches.append(batch)
+        end = check_batch(batch, from_client=False).end_offset
+        offset = end + draw(st.sampled_from([0, 0, 1, 5]))
+    return batches
+
+
+def sealed(
+    batches: list[bytes], end: int | None = None, row_group_bytes: int = 250
+) -> tuple[SegmentInfo, bytes]:
+    sink = io.BytesIO()
+    writer = SegmentWriter(
+        sink,
+        topic="t\u00e9",
+        topic_id=TOPIC_ID,
+        partition=3,
+        base=0,
+        row_group_bytes=row_group_bytes,
+    )
+    for batch in batches:
+        writer.append(batch)
+    return writer.finish(writer.next_offset if end is None else end), sink.getvalue()
+
+
+def opened(data: bytes) -> SegmentReader:
+    return SegmentReader(data[footer_start(data[-8:], len(data)) :], len(data))
+
+
+def read(data: bytes, start: int, codec: Codec, batch_bytes: int) -> list[EncodedBatch]:
+    """As a consumer reads: from *start* to the end, one row group after another."""
+    reader = opened(data)
+    out: list[EncodedBatch] = []
+    while start < reader.end:
+        group = reader.row_group_at(start)
+        if group is None:
+            out += reader.gap(start)
+        else:
+            made = reader.encoder(group, data[group.start : group.end])
+            out += made.batches(start, codec=codec, batch_bytes=batch_bytes)
+        assert out[-1].end_offset > start
+        start = out[-1].end_offset
+    return out
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs(), st.data())
+def test_a_segment_gives_back_every_record_and_covers_every_offset(
+    log: list[bytes], data: st.DataObject
+) -> None:
+    """
+    Byte-identical keys, values, headers, timestamps and offsets, from wherever one starts;
+    batches join without a hole up to the end; no batch mixes epochs.
+    """
+    expected = [row for batch in log for row in rows_of(batch)]
+    epochs = {
+        row[0]: check_batch(b, from_client=False).partition_leader_epoch
+        for b in log
+        for row in rows_of(b)
+    }
+    info, stored = sealed(log)
+    end = info.end + data.draw(st.sampled_from([0, 0, 4]))
+    info, stored = sealed(log, end)
+    start = data.draw(st.integers(0, end))
+    codec = data.draw(st.sampled_from(Codec))
+
+    batches = read(stored, start, codec, data.draw(st.sampled_from([1, 60, 10_000])))
+
+    assert [row for row in expected if row[0] >= start] == [
+        row for batch in batches for row in rows_of(batch.data)
+    ]
+    at = start
+    for batch in batches:
+        header = check_batch(batch.data, from_client=False)
+        assert (at, batch.end_offset) == (header.base_offset, header.end_offset)
+        assert batch.record_count == header.record_count
+        assert {header.partition_leader_epoch} >= {epochs[r[0]] for r in rows_of(batch.data)}
+        assert header.codec is (codec if header.record_count else Codec.NONE)
+        at = header.end_offset
+    assert end == at
+    assert info.records == len(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(logs(), st.integers(8_900, 12_100))
+def test_lookups_by_time_are_record_exact(log: list[bytes], target: int) -> None:
+    """
+    The first record at or after a time, and the first of the largest time, from offsets and
+    timestamps alone; the writer knows the latter.
+    """
+    rows = [row for batch in log for row in rows_of(batch)]
+    info, data = sealed(log)
+    reader = opened(data)
+
+    found = None
+    for group in reader.row_groups_since(target):
+        start, end = reader.times_range(group)
+        found = reader.find_timestamp(group, data[start:end], target)
+        break
+    latest = []
+    for group in reader.row_groups:
+        start, end = reader.times_range(group)
+        latest.append(reader.find_max_timestamp(group, data[start:end]))
+
+    assert next(((r[0], r[1]) for r in rows if r[1] >= target), None) == found
+    greatest = max(rows, key=lambda r: (r[1], -r[0]), default=None)
+    expected = (greatest[0], greatest[1]) if greatest else (-1, -1)
+    assert expected == (info.max_timestamp_offset, info.max_timestamp_ms)
+    assert expected == max(latest, key=lambda pair: (pair[1], -pair[0]), default=(-1, -1))
+    assert min((r[1] for r in rows), default=-1) == info.min_timestamp_ms
+
+
+def some_log(count: int = 30) -> list[bytes]:
+    rng = random.Random(7)
+    log = []
+    for i in range(count):
+        content = [
+            Record(rng.randint(0, 9), d, b"key%d" % (d % 3), rng.randbytes(50), (("h", b"1"),))
+            for d in range(10)
+        ]
+        log.append(
+            make_batch(10 * i, content, epoch=i // 10, codec=Codec.LZ4, base_timestamp=1000 * i)
+        )
+    return log
+
+
+def test_the_footer_says_what_the_writer_said() -> None:
+    """
+    Facts and row groups survive; the footer alone is enough to know them.
+    """
+    info, data = sealed(some_log(), end=333)
+    reader = opened(data)
+
+    assert (0, 333, 300, info.row_groups) == (
+        reader.base,
+        reader.end,
+        reader.records,
+        reader.row_groups,
+    )
+    assert ("t\u00e9", TOPIC_ID, 3, Codec.LZ4, "CreateTime") == (
+        reader.topic,
+        reader.topic_id,
+        reader.partition,
+        reader.codec,
+        reader.timestamp_type,
+    )
+    assert (LeaderEpoch(0, 0), LeaderEpoch(1, 100), LeaderEpoch(2, 200)) == reader.leader_epochs
+    assert (info.raw_bytes, len(data)) == (reader.raw_bytes, info.size_bytes)
+    assert len(info.row_groups) > 10
+
+
+def test_the_file_is_spark_s_kafka_schema_with_the_encodings_promised() -> None:
+    """
+    Types, field ids, encodings, statistics, page index, order: as any Parquet reader sees them.
+    """
+    _, data = sealed(some_log())
+    file = pq.ParquetFile(io.BytesIO(data))
+    group = file.metadata.row_group(1)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(9)}
+
+    assert file.schema_arrow.equals(SCHEMA)
+    assert [str(i).encode() for i in range(1, 9)] == [
+        f.metadata[b"PARQUET:field_id"] for f in file.schema_arrow
+    ]
+    dictionary = {name for name, c in columns.items() if "RLE_DICTIONARY" in c.encodings}
+    delta = {name for name, c in columns.items() if "DELTA_BINARY_PACKED" in c.encodings}
+    statistics = {name for name, c in columns.items() if c.is_stats_set}
+    assert ({"key", "topic"}, {"offset", "timestamp"}, {"offset", "timestamp"}) == (
+        dictionary,
+        delta,
+        statistics,
+    )
+    assert {"ZSTD"} == {c.compression for c in columns.values()}
+    assert all(c.has_offset_index for c in columns.values())
+    assert [4] == [s.column_index for s in group.sorting_columns]
+
+
+def test_nulls_empties_and_missing_headers_are_what_a_query_sees() -> None:
+    """
+    NULL headers where a record has none; null and empty keys and values differ.
+    """
+    content = [
+        Record(0, 0, None, b"", ()),
+        Record(1, 1, b"", None, (("a", None), ("a", b""))),
+    ]
+    _, data = sealed([make_batch(0, content)])
+
+    rows = pq.read_table(io.BytesIO(data)).drop_columns(["timestamp"]).to_pylist()
+
+    common = {"topic": "t\u00e9", "partition": 3, "timestampType": 0}
+    headers = [{"key": "a", "value": None}, {"key": "a", "value": b""}]
+    assert [
+        {**common, "key": None, "value": b"", "offset": 0, "headers": None},
+        {**common, "key": b"", "value": None, "offset": 1, "headers": headers},
+    ] == rows
+
+
+def test_a_batch_that_cannot_be_decoded_leaves_the_segment_as_it_was() -> None:
+    """
+    It can be finished before the garbage, and holds what came before.
+    """
+    log = some_log(3)
+    garbage = bytes(build_batch(b"\xff" * 40, **_fields(30, codec=0)))
+    bomb = bytes(build_batch(compress(Codec.ZSTD, bytes(3_000_000)), **_fields(30, codec=4)))
+    broken = bytearray(log[-1])
+    broken[-1] ^= 1
+    sink = io.BytesIO()
+    writer = SegmentWriter(
+        sink,
+        topic="t",
+        topic_id=TOPIC_ID,
+        partition=0,
+        base=0,
+        decompressed_limit_bytes=1_000_000,
+    )
+    for batch in log:
+        writer.append(batch)
+    before = writer.raw_bytes
+    for bad in (garbage, bomb):
+        with pytest.raises(CorruptRecordsError):
+            writer.append(bad)
+    with pytest.raises(CorruptBatchError):
+        writer.append(broken)
+
+    assert (30, before) == (writer.next_offset, writer.raw_bytes)
+    info = writer.finish(30)
+    assert 30 == info.records == len(read_rows(sink.getvalue()))
+
+
+def _fields(base: int, codec: int) -> dict[str, int]:
+    return {
+        "base_offset": base,
+        "last_offset_delta": 0,
+        "record_count": 1,
+        "attributes": codec,
+        "base_timestamp": 0,
+        "max_timestamp": 0,
+    }
+
+
+def read_rows(data: bytes) -> list[Row]:
+    return [row for batch in read(data, 0, Codec.NONE, 10**6) for row in rows_of(batch.data)]
+
+
+def test_a_range_without_records_is_an_empty_batch() -> None:
+    """
+    A reader goes on at its end; 2^32 offsets take more than one batch.
+    """
+    _, data = sealed([], end=2**32)
+    batches = read(data, 5, Codec.ZSTD, 1000)
+
+    assert [5, 5 + 2**31 - 1] == [b.base_offset for b in batches]
+    assert 2**32 == batches[-1].end_offset
+
+
+def test_gaps_over_two_billion_offsets_are_bridged() -> None:
+    """
+    Offset deltas are int32: batches in between are empty, records keep their offsets.
+    """
+    far = 10 + 2**33
+    log = [make_batch(base, [Record(0, 0, b"k", b"v", ())]) for base in (10, far)]
+    _, data = sealed(log, row_group_bytes=10**6)
+
+    batches = read(data, 0, Codec.NONE, 10**6)
+
+    assert [10, far] == [row[0] for b in batches for row in rows_of(b.data)]
+    assert [b.end_offset for b in batches[:-1]] == [b.base_offset for b in batches[1:]]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_aiokafka_reads_what_a_segment_gives(codec: Codec) -> None:
+    """
+    An independent decoder sees the same records.
+    """
+    log = some_log()
+    _, data = sealed(log)
+    expected = [row[:5] for batch in log for row in rows_of(batch)]
+
+    theirs: list[Any] = []
+    for batch in read(data, 0, codec, 2000):
+        parsed = AiokafkaRecords(bytes(batch.data)).next_batch()
+        assert parsed.validate_crc()
+        theirs += [(r.offset, r.timestamp, r.timestamp_type, r.key, r.value) for r in parsed]
+
+    assert expected == theirs
+
+
+def test_damage_is_an_error_of_its_own() -> None:
+    """
+    Cut, mixed up, of others, from the future: CorruptSegmentError, never wrong rows.
+    """
+    _, data = sealed(some_log())
+    reader = opened(data)
+    group, other = reader.row_groups[:2]
+    sound = data[group.start : group.end]
+    good = reader.read_table(group, sound)
+
+    for bad in (b"", sound[:-1], data[other.start : other.end], bytes(len(sound))):
+        with pytest.raises(CorruptSegmentError):
+            reader.encoder(group, bad)
+    for tail in (b"", data[-7:], data[:-1], data[-100:], b"\0" * 100):
+        with pytest.raises(CorruptSegmentError):
+            SegmentReader(tail, len(data))
+    foreign = io.BytesIO()
+    pq.write_table(pa.table({"a": [1]}), foreign)
+    with pytest.raises(CorruptSegmentError):
+        SegmentReader(foreign.getvalue(), foreign.tell())
+    with pytest.raises(CorruptSegmentError):
+        opened(data.replace(b'"format_version": 1', b'"format_version": 2'))
+    assert good.equals(reader.read_table(group, sound))
+
+
+def test_no_flipped_bit_becomes_a_record() -> None:
+    """
+    A row group's bytes have a CRC: whatever is damaged is refused before it is decoded.
+    """
+    rng = random.Random(3)
+    _, data = sealed(some_log())
+    reader = opened(data)
+    group = reader.row_groups[0]
+    for _ in range(300):
+        bad = bytearray(data[group.start : group.end])
+        bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        with pytest.raises(CorruptSegmentError):
+            reader.encoder(group, bad)
+
+
+def test_damaged_offsets_and_timestamps_are_refused_or_within_what_the_footer_says() -> None:
+    """
+    A lookup by time fetches a part of a row group that has no CRC of its own.
+    """
+    rng = random.Random(4)
+    _, data = sealed(some_log())
+    reader = opened(data)
+    group = reader.row_groups[0]
+    start, end = reader.times_range(group)
+    refused = 0
+    for _ in range(1000):
+        bad = bytearray(data[start:end])
+        bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        try:
+            found = reader.find_timestamp(group, bad, 5)
+        except CorruptSegmentError:
+            refused += 1
+        else:
+            assert found is None or group.first_offset <= found[0] <= group.last_offset
+
+    assert refused
+
+
+def test_rows_with_nulls_where_none_may_be_are_refused() -> None:
+    """
+    A table of somebody else's is not turned into records that never were.
+    """
+    _, data = sealed(some_log(1))
+    table = pq.read_table(io.BytesIO(data))
+    nulls = table.set_column(4, table.field(4), pa.nulls(table.num_rows, pa.int64()))
+
+    backwards = table.take(list(range(table.num_rows))[::-1])
+
+    with pytest.raises(ValueError, match="null offset"):
+        BatchEncoder(nulls, ())
+    with pytest.raises(ValueError, match="ascend"):
+        BatchEncoder(backwards, ())
+
+
+def test_a_slice_of_a_table_is_encoded_from_its_own_rows() -> None:
+    """
+    Arrow slices share buffers; offsets into them must not be lost.
+    """
+    log = some_log(1)
+    _, data = sealed(log)
+    table = pq.read_table(io.BytesIO(data)).slice(3, 4)
+
+    (batch,) = BatchEncoder(table, ()).batches(3, 7, codec=Codec.NONE)
+
+    assert rows_of(log[0])[3:7] == rows_of(batch.data)
+
+
+def test_the_kernel_is_the_compiled_one() -> None:
+    """
+    These tests are about what runs in production.
+    """
+    assert kernel.COMPILED
