@@ -1,0 +1,155 @@
+"""What the bucket says of a topic: its id, its partitions, and each one's newest manifest.
+
+It answers what `driftlog_tiering.manifests` answers to agents, with the file system of a Spark
+session instead of an object store, and reads only.
+
+Shell.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+from uuid import UUID
+
+from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_spark_reader.errors import (
+    AmbiguousTopicError,
+    DamagedTopicError,
+    DeletedTopicError,
+    UnknownTopicError,
+)
+from driftlog_spark_reader.hadoop import HadoopFiles
+from driftlog_spark_reader.ranges import TimeRange
+from driftlog_tiering import layout
+from driftlog_tiering.bucket_files import decode_topic
+from driftlog_tiering.manifest import (
+    Manifest,
+    SegmentListRef,
+    SegmentRef,
+    empty_manifest,
+    overlaps,
+)
+from driftlog_tiering.manifest_codec import decode_manifest, decode_segment_list
+
+SEGMENT_FORMAT: Final = 1
+"""The newest format of Parquet segments that this reader knows."""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_VERSION: Final = re.compile(r"[0-9]{20}\.json")
+_DAMAGED: Final = "restore it from a copy of the bucket, or leave the partition out (partitions=…)"
+
+
+def find_topic(files: HadoopFiles, name: str, topic_id: UUID | None) -> Topic:
+    """The live topic of that name.
+
+    Raises:
+        UnknownTopicError: there is none at the location.
+        DeletedTopicError: there was one.
+        AmbiguousTopicError: there are several, and *topic_id* is None.
+        DamagedTopicError: its file is damaged or missing.
+    """
+    folder = layout.topic_name_prefix(name)
+    ids = [UUID(found) for found in files.names(folder) if _UUID.fullmatch(found)]
+    if topic_id is not None and ids:
+        ids = [found for found in ids if found == topic_id]
+    if not ids:
+        raise _unknown(files, name, topic_id)
+    versions = {found: files.names(layout.topic_file_prefix(name, found)) for found in ids}
+    live = sorted(found for found, names in versions.items() if "deleted.json" not in names)
+    match live:
+        case []:
+            raise DeletedTopicError(
+                f"topic {name!r} ({', '.join(map(str, ids))}) is deleted, and its objects are "
+                "going; a topic created again under the name appears here once it is created"
+            )
+        case [found]:
+            return _topic(files, name, found, versions[found])
+        case _:
+            raise AmbiguousTopicError(
+                f"several topics are called {name!r}; say which with topic_id=: "
+                f"{', '.join(map(str, live))}"
+            )
+
+
+def _unknown(files: HadoopFiles, name: str, topic_id: UUID | None) -> UnknownTopicError:
+    if files.read(layout.CLUSTER_KEY) is None:
+        return UnknownTopicError(
+            f"no driftlog bucket at {files.root}: there is no {layout.CLUSTER_KEY}; the location "
+            "is the one that the agents keep their objects in"
+        )
+    known = sorted(files.names(layout.TOPICS_PREFIX))
+    listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    which = name if topic_id is None else f"{name} with the id {topic_id}"
+    return UnknownTopicError(f"no topic {which} at {files.root}; there are: {listed or 'none'}")
+
+
+def _topic(files: HadoopFiles, name: str, topic_id: UUID, names: list[str]) -> Topic:
+    versions = sorted(found for found in names if _VERSION.fullmatch(found))
+    if not versions:
+        folder = layout.topic_file_prefix(name, topic_id)
+        raise DamagedTopicError(f"{files.path(folder)}: the topic's file is missing; {_DAMAGED}")
+    key = layout.topic_key(name, topic_id, int(versions[-1].removesuffix(".json")))
+    try:
+        topic = decode_topic(_present(files, key)).topic
+    except CorruptError as error:
+        raise DamagedTopicError(f"{files.path(key)}: {error}; {_DAMAGED}") from error
+    if (topic.name, topic.topic_id) != (name, topic_id):
+        raise DamagedTopicError(f"{files.path(key)}: it is of topic {topic.name}; {_DAMAGED}")
+    return topic
+
+
+def newest_manifest(files: HadoopFiles, topic: str, tp: TopicPartition) -> Manifest:
+    """The partition's newest manifest, the empty one where there is none.
+
+    Raises:
+        DamagedTopicError: it is damaged.
+    """
+    folder = layout.manifest_prefix(topic, tp)
+    names = [found for found in files.names(folder) if _VERSION.fullmatch(found)]
+    if not names:
+        return empty_manifest(topic, tp)
+    key = f"{folder}{min(names)}"
+    try:
+        manifest = decode_manifest(_present(files, key))
+    except CorruptError as error:
+        raise DamagedTopicError(f"{files.path(key)}: {error}; {_DAMAGED}") from error
+    if manifest.key != key:
+        raise DamagedTopicError(f"{files.path(key)}: it is {manifest.key}; {_DAMAGED}")
+    return manifest
+
+
+def segments(
+    files: HadoopFiles, manifest: Manifest, start: int, end: int, time: TimeRange
+) -> Iterator[SegmentRef]:
+    """The segments that hold offsets of ``[start, end)`` and may hold such times, ascending.
+
+    Raises:
+        DamagedTopicError: a list of the tree is damaged or missing.
+    """
+    pending: list[SegmentRef | SegmentListRef] = [*manifest.lists, *manifest.segments]
+    pending.reverse()
+    while pending:
+        entry = pending.pop()
+        if not overlaps(entry, start, end):
+            continue
+        if isinstance(entry, SegmentRef):
+            if entry.format_version > SEGMENT_FORMAT:
+                raise DamagedTopicError(
+                    f"{files.path(entry.key)}: a newer driftlog wrote it (format "
+                    f"{entry.format_version}); upgrade driftlog in this Spark job"
+                )
+            yield entry
+        elif time.overlaps(entry.min_timestamp_ms, entry.max_timestamp_ms):
+            try:
+                content = decode_segment_list(_present(files, entry.key), entry)
+            except CorruptError as error:
+                raise DamagedTopicError(f"{files.root}: {error}; {_DAMAGED}") from error
+            pending.extend(reversed((*content.lists, *content.segments)))
+
+
+def _present(files: HadoopFiles, key: str) -> bytes:
+    body = files.read(key)
+    if body is None:
+        raise DamagedTopicError(f"{files.path(key)}: missing; {_DAMAGED}")
+    return body

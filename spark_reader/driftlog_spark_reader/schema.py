@@ -1,0 +1,43 @@
+"""The columns of a topic: those of Spark's Kafka source with ``includeHeaders``, in its order.
+
+    key            binary      NULL where the record has none
+    value          binary      NULL where the record has none (a tombstone)
+    topic          string
+    partition      int
+    offset         bigint
+    timestamp      timestamp   of the record; milliseconds
+    timestampType  int         0 CreateTime, 1 LogAppendTime
+    headers        array<struct<key:string,value:binary>>   NULL where the record has none
+
+Source: org.apache.spark.sql.kafka010.KafkaRecordToRowConverter#kafkaSchema.
+
+Shell.
+"""
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+KAFKA_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
