@@ -32,6 +32,7 @@ from driftlog_agents.protocol.types import Buffer, parse_versions, skip_tagged_f
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+F = TypeVar("F", Decode, Encode)
 
 
 class ApiKey(IntEnum):
@@ -180,8 +181,10 @@ class Api(Generic[Q, R]):
         self.advertised: Final = _half_open(advertised or served or versions)
         """Versions that an agent says it answers, half-open."""
         self._flexible = parse_versions(flexible)
-        self._decoders: dict[tuple[type[Any], int], Decode] = {}
-        self._encoders: dict[tuple[type[Any], int], Encode] = {}
+        self._request_decoders: Final[dict[int, Decode]] = {}
+        self._request_encoders: Final[dict[int, Encode]] = {}
+        self._response_decoders: Final[dict[int, Decode]] = {}
+        self._response_encoders: Final[dict[int, Encode]] = {}
         assert self.served.start in self.versions, f"{self.name} serves what it cannot read"
         assert self.served[-1] in self.versions, f"{self.name} serves what it cannot read"
 
@@ -200,8 +203,14 @@ class Api(Generic[Q, R]):
         Raises:
             CorruptFrameError: these bytes are no such request, or we do not know *version*.
         """
-        request: Q = self._decode(self.request, version, frame, body_offset)
-        return request
+        decode = self._request_decoders.get(version) or self._compiled(
+            self._request_decoders, compile_decoder, self.request, version
+        )
+        view = frame if type(frame) is memoryview else memoryview(frame)
+        try:
+            return decode(view, body_offset, len(view))  # type: ignore[no-any-return]
+        except _UNREADABLE as error:
+            raise _corrupt(self.request, version, error) from error
 
     def encode_response(self, version: int, correlation_id: int, response: R) -> bytes:
         """The whole frame.  Fields that *version* does not have are left out.
@@ -211,7 +220,7 @@ class Api(Generic[Q, R]):
                 a number out of its range): our bug.
         """
         out = bytearray(self._response_header(version, correlation_id))
-        return _joined(out, self._encode(self.response, version, response, out))
+        return _joined(out, self._encode_response(version, response, out))
 
     def encode_response_parts(self, version: int, correlation_id: int, response: R) -> list[Buffer]:
         """As `encode_response`, in buffers to be written one behind the other.
@@ -219,7 +228,7 @@ class Api(Generic[Q, R]):
         Records are not copied: their buffers are in the list as they were given.
         """
         out = bytearray(self._response_header(version, correlation_id))
-        return _parts(out, self._encode(self.response, version, response, out))
+        return _parts(out, self._encode_response(version, response, out))
 
     # ── What a client does ──
 
@@ -232,7 +241,10 @@ class Api(Generic[Q, R]):
         out += struct.pack(">h", -1 if client_id is None else len(text)) + text
         if self.is_flexible(version):
             out += b"\0"
-        return _joined(out, self._encode(self.request, version, request, out))
+        encode = self._request_encoders.get(version) or self._compiled(
+            self._request_encoders, compile_encoder, self.request, version
+        )
+        return _joined(out, _encoded(encode, self.request, version, request, out))
 
     def decode_response(self, version: int, frame: Buffer) -> tuple[int, R]:
         """Read what follows the size: the correlation id, and the response.
@@ -247,8 +259,13 @@ class Api(Generic[Q, R]):
         offset = 4
         if self.has_response_tags(version):
             offset = _after_tags(view, offset)
-        response: R = self._decode(self.response, version, view, offset)
-        return correlation_id, response
+        decode = self._response_decoders.get(version) or self._compiled(
+            self._response_decoders, compile_decoder, self.response, version
+        )
+        try:
+            return correlation_id, decode(view, offset, len(view))
+        except _UNREADABLE as error:
+            raise _corrupt(self.response, version, error) from error
 
     def has_response_tags(self, version: int) -> bool:
         """Whether the response header is v1."""
@@ -261,42 +278,26 @@ class Api(Generic[Q, R]):
             return _RESPONSE_HEADER_V1.pack(0, correlation_id)
         return _RESPONSE_HEADER_V0.pack(0, correlation_id)
 
-    def _decode(self, cls: type[Any], version: int, frame: Buffer, offset: int) -> Any:
-        decode = self._decoders.get((cls, version))
-        if decode is None:
-            decode = self._compile(compile_decoder, self._decoders, cls, version)
-        view = frame if type(frame) is memoryview else memoryview(frame)
-        try:
-            return decode(view, offset, len(view))
-        except (IndexError, struct.error) as error:
-            raise CorruptFrameError(f"{cls.__name__} v{version} is cut off") from error
-        except CorruptFrameError as error:
-            raise CorruptFrameError(f"{cls.__name__} v{version}: {error}") from None
+    def _encode_response(self, version: int, response: R, out: bytearray) -> Cuts:
+        encode = self._response_encoders.get(version) or self._compiled(
+            self._response_encoders, compile_encoder, self.response, version
+        )
+        return _encoded(encode, self.response, version, response, out)
 
-    def _encode(self, cls: type[Any], version: int, message: Any, out: bytearray) -> Cuts:
-        encode = self._encoders.get((cls, version))
-        if encode is None:
-            encode = self._compile(compile_encoder, self._encoders, cls, version)
-        cuts: Cuts = []
-        try:
-            encode(message, out, cuts)
-        except (struct.error, TypeError, ValueError, AttributeError) as error:
-            raise AssertionError(f"{cls.__name__} v{version} cannot be encoded") from error
-        return cuts
-
-    def _compile(
+    def _compiled(
         self,
-        compiler: Callable[[type[Any], int, bool], Any],
-        known: dict[tuple[type[Any], int], Any],
+        known: dict[int, F],
+        compiler: Callable[[type[Any], int, bool], F],
         cls: type[Any],
         version: int,
-    ) -> Any:
+    ) -> F:
+        """Compile at first use: a few milliseconds, and most versions are never asked for."""
         if version not in self.versions:
             raise CorruptFrameError(f"{self.name} has no version {version}")
-        known[cls, version] = compiler(cls, version, self.is_flexible(version))
-        return known[cls, version]
+        return known.setdefault(version, compiler(cls, version, self.is_flexible(version)))
 
 
+_UNREADABLE: Final = (IndexError, struct.error, CorruptFrameError)
 _INT32: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">ihhi")
 _RESPONSE_HEADER_V0: Final = struct.Struct(">ii")
@@ -306,6 +307,20 @@ _RESPONSE_HEADER_V1: Final = struct.Struct(">iix")
 def _half_open(versions: str) -> range:
     first, last = parse_versions(versions)
     return range(first, last + 1)
+
+
+def _corrupt(cls: type[Any], version: int, error: Exception) -> CorruptFrameError:
+    what = str(error) if isinstance(error, CorruptFrameError) else "is cut off"
+    return CorruptFrameError(f"{cls.__name__} v{version}: {what}")
+
+
+def _encoded(encode: Encode, cls: type[Any], version: int, message: Any, out: bytearray) -> Cuts:
+    cuts: Cuts = []
+    try:
+        encode(message, out, cuts)
+    except (struct.error, TypeError, ValueError, AttributeError) as error:
+        raise AssertionError(f"{cls.__name__} v{version} cannot be encoded") from error
+    return cuts
 
 
 def _after_tags(view: memoryview, offset: int) -> int:

@@ -304,16 +304,24 @@ class _EncoderWriter(_Writer):
         run, self.run = self.run, []
         if not run:
             return
-        formats = ">" + "".join(code for code, _ in run)
-        values = ", ".join(value for _, value in run if value)
-        if values:
-            self.line(f"{out} += {self.constant('pack', struct.Struct(formats).pack)}({values})")
+        if any(value for _, value in run):
+            self.line(f"{out} += {self.packed(run)}")
         else:
             self.line(f"{out} += {bytes(len(run))!r}")
 
     def varint(self, value: str, out: str) -> None:
-        self.flush(out)
-        self.line(f"{out} += V[{value}] if {value} < 128 else varint({value})")
+        """Write a varint that is nearly always one byte: with the run, where there is one."""
+        if not self.run:
+            self.line(f"{out} += V[{value}] if {value} < 128 else varint({value})")
+            return
+        run, self.run = self.run, []
+        short = self.packed([*run, ("B", value)])
+        self.line(f"{out} += {short} if {value} < 128 else {self.packed(run)} + varint({value})")
+
+    def packed(self, run: list[tuple[str, str]]) -> str:
+        formats = ">" + "".join(code for code, _ in run)
+        values = ", ".join(value for _, value in run if value)
+        return f"{self.constant('pack', struct.Struct(formats).pack)}({values})"
 
     def length(self, prefix: str, length: str, out: str) -> None:
         """Write a length or a count; null is -1."""

@@ -57,6 +57,12 @@ API: Final[Mapping[int, Api[Any, Any]]] = MappingProxyType(
 
 _FIXED: Final = struct.Struct(">hhih")
 
+_SERVED: Final = {
+    (api.key.value, version): (api.key, api.is_flexible(version))
+    for api in API.values()
+    for version in api.served
+}
+
 
 def decode_request_header(frame: Buffer) -> RequestHeader:
     """Read what follows a request's size, up to its body.
@@ -72,15 +78,20 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     end = len(view)
     try:
         key, version, correlation_id, size = _FIXED.unpack_from(view)
-        api = API.get(key)
-        if api is None or (version not in api.served and key != ApiKey.API_VERSIONS):
-            raise CorruptFrameError(f"API key {key} version {version} is not served")
-        at = 10 + max(size, 0)
+        api_key, flexible = _SERVED.get((key, version)) or _not_served(key, version)
+        at = 10 + size if size > 0 else 10
         if at > end:
             raise CorruptFrameError("the client id is too long")
         client_id = None if size < 0 else str(view[10:at], "utf-8", "replace")
-        if api.is_flexible(version):
-            at = skip_tagged_fields(view, at + 1, end, view[at])
+        if flexible:
+            tags = view[at]
+            at = skip_tagged_fields(view, at + 1, end, tags) if tags else at + 1
     except (IndexError, struct.error) as error:
         raise CorruptFrameError("a request header that is cut off") from error
-    return RequestHeader(api.key, version, correlation_id, client_id, at)
+    return RequestHeader(api_key, version, correlation_id, client_id, at)
+
+
+def _not_served(key: int, version: int) -> tuple[ApiKey, bool]:
+    if key != ApiKey.API_VERSIONS:
+        raise CorruptFrameError(f"API key {key} version {version} is not served")
+    return ApiKey.API_VERSIONS, API[key].is_flexible(version)
