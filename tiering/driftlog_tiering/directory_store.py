@@ -40,7 +40,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-
 from driftlog_tiering.object_keys import (
     MAX_PAGE_SIZE,
     TEMPORARY,
@@ -375,10 +374,10 @@ class _TemporaryFolder:
     def sweep(self) -> None:
         """Remove what owners left that are dead: their locks are free."""
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._parent):
+            for folder in list(self._parent.iterdir()):
                 with contextlib.suppress(OSError):
-                    fd = _lock(self._parent / name)
-                    shutil.rmtree(self._parent / name, ignore_errors=True)
+                    fd = _lock(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
                     os.close(fd)
 
     def close(self) -> None:
