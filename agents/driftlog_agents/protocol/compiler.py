@@ -210,7 +210,7 @@ class _DecoderWriter(_Writer):
                         nullable = field.may_be_null(self.version)
                         self.value(field.type, owner + field.name, nullable)
                         self.flush()
-                        message = f"{field.name} is not as long as its tag says"
+                        message = f"{field.name} is not as long as its tagged field"
                         self.line(f"if p != {stop}: raise Corrupt({message!r})")
                         self.line("continue")
                 self.line(f"p = {stop}")

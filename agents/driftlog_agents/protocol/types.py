@@ -130,13 +130,16 @@ def varint_tail(buffer: memoryview, at: int, first: int) -> tuple[int, int]:
         CorruptFrameError: longer than the five bytes of 32 bits (ByteUtils#readUnsignedVarint).
         IndexError: *buffer* ends before it does.
     """
-    value = first & 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = buffer[at]
+    byte = buffer[at]
+    if byte < 0x80:  # Nearly all: lengths up to 16 KiB.
+        return first & 0x7F | byte << 7, at + 1
+    value = first & 0x7F | (byte & 0x7F) << 7
+    for shift in (14, 21, 28):
         at += 1
+        byte = buffer[at]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, at + 1
     raise CorruptFrameError("a varint longer than 5 bytes")
 
 
