@@ -54,7 +54,6 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             reason = why_nothing_compiles()
             if reason is not None:
                 self.app.display_warning(NO_COMPILER.format(reason=reason))
-                print(NO_COMPILER.format(reason=reason), file=sys.stderr)  # noqa: T201
                 target.unlink(missing_ok=True)  # It was built from other sources.
                 return
             compile_kernel(source, target)
@@ -77,7 +76,7 @@ def why_nothing_compiles() -> str | None:
         )
         try:
             build(Extension("driftlog_probe", [str(probe)]), Path(folder))
-        except Exception as error:  # Whatever a platform's compiler driver raises when it is not there.
+        except Exception as error:  # noqa: BLE001 -- whatever a missing compiler is to setuptools
             return f"{type(error).__name__}: {error}"
     return None
 
@@ -94,7 +93,7 @@ def compile_kernel(source: Path, target: Path) -> None:
             include_dirs=[str(source.parent)],
             extra_compile_args=[] if sys.platform == "win32" else COMPILE_ARGS,
         )
-        [translated] = cythonize(
+        [translated] = cythonize(  # type: ignore[no-untyped-call]
             [extension],
             build_dir=folder,
             include_path=[str(source.parents[1])],

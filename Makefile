@@ -1,0 +1,113 @@
+# `make help` says what there is.  Nothing here needs root or an activated environment.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .cache/stamps
+PIP_FLAGS := --quiet --disable-pip-version-check --no-input
+
+# Two workers: tests start servers, and two cores is what CI has.
+WORKERS ?= 2
+SEEDS ?= 1000
+FRAMES ?= 10000000
+# More for pytest: make test ARGS='-k manifest'
+ARGS ?=
+
+KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/*.pyx tiering/driftlog_tiering/*.pxd tiering/driftlog_tiering/*.h)
+
+.PHONY: help setup demo test check format bench sim fuzz components kafka-jars spark-jars localstack clean distclean
+
+help:
+	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
+	@echo "make demo           the main job on real data: Kafka client in, Parquet, Spark out (INPUT=file.ndjson for yours)"
+	@echo "make test           every test; fetches first what they need (ARGS='-k name' for some of them)"
+	@echo "make check          ruff, mypy, import-linter and the layer tests"
+	@echo "make format         ruff's formatter and import order, applied"
+	@echo "make bench          ours beside Apache Kafka"
+	@echo "make sim SEEDS=n    the simulation, for n seeds"
+	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
+	@echo "make components     what tests need beside Python packages: Kafka's jars, Spark's jars, LocalStack"
+	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
+
+# ── Set-up ──
+
+setup: $(STAMPS)/setup
+
+$(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
+	@tools/preflight report
+	@test -x $(BIN)/python || { python=$$(tools/preflight python) && $$python -m venv $(VENV); }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "driftlog: $(VENV) is older than Python 3.11: make distclean, then make setup" >&2; exit 1; }
+	@echo "driftlog: installing into $(VENV) (the first time takes a minute or two)"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --upgrade 'pip>=25'
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[dev]'
+	@$(BIN)/python -c 'import driftlog_tiering._kernel' 2>/dev/null || { \
+		echo "driftlog: THE RECORD KERNEL IS NOT COMPILED; its Python twin is 20 to 80 times slower." >&2; \
+		echo "    Why: $(BIN)/pip install -v --editable . prints it.  Then: make setup" >&2; }
+	@mkdir -p $(STAMPS) && touch $@
+
+# ── What tests need beside Python packages; each is fetched once, and again when its list changes ──
+
+components: kafka-jars spark-jars localstack
+
+kafka-jars: .cache/kafka-jars.stamp
+spark-jars: .cache/spark-jars.stamp
+localstack: .cache/localstack.stamp
+
+.cache/kafka-jars.stamp: tools/kafka-peer/pom.xml
+	@tools/fetch-jars kafka-peer kafka-jars
+
+.cache/spark-jars.stamp: tools/spark-jars/pom.xml
+	@tools/fetch-jars spark-jars spark-jars
+
+.cache/localstack.stamp: tools/localstack-requirements.txt | $(STAMPS)/setup
+	@echo "driftlog: installing LocalStack into .venv-localstack (once)"
+	@test -x .venv-localstack/bin/python || $(BIN)/python -m venv .venv-localstack
+	@.venv-localstack/bin/python -m pip install $(PIP_FLAGS) --requirement $<
+	@touch $@
+
+# ── Work ──
+
+demo: setup spark-jars
+	@tools/preflight java
+	@$(BIN)/python tools/demo.py $(INPUT)
+
+test: setup components
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 10 $(ARGS)
+
+# Every check runs, and the last line says which failed.
+check: setup
+	@failed=; \
+	run() { echo "── $$*"; "$$@" || failed="$$failed $$(basename $$1):$$2"; }; \
+	run $(BIN)/ruff check .; \
+	run $(BIN)/ruff format --check --quiet .; \
+	run $(BIN)/mypy; \
+	run $(BIN)/lint-imports --no-logo; \
+	run $(BIN)/python -m pytest -q -p no:cacheprovider tests/test_layers.py; \
+	if [ -n "$$failed" ]; then echo "make check: failed:$$failed" >&2; exit 1; fi; \
+	echo "make check: all passed"
+
+format: setup
+	@$(BIN)/ruff check --select I --fix --quiet .
+	@$(BIN)/ruff format .
+
+bench: setup components
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+sim: setup
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+fuzz: setup
+	@$(BIN)/python -m tests.fuzz --frames $(FRAMES) $(ARGS)
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	rm -f tiering/driftlog_tiering/_kernel.c tiering/driftlog_tiering/_kernel.*.so $(STAMPS)/setup
+	find metadata tiering agents spark_reader client tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV) .venv-localstack .cache
