@@ -268,7 +268,7 @@ class SqliteMetadataStore:
             self._database.expire()
             committing = True
             return outcomes, self._database.commit()
-        except BaseException as error:  # whatever it is, the callers must hear it
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the callers must hear it
             failure = self._failed(error, committing=committing)
             return [(request, None, failure) for request in requests], []
 
