@@ -8,11 +8,11 @@ import threading
 import cramjam
 import pytest
 import zstandard
+from aiokafka import codec as aiokafka
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
-from aiokafka import codec as aiokafka
 from driftlog_tiering.batch import Codec, CorruptRecordsError
 from driftlog_tiering.compression import compress, decompress
 

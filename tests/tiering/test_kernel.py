@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -112,7 +114,8 @@ def test_columns_become_the_records_they_came_from(
         assert size + 5 == compiled.encode(start, stop, base, ours, 5)
         assert size + 5 == twin.encode(start, stop, base, twins, 5)
         assert twins == ours
-        assert (size <= target_bytes or stop == start + 1) and kind == 0
+        assert size <= target_bytes or stop == start + 1
+        assert 0 == kind
         for record in iterate_records(bytes(ours[5:]), stop - start):
             seen.append(
                 record._replace(
@@ -384,3 +387,38 @@ def test_arrow_buffers_are_good_enough() -> None:
 
     key = pa.Array.from_buffers(pa.binary(), 1, list(buffers[3:6]))
     assert [b"key"] == key.to_pylist()
+
+
+WITHOUT_COMPILER = """
+import io, sys, uuid, warnings
+sys.modules["driftlog_tiering._kernel"] = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from driftlog_tiering import kernel
+from driftlog_tiering.batch import Codec, build_batch
+from driftlog_tiering.kernel_py import Record, encode_record
+from driftlog_tiering.segment import SegmentReader, SegmentWriter
+section = encode_record(Record(0, 0, b"key", None, (("h", b"x"),)))
+batch = build_batch(section, base_offset=0, last_offset_delta=0, record_count=1, attributes=0,
+                    base_timestamp=5, max_timestamp=5, leader_epoch=0)
+sink = io.BytesIO()
+writer = SegmentWriter(sink, topic="t", topic_id=uuid.UUID(int=1), partition=0, base=0)
+writer.append(batch)
+writer.finish(1)
+data = sink.getvalue()
+reader = SegmentReader(data, len(data))
+(group,) = reader.row_groups
+(again,) = reader.encoder(group, data[group.start:group.end]).batches(0, codec=Codec.NONE)
+print(kernel.COMPILED, caught[0].category.__name__, bytes(again.data) == bytes(batch))
+"""
+
+
+def test_without_the_compiled_kernel_the_twin_does_all_and_says_so() -> None:
+    """
+    A RuntimeWarning, and a batch goes into a segment and comes back the same.
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, check=True
+    )
+
+    assert "False RuntimeWarning True" == run.stdout.strip()

@@ -12,7 +12,7 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_tiering import kernel
+from driftlog_tiering import columns, kernel
 from driftlog_tiering.batch import (
     HEADER_BYTES,
     Codec,
@@ -227,6 +227,24 @@ def test_lookups_by_time_are_record_exact(log: list[bytes], target: int) -> None
     assert expected == (info.max_timestamp_offset, info.max_timestamp_ms)
     assert expected == max(latest, key=lambda pair: (pair[1], -pair[0]), default=(-1, -1))
     assert min((r[1] for r in rows), default=-1) == info.min_timestamp_ms
+
+
+@given(logs(), st.integers(8_900, 12_100))
+def test_lookups_by_time_in_a_batch_are_record_exact(log: list[bytes], target: int) -> None:
+    """
+    Under every codec, with LogAppendTime too, and where there is no record.
+    """
+    for batch in log:
+        rows = rows_of(batch)
+        first = next(((r[0], r[1]) for r in rows if r[1] >= target), None)
+        greatest = max(((r[0], r[1]) for r in rows), key=lambda p: (p[1], -p[0]), default=None)
+        if rows and rows[0][2] == 1:
+            # All have one time: Kafka answers with the batch's base offset.
+            base = check_batch(batch, from_client=False).base_offset
+            first, greatest = first and (base, first[1]), greatest and (base, greatest[1])
+
+        assert first == columns.find_timestamp(batch, target)
+        assert greatest == columns.max_timestamp(batch)
 
 
 def some_log(count: int = 30) -> list[bytes]:
@@ -494,6 +512,33 @@ def test_a_slice_of_a_table_is_encoded_from_its_own_rows() -> None:
     (batch,) = BatchEncoder(table, ()).batches(3, 7, codec=Codec.NONE)
 
     assert rows_of(log[0])[3:7] == rows_of(batch.data)
+
+
+def test_an_abandoned_segment_writes_nothing_more() -> None:
+    """
+    Left before it is finished, it leaves no footer, and its sink may be closed at once.
+    """
+    sink = io.BytesIO()
+    with SegmentWriter(sink, topic="t", topic_id=TOPIC_ID, partition=0, base=0) as writer:
+        writer.append(some_log(1)[0])
+    size = sink.tell()
+    sink.close()
+    del writer
+
+    assert size <= len(b"PAR1")
+
+
+def test_a_finished_segment_stays_finished() -> None:
+    """
+    Leaving the context afterwards changes nothing.
+    """
+    sink = io.BytesIO()
+    with SegmentWriter(sink, topic="t", topic_id=TOPIC_ID, partition=0, base=0) as writer:
+        writer.append(some_log(1)[0])
+        info = writer.finish(10)
+
+    assert info.size_bytes == sink.tell()
+    assert 10 == len(read_rows(sink.getvalue()))
 
 
 def test_the_kernel_is_the_compiled_one() -> None:

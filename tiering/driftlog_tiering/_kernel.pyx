@@ -175,7 +175,11 @@ def crc32c(buffer, uint32_t value=0):
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
-        return driftlog_crc32c(value, <const uint8_t*>view.buf, view.len)
+        if view.len < 65536:
+            return driftlog_crc32c(value, <const uint8_t*>view.buf, view.len)
+        with nogil:
+            value = driftlog_crc32c(value, <const uint8_t*>view.buf, view.len)
+        return value
     finally:
         PyBuffer_Release(&view)
 

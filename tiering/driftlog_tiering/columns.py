@@ -100,8 +100,10 @@ class ColumnBuilder:
         self.raw_bytes = 0
         """Of the batches added, headers included, as they would be uncompressed."""
 
-    def add(self, batch: Buffer) -> BatchHeader:
+    def add(self, batch: Buffer, least_offset: int = 0) -> BatchHeader:
         """Check, decompress and scan one batch; its buffer must not change before `take`.
+
+        It must not start below *least_offset*: where the one before ended.
 
         Where this raises, nothing was added.
 
@@ -115,8 +117,8 @@ class ColumnBuilder:
         if isinstance(answer, int):
             raise CorruptBatchError(Reason(answer))
         header = parse_header(view)
-        if header.is_control:
-            raise CorruptRecordsError("a control batch holds no records of users")
+        assert header.base_offset >= least_offset, "batches come in offset order"
+        assert not header.is_control, "markers are not stored in segments"
         records: Buffer = view[HEADER_BYTES:]
         if header.record_count:
             records = decompress(header.codec, records, self._limit_bytes)
@@ -353,6 +355,51 @@ def _one_chunk(table: pa.Table, name: str) -> pa.Array:
     return array
 
 
+# ── One batch ──
+
+
+def find_timestamp(batch: Buffer, timestamp_ms: int) -> tuple[int, int] | None:
+    """(offset, ms) of a checked batch's first record at or after that time; None: none is.
+
+    Raises:
+        CorruptRecordsError: its records cannot be decoded.
+    """
+    header = parse_header(batch)
+    if header.record_count == 0:
+        return None
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        at_or_after = header.max_timestamp >= timestamp_ms
+        return (header.base_offset, header.max_timestamp) if at_or_after else None
+    found = kernel.find_timestamp(
+        _records(header, batch), header.record_count, header.base_timestamp, timestamp_ms
+    )
+    return None if found is None else (header.base_offset + found[0], found[1])
+
+
+def max_timestamp(batch: Buffer) -> tuple[int, int] | None:
+    """(offset, ms) of a checked batch's first record with its largest time; None: no record.
+
+    From the records, whatever the header says: some clients leave its max_timestamp unset.
+    Source: RecordBatch#offsetOfMaxTimestamp.
+
+    Raises:
+        CorruptRecordsError: its records cannot be decoded.
+    """
+    header = parse_header(batch)
+    if header.record_count == 0:
+        return None
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return header.base_offset, header.max_timestamp
+    greatest, offset_delta = kernel.max_timestamp(
+        _records(header, batch), header.record_count, header.base_timestamp
+    )
+    return header.base_offset + offset_delta, greatest
+
+
+def _records(header: BatchHeader, batch: Buffer) -> Buffer:
+    return decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
+
+
 def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:
     """The same batch under another codec (a topic's ``compression.type``), CRC made anew.
 
@@ -360,7 +407,7 @@ def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearr
         CorruptRecordsError: it cannot be decompressed.
     """
     header = parse_header(batch)
-    records = decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
+    records = _records(header, batch)
     return build_batch(
         compress(codec, records, level),
         base_offset=header.base_offset,

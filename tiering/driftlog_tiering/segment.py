@@ -25,7 +25,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 from uuid import UUID
 
 import pyarrow as pa
@@ -106,6 +106,8 @@ class SegmentInfo:
 class SegmentWriter:
     """Writes one segment from batches in offset order; memory stays at about one row group.
 
+    A context manager: what is not finished when it is left, is abandoned.
+
     Args:
         sink: an open, empty binary file, or pyarrow's (``pa.OSFile``); it stays open.
         base: start of the range; the first batch may start later.
@@ -175,8 +177,7 @@ class SegmentWriter:
             CorruptBatchError: header or CRC.
             CorruptRecordsError: a valid CRC around what cannot be decoded.
         """
-        header = self._columns.add(batch)
-        assert header.base_offset >= self._next_offset, "batches come in offset order"
+        header = self._columns.add(batch, self._next_offset)
         self._next_offset = header.end_offset
         if not self._leader_epochs or self._leader_epochs[-1].epoch < header.partition_leader_epoch:
             start = header.base_offset if self._leader_epochs else self._base
@@ -243,8 +244,16 @@ class SegmentWriter:
         )
 
     def abandon(self) -> None:
-        """Forget it; what is in the sink is no segment."""
+        """Forget it, unless it is finished; nothing more is written to the sink."""
+        self._sink.discards = True
         self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever was raised, pyarrow must not write a footer when it is collected."""
+        self.abandon()
 
 
 def footer_start(tail: Buffer, size_bytes: int) -> int:
