@@ -26,7 +26,7 @@ help:
 	@echo "make test           every test; fetches first what they need (ARGS='-k name' for some of them)"
 	@echo "make check          ruff, mypy, import-linter and the layer tests"
 	@echo "make format         ruff's formatter and import order, applied"
-	@echo "make bench          ours beside Apache Kafka"
+	@echo "make bench          ours beside Apache Kafka (hours; ARGS=--quick for minutes)"
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make components     what tests need beside Python packages: Kafka's jars, Spark's jars, LocalStack"
@@ -95,7 +95,7 @@ format: setup
 	@$(BIN)/ruff format .
 
 bench: setup components
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 sim: setup
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)

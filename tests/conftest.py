@@ -1,3 +1,30 @@
-"""What every test may ask for by name."""
+"""What holds for every test, and the servers that any may ask for by name.
+
+Shell.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.support.s3_servers"]
+
+# Examples share two cores with servers: how long one takes says nothing about the code.
+settings.register_profile(
+    "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+# In CI a red build is the change's doing, not the dice's; elsewhere `make test` throws them.
+settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+# A machine may have credentials of its own: no test shall use them, nor its proxy of S3.
+for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
+    del os.environ[name]
+os.environ.update(
+    AWS_ACCESS_KEY_ID="testing",
+    AWS_SECRET_ACCESS_KEY="testing",
+    AWS_DEFAULT_REGION="us-east-1",
+    AWS_EC2_METADATA_DISABLED="true",
+    AWS_CONFIG_FILE=os.devnull,
+    AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+)
