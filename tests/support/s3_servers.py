@@ -37,7 +37,7 @@ from tests.support.process_usage import free_port, stop_process, wait_until
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _LOCALSTACK_PYTHON = _REPOSITORY / ".venv-localstack" / "bin" / "python"
 _START_TIMEOUT_SECONDS = 60.0
-_STOP_TIMEOUT_SECONDS = 10.0
+_STOP_TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 
 REGION = "us-east-1"
@@ -256,7 +256,9 @@ def _supervise(kind: str, port: int, folder: Path) -> None:
                 return
             time.sleep(_POLL_SECONDS)
     finally:
-        stop_process(server, _STOP_TIMEOUT_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # They have nothing to save.
+        server.wait()
 
 
 if __name__ == "__main__":

@@ -177,12 +177,7 @@ class S3ObjectStore:
                 yield page
             if not answer.get("IsTruncated"):
                 return
-            if not page.objects:
-                raise UnavailableError(
-                    f"list {self._url(prefix)}: nothing on a page that is not last"
-                )
-            # Not by token: LocalStack 4.9's lose their place at keys that are not ASCII.
-            parameters["StartAfter"] = self._prefix + page.objects[-1].key
+            parameters["StartAfter"] = answer["Contents"][-1]["Key"]
             first = False
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -236,9 +231,11 @@ class S3ObjectStore:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def _listing(self, answer: Mapping[str, Any]) -> Listing:
+        found = {o["Key"][len(self._prefix) :]: o for o in answer.get("Contents", ())}
         objects = tuple(
-            ObjectInfo(found["Key"][len(self._prefix) :], found["Size"], _ms(found["LastModified"]))
-            for found in answer.get("Contents", ())
+            ObjectInfo(key, o["Size"], _ms(o["LastModified"]))
+            for key, o in found.items()
+            if is_key(key)  # Not a console's "folder/", nor what else is none of ours.
         )
         date = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
         return Listing(objects, _ms(parsedate_to_datetime(date)))
