@@ -111,7 +111,7 @@ class _Checked(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # Raised again by the parent.
+        except BaseException as error:  # noqa: BLE001  Raised again by the parent.
             self._errors.append(error)
 
 

@@ -79,11 +79,13 @@ def _load(options: Options, peer: Peer, seconds: float) -> tuple[float, list[flo
     for thread in threads:
         thread.start()
     began, sent = time.monotonic(), 0
-    while time.monotonic() - began < seconds and room_for(options.directory, _SLICE_BYTES):
-        result = produce(peer.bootstrap, "memory", PARTITIONS, batches, _SLICE_BYTES, acks=-1)
-        sent += result.value_bytes
-    rate = sent / (time.monotonic() - began) / 1e6
-    stop.set()
-    for thread in threads:
-        thread.join(10.0)
+    try:
+        while time.monotonic() - began < seconds and room_for(options.directory, _SLICE_BYTES):
+            result = produce(peer.bootstrap, "memory", PARTITIONS, batches, _SLICE_BYTES, acks=-1)
+            sent += result.value_bytes
+        rate = sent / (time.monotonic() - began) / 1e6
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10.0)
     return rate, rss or [peer.usage().rss_bytes / MiB]

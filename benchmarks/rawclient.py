@@ -32,6 +32,8 @@ _STALL_SECONDS = 60
 """A broker that neither takes nor answers anything for so long has failed the measure."""
 _NOT_READY = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+_NO_LEADER = (3, 5, 6, 9)
+"""UNKNOWN_TOPIC_OR_PARTITION, LEADER_ or REPLICA_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER."""
 
 Address = tuple[str, int]
 
@@ -121,10 +123,21 @@ class Connection:
         if code := wire.create_topic_error(answer):
             raise wire.KafkaError(f"CreateTopics {topic}", code)
         deadline = time.monotonic() + _STALL_SECONDS
-        while len(self.led(topic)) < partitions:
+        while not self._serves(topic, partitions):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic} has no leaders")
             time.sleep(0.05)
+
+    def _serves(self, topic: str, partitions: int) -> bool:
+        """Whether every partition answers: Metadata names a leader before it is one."""
+        if len(self.led(topic)) < partitions:
+            return False
+        try:
+            return len(self.end_offsets(topic, range(partitions))) == partitions
+        except wire.KafkaError as error:
+            if error.code not in _NO_LEADER:
+                raise
+            return False
 
     def delete_topic(self, topic: str) -> None:
         self.ask(lambda id_: wire.delete_topic_request(topic.encode(), id_))
@@ -399,7 +412,7 @@ def run_together(
     def guarded(number: int) -> None:
         try:
             body(number, start)
-        except BaseException as error:  # Raised again below, in the caller's thread.
+        except BaseException as error:  # noqa: BLE001  Raised again in the caller's thread.
             errors.append(error)
             start.abort()
 
