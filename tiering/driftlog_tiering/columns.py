@@ -25,7 +25,9 @@ import pyarrow as pa
 
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import (
+    CODEC_MASK,
     HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
     BatchHeader,
     Buffer,
     Codec,
@@ -39,7 +41,7 @@ from driftlog_tiering.batch import (
     parse_header,
 )
 from driftlog_tiering.compression import compress, decompress
-from driftlog_tiering.kernel_py import Batch
+from driftlog_tiering.kernel_py import Batch, Sizes
 from driftlog_tiering.manifest import LeaderEpoch
 
 DECOMPRESSED_LIMIT_BYTES: Final = 256 * 1024 * 1024
@@ -95,7 +97,7 @@ class ColumnBuilder:
 
     def _clear(self) -> None:
         self._batches: list[Batch] = []
-        self._sizes = [0] * 9
+        self._sizes: list[Sizes] = []
         self.records = 0
         self.raw_bytes = 0
         """Of the batches added, headers included, as they would be uncompressed."""
@@ -120,34 +122,33 @@ class ColumnBuilder:
         assert header.base_offset >= least_offset, "batches come in offset order"
         assert not header.is_control, "markers are not stored in segments"
         records: Buffer = view[HEADER_BYTES:]
-        if header.record_count:
-            records = decompress(header.codec, records, self._limit_bytes)
-        elif len(records):
+        count, attributes = header.record_count, header.attributes
+        if count == 0 and len(records):
             raise CorruptRecordsError("bytes after the last field")
-        log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-        sizes = kernel.scan(
-            records,
-            header.record_count,
-            header.last_offset_delta,
-            header.base_timestamp,
-            log_append_time,
-        )
-        totals = [known + more for known, more in zip(self._sizes, sizes, strict=True)]
-        if max(totals) > _INT32_MAX or self.records + header.record_count > _INT32_MAX:
+        if count and attributes & CODEC_MASK:
+            records = decompress(header.codec, records, self._limit_bytes)
+        # Enough for every column: none has more bytes or rows than its records have bytes.
+        raw_bytes = self.raw_bytes + HEADER_BYTES + len(records)
+        if raw_bytes > _INT32_MAX:
             raise OverflowError("a column over 2 GiB")
-        self._sizes = totals
+        log_append_time = attributes & LOG_APPEND_TIME_FLAG != 0
+        base_timestamp = header.base_timestamp
+        sizes = kernel.scan(
+            records, count, header.last_offset_delta, base_timestamp, log_append_time
+        )
+        self._sizes.append(sizes)
         self._batches.append(
             (
                 records,
-                header.record_count,
+                count,
                 header.base_offset,
-                header.base_timestamp,
+                base_timestamp,
                 header.max_timestamp,
                 int(log_append_time),
             )
         )
-        self.records += header.record_count
-        self.raw_bytes += HEADER_BYTES + len(records)
+        self.records += count
+        self.raw_bytes = raw_bytes
         return header
 
     def take(self) -> pa.Table:
@@ -156,7 +157,8 @@ class ColumnBuilder:
         Raises:
             CorruptRecordsError: a buffer has changed since it was added.
         """
-        rows, sizes = self.records, self._sizes
+        rows = self.records
+        sizes = [sum(column) for column in zip(*self._sizes, strict=True)] or [0] * 9
         buffers = [pa.allocate_buffer(size) for size in _buffer_bytes(rows, sizes)]
         kernel.decode(self._batches, sizes, buffers)
         self._clear()

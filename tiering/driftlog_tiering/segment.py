@@ -22,7 +22,6 @@ Pure.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Self
@@ -34,7 +33,14 @@ import pyarrow.parquet as pq
 
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering import kernel
-from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, Buffer, Codec, TimestampType
+from driftlog_tiering.batch import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    Codec,
+)
 from driftlog_tiering.columns import (
     BUILT_SCHEMA,
     DECOMPRESSED_LIMIT_BYTES,
@@ -56,10 +62,7 @@ _METADATA_KEY: Final = b"driftlog.segment"
 _MAGIC: Final = b"PAR1"
 _TRAILER_BYTES: Final = 8
 _OFFSET, _TIMESTAMP = SCHEMA.get_field_index("offset"), SCHEMA.get_field_index("timestamp")
-_TIMESTAMP_TYPE_NAMES: Final = {
-    TimestampType.CREATE_TIME: "CreateTime",
-    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
-}
+_TIMESTAMP_TYPE_NAMES: Final = {0: "CreateTime", LOG_APPEND_TIME_FLAG: "LogAppendTime"}
 
 
 class CorruptSegmentError(CorruptError):
@@ -135,8 +138,8 @@ class SegmentWriter:
         self._records = self._raw_bytes = 0
         self._greatest: tuple[int, int] | None = None
         self._leader_epochs: list[LeaderEpoch] = []
-        self._codec_bytes: Counter[Codec] = Counter()
-        self._timestamp_types: set[TimestampType] = set()
+        self._codec_bytes = [0] * len(Codec)
+        self._timestamp_flags: set[int] = set()
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
             BUILT_SCHEMA,
@@ -178,13 +181,14 @@ class SegmentWriter:
             CorruptRecordsError: a valid CRC around what cannot be decoded.
         """
         header = self._columns.add(batch, self._next_offset)
-        self._next_offset = header.end_offset
-        if not self._leader_epochs or self._leader_epochs[-1].epoch < header.partition_leader_epoch:
+        self._next_offset = header.base_offset + header.last_offset_delta + 1
+        epoch, attributes = header.partition_leader_epoch, header.attributes
+        if not self._leader_epochs or self._leader_epochs[-1].epoch < epoch:
             start = header.base_offset if self._leader_epochs else self._base
-            self._leader_epochs.append(LeaderEpoch(header.partition_leader_epoch, start))
-        self._codec_bytes[header.codec] += header.size_bytes
+            self._leader_epochs.append(LeaderEpoch(epoch, start))
+        self._codec_bytes[attributes & CODEC_MASK] += header.batch_length
         if header.record_count:
-            self._timestamp_types.add(header.timestamp_type)
+            self._timestamp_flags.add(attributes & LOG_APPEND_TIME_FLAG)
         if self._columns.raw_bytes >= self._row_group_bytes:
             self._flush()
         return header
@@ -209,8 +213,8 @@ class SegmentWriter:
         assert end >= self._next_offset
         self._flush()
         raw_bytes = self.raw_bytes
-        codec = self._codec_bytes.most_common(1)[0][0] if self._codec_bytes else Codec.NONE
-        types = {_TIMESTAMP_TYPE_NAMES[kind] for kind in self._timestamp_types}
+        codec = Codec(self._codec_bytes.index(max(self._codec_bytes)))
+        types = {_TIMESTAMP_TYPE_NAMES[flag] for flag in self._timestamp_flags}
         facts = {
             "format_version": FORMAT_VERSION,
             "topic": self._topic,
