@@ -5,9 +5,9 @@
 
 The SDK's defaults cost three times the CPU: a CRC of every body (driftlog's batches
 carry their own, and TLS its MAC) and, once that is off, SHA-256 in its place.  Its
-retries are off: who owns a request owns its deadline.  One is left, in aiohttp: a
-request on a kept connection that the server closed meanwhile is sent once more, so
-`create` may meet its own object, as the port says.
+retries are off: who owns a request owns its deadline.  One is left, in aiohttp: a request
+whose connection is closed before any answer, as a kept one may be, is sent once more
+(RFC 9110, 9.2.2), so `create` may meet its own object, as the port says.
 
 Bodies from 1 MiB on ask first (``Expect: 100-continue``): a throttled or forbidden PUT
 is then answered before megabytes are sent, instead of a reset under them that would
@@ -29,6 +29,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
+from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError
 from botocore.loaders import Loader, create_loader
 
@@ -220,7 +221,7 @@ class S3ObjectStore:
                     session.register_component("data_loader", _loader())
                     creating = session.create_client("s3", **self._client_options)
                     client = await self._opened.enter_async_context(creating)
-                    client.meta.events.register_last("before-call.s3.PutObject", _ask_first)
+                    client.meta.events.register("request-created.s3.PutObject", _ask_first)
                     self._connected = client
         return self._connected
 
@@ -297,10 +298,10 @@ def _loader() -> Loader:
     return loader
 
 
-def _ask_first(params: Mapping[str, Any], **_: object) -> None:
-    """botocore asks for every file-like body, however small."""
-    if len(params["body"]) < _ASK_FIRST_BYTES:
-        params["headers"].pop("Expect", None)
+def _ask_first(request: AWSRequest, **_: object) -> None:
+    """botocore asks for every file-like body, however small.  (The header is not signed.)"""
+    if len(request.data) < _ASK_FIRST_BYTES:
+        del request.headers["Expect"]
 
 
 def _not_deleted(errors: Sequence[Mapping[str, str]], asked: int, what: str) -> StoreError:
