@@ -1,0 +1,318 @@
+"""The sealed log as batches: manifest ──▶ segment ──▶ footer ──▶ row group ──▶ batches.
+
+Footers and lists of manifests are kept in memory, and decoded row groups while they are
+being read.  Fetching awaits the store; decoding and encoding run where `offload` puts them.
+
+Re-encoded batches start at the offset that was asked for and cover what has no record (a gap
+in a segment, between segments, or behind the last one), so that a reader comes to the end.
+
+Shell.
+"""
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from driftlog_agents.log.cold_cache import ColdCache
+from driftlog_agents.log.object_reads import DamagedObjectError, ObjectReads, ReadSettings
+from driftlog_metadata.errors import CorruptError
+from driftlog_tiering import kernel
+from driftlog_tiering.batch import HEADER_BYTES, Codec, parse_header
+from driftlog_tiering.columns import EncodedBatch, gap_batches
+from driftlog_tiering.layout import SegmentKind
+from driftlog_tiering.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef, overlaps
+from driftlog_tiering.manifest_codec import decode_segment_list
+from driftlog_tiering.object_store import Buffer
+from driftlog_tiering.segment import (
+    TAIL_BYTES,
+    RowGroup,
+    RowGroupBatches,
+    SegmentReader,
+    footer_start,
+)
+
+Offload = Callable[..., Awaitable[Any]]
+T = TypeVar("T")
+
+_LIST_ENTRY_BYTES: Final = 1_000
+"""What one entry of a list takes in memory, decoded."""
+
+_FOOTER_BYTES: Final = 64 * 1024
+"""What a segment's footer takes in memory, decoded; of 128 MiB it is 10 to 20 KiB, packed."""
+
+_ROW_BYTES: Final = 48
+"""What a decoded record takes beyond its bytes: offsets into columns, offset, timestamps."""
+
+_SMALLEST_BATCH_BYTES: Final = 16 * 1024
+"""A fetch that asks for less still gets a batch worth its overhead, as it would from Kafka."""
+
+_LEVELS: Final = {Codec.GZIP: 1, Codec.ZSTD: 1}
+"""Quick ones: a consumer waits for it, and it is thrown away."""
+
+
+class Batches(NamedTuple):
+    """What a read found: buffers of batches, where they end, and where the unit that they
+    are from does (row group, piece of a flush object): what a reader wants next."""
+
+    buffers: list[Buffer]
+    end: int
+    unit_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """No segment holds the offset, and none does before *end*."""
+
+    end: int
+
+
+class SegmentReads:
+    """Reads of sealed segments, for all partitions."""
+
+    def __init__(
+        self,
+        *,
+        reads: ObjectReads,
+        offload: Offload,
+        settings: ReadSettings,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._reads = reads
+        self._offload = offload
+        self._settings = settings
+        holding = partial(
+            ColdCache[Any, Any],
+            hold_ms=settings.hold_ms,
+            patience_ms=settings.patience_ms,
+            now_ms=now_ms,
+        )
+        self._row_groups: ColdCache[tuple[str, int], RowGroupBatches] = holding(
+            budget_bytes=settings.row_group_cache_bytes
+        )
+        self._index: ColdCache[str, SegmentReader | SegmentList] = ColdCache(
+            budget_bytes=settings.index_cache_bytes, hold_ms=0, patience_ms=0, now_ms=now_ms
+        )
+        self._raw: ColdCache[str, bytes] = holding(budget_bytes=settings.flush_cache_bytes)
+
+    @property
+    def row_groups_loaded(self) -> int:
+        """Row groups that were fetched and decoded."""
+        return self._row_groups.loads
+
+    # ── By offset ──
+
+    async def read(
+        self, manifest: Manifest, offset: int, max_bytes: int, codec: Codec | None, *, zstd: bool
+    ) -> Batches:
+        """Batches from *offset* on, below the manifest's end; at most *max_bytes*, or one.
+
+        *codec* None: what the segment's batches had.  Without *zstd* none is made.
+
+        Raises:
+            DamagedObjectError: a list or segment is missing or damaged.
+            UnavailableError: the store, each time.
+        """
+        place = await self.at(manifest, offset)
+        if isinstance(place, Gap):
+            return _covering(gap_batches(offset, place.end, manifest.leader_epochs), place.end)
+        if place.kind is SegmentKind.RAW:
+            return Batches([await self.raw_batch(place)], place.end, place.end)
+        reader = await self.open(manifest, place)
+        group = reader.row_group_at(offset)
+        if group is None:
+            return _covering(reader.gap(offset), place.end)
+        if codec is None:
+            codec = reader.codec
+        if codec is Codec.ZSTD and not zstd:
+            codec = Codec.NONE
+        batches = await self._row_group(place, reader, group)
+        out, end = await self._encode(batches, offset, codec, max_bytes, place.key)
+        # What was read ahead is added; what was not is for the next fetch to wait for.
+        while end == batches.end:
+            self._row_groups.finish((place.key, group.index))
+            following = reader.row_group_at(end)
+            room = max_bytes - sum(map(len, out))
+            if following is None or room < _SMALLEST_BATCH_BYTES:
+                break
+            if (place.key, following.index) not in self._row_groups:
+                break
+            group = following
+            batches = await self._row_group(place, reader, group)
+            more, more_end = await self._encode(batches, end, codec, room, place.key)
+            if sum(map(len, more)) > room:
+                break
+            out += more
+            end = more_end
+        return Batches(out, end, max(end, batches.end))
+
+    async def prefetch(self, manifest: Manifest, offset: int) -> int | None:
+        """Load the row group that holds *offset*, if that displaces nobody; returns its end.
+
+        Raises: as `read`.
+        """
+        if not manifest.log_start <= offset < manifest.end:
+            return None
+        place = await self.at(manifest, offset)
+        if isinstance(place, Gap) or place.kind is SegmentKind.RAW:
+            return None
+        reader = await self.open(manifest, place)
+        group = reader.row_group_at(offset)
+        if group is None:
+            return None
+        if (place.key, group.index) in self._row_groups:
+            return _group_end(reader, group)
+        if not self._row_groups.has_room(_decoded_bytes(reader, group)):
+            return None
+        return (await self._row_group(place, reader, group)).end
+
+    async def at(self, manifest: Manifest, offset: int) -> SegmentRef | Gap:
+        """The segment that holds *offset*, which is below the manifest's end."""
+        assert offset < manifest.end
+        lists: tuple[SegmentListRef, ...] = manifest.lists
+        segments: tuple[SegmentRef, ...] = manifest.segments
+        end = manifest.end
+        while True:
+            entries: tuple[SegmentRef | SegmentListRef, ...] = (*lists, *segments)
+            i = bisect_right(entries, offset, key=lambda entry: entry.end)
+            if i == len(entries):
+                return Gap(end)
+            entry = entries[i]
+            if offset < entry.base:
+                return Gap(entry.base)
+            if isinstance(entry, SegmentRef):
+                return entry
+            content = await self._list(entry)
+            lists, segments, end = content.lists, content.segments, entry.end
+
+    async def walk(
+        self, manifest: Manifest, base: int, keep: Callable[[SegmentRef | SegmentListRef], bool]
+    ) -> AsyncIterator[SegmentRef]:
+        """Segments with offsets at or after *base*, ascending; *keep* as in `iter_segments`."""
+        pending: list[SegmentRef | SegmentListRef] = [*manifest.lists, *manifest.segments]
+        pending.reverse()
+        while pending:
+            entry = pending.pop()
+            if not overlaps(entry, base, manifest.end) or not keep(entry):
+                continue
+            if isinstance(entry, SegmentRef):
+                yield entry
+            else:
+                content = await self._list(entry)
+                pending.extend(reversed((*content.lists, *content.segments)))
+
+    # ── Objects ──
+
+    async def open(self, manifest: Manifest, ref: SegmentRef) -> SegmentReader:
+        """The segment's footer."""
+        reader = await self._index.get(
+            ref.key, _FOOTER_BYTES, lambda: self._load_footer(manifest, ref)
+        )
+        assert isinstance(reader, SegmentReader)
+        return reader
+
+    async def raw_batch(self, ref: SegmentRef) -> bytes:
+        """The batch that could not be decoded, as it came."""
+        return await self._raw.get(ref.key, ref.size_bytes, lambda: self._load_raw(ref))
+
+    async def times(self, ref: SegmentRef, reader: SegmentReader, group: RowGroup) -> bytes:
+        """The bytes of a row group's offsets and timestamps."""
+        return await self._reads.get(ref.key, *reader.times_range(group))
+
+    async def run(self, key: str, fn: Callable[..., T], *args: object) -> T:
+        """``fn(*args)`` off the loop; that its bytes are corrupt names the object.
+
+        Raises:
+            DamagedObjectError: they are.
+        """
+        try:
+            result: T = await self._offload(fn, *args)
+        except CorruptError as error:
+            raise DamagedObjectError(key, str(error) or repr(error)) from error
+        return result
+
+    async def _list(self, ref: SegmentListRef) -> SegmentList:
+        async def load() -> SegmentList:
+            body = await self._reads.get(ref.key)
+            return await self.run(ref.key, decode_segment_list, body, ref)
+
+        entries = min(ref.segments, 1_000)
+        content = await self._index.get(ref.key, entries * _LIST_ENTRY_BYTES, load)
+        assert isinstance(content, SegmentList)
+        return content
+
+    async def _load_footer(self, manifest: Manifest, ref: SegmentRef) -> SegmentReader:
+        size = ref.size_bytes
+        start = max(0, size - TAIL_BYTES)
+        tail = await self._reads.get(ref.key, start, size)
+        needed = await self.run(ref.key, footer_start, tail, size)
+        if needed < start:
+            tail = await self._reads.get(ref.key, needed, start) + tail
+        reader = await self.run(ref.key, SegmentReader, tail, size)
+        is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
+        if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
+            raise DamagedObjectError(ref.key, f"it is the segment {is_this}")
+        return reader
+
+    async def _load_raw(self, ref: SegmentRef) -> bytes:
+        body = await self._reads.get(ref.key, 0, ref.size_bytes)
+        if isinstance(kernel.check(body, 0, len(body), False), int):
+            raise DamagedObjectError(ref.key, "no batch, or its CRC is wrong")
+        header = parse_header(body)
+        if (header.base_offset, header.end_offset) != (ref.base, ref.end):
+            raise DamagedObjectError(ref.key, "a batch of other offsets")
+        return body
+
+    async def _row_group(
+        self, ref: SegmentRef, reader: SegmentReader, group: RowGroup
+    ) -> RowGroupBatches:
+        async def load() -> RowGroupBatches:
+            data = await self._reads.get(ref.key, group.start, group.end)
+            return await self.run(ref.key, reader.encoder, group, data)
+
+        return await self._row_groups.get(
+            (ref.key, group.index), _decoded_bytes(reader, group), load
+        )
+
+    async def _encode(
+        self, batches: RowGroupBatches, offset: int, codec: Codec, max_bytes: int, key: str
+    ) -> tuple[list[Buffer], int]:
+        largest = self._settings.batch_bytes
+        return await self.run(key, _encode, batches, offset, codec, max_bytes, largest)
+
+
+def _encode(
+    batches: RowGroupBatches, offset: int, codec: Codec, max_bytes: int, batch_bytes: int
+) -> tuple[list[Buffer], int]:
+    """Batches from *offset* on, and where they end.
+
+    Each is made as large as fits what is left, so that hardly anything is encoded in vain.
+    """
+    out: list[Buffer] = []
+    room = max_bytes
+    while offset < batches.end and (not out or room >= _SMALLEST_BATCH_BYTES):
+        target = min(batch_bytes, max(room - HEADER_BYTES, _SMALLEST_BATCH_BYTES))
+        made = batches.batches(offset, codec=codec, level=_LEVELS.get(codec), batch_bytes=target)
+        batch = next(iter(made))
+        if out and len(batch.data) > room:
+            break
+        out.append(batch.data)
+        room -= len(batch.data)
+        offset = batch.end_offset
+    return out, offset
+
+
+def _covering(gap: Any, end: int) -> Batches:
+    found: list[EncodedBatch] = list(gap)
+    return Batches([batch.data for batch in found], found[-1].end_offset, end)
+
+
+def _group_end(reader: SegmentReader, group: RowGroup) -> int:
+    follows = reader.row_groups[group.index + 1 :]
+    return follows[0].first_offset if follows else reader.end
+
+
+def _decoded_bytes(reader: SegmentReader, group: RowGroup) -> int:
+    """About what a decoded row group takes."""
+    return reader.raw_bytes * group.records // max(1, reader.records) + _ROW_BYTES * group.records

@@ -1,0 +1,272 @@
+"""Offsets by time, exact to the record, in every tier (ListOffsets).
+
+    manifest ── largest timestamp of each segment ──▶ footer ── of each row group ──▶
+        two columns of one row group
+    tail ── largest timestamp of each batch ──▶ one batch, decoded
+
+The tail's slices are noted before the manifest is asked for: what is sealed meanwhile is then
+in both, and never in neither.  Of a batch that cannot be decoded its first offset and its
+largest timestamp stand in: a reader who starts there misses nothing.
+
+Source: org.apache.kafka.storage.internals.log.UnifiedLog#fetchOffsetByTimestamp.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+from driftlog_agents.log.flush_reads import FlushReads
+from driftlog_agents.log.object_reads import MissingObjectError
+from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.segment_reads import SegmentReads
+from driftlog_agents.log.tail import TailData
+from driftlog_tiering import kernel
+from driftlog_tiering.batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptRecordsError,
+    TimestampType,
+    parse_header,
+)
+from driftlog_tiering.columns import DECOMPRESSED_LIMIT_BYTES
+from driftlog_tiering.compression import decompress
+from driftlog_tiering.kernel_py import iterate_records
+from driftlog_tiering.layout import SegmentKind
+from driftlog_tiering.manifest import Manifest, SegmentRef
+from driftlog_tiering.object_store import Buffer
+from driftlog_tiering.segment import RowGroup, SegmentReader
+
+_SLICES_A_TURN: Final = 64
+"""Looked through before the event loop runs again: a few milliseconds' worth."""
+
+_Found = tuple[int, int]
+"""Offset, timestamp (ms)."""
+
+
+class TimeReads:
+    """Lookups by time, for all partitions."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentReads,
+        flushes: FlushReads,
+        manifest: Callable[[PartitionLog], Awaitable[Manifest]],
+    ) -> None:
+        self._segments = segments
+        self._flushes = flushes
+        self._manifest = manifest
+
+    async def find(self, log: PartitionLog, target_ms: int) -> tuple[int, int, int] | None:
+        """See `LogReader.find_timestamp`."""
+        slices, manifest, start = await self._tiers(log)
+        if manifest is not None:
+            found = await self._find_sealed(manifest, start, target_ms)
+            if found is not None:
+                return (*found, log.epoch_at(found[0]))
+            start = max(start, manifest.end)
+        for turn, tail in enumerate(slices):
+            for index in _candidates(tail, start, target_ms):
+                batch = await self._flushes.batch(tail, index)
+                found = await self._run(tail, _first_since, batch, target_ms, start)
+                if found is not None:
+                    return (*found, log.epoch_at(found[0]))
+            if turn % _SLICES_A_TURN == _SLICES_A_TURN - 1:
+                await asyncio.sleep(0)
+        return None
+
+    async def max(self, log: PartitionLog) -> tuple[int, int, int] | None:
+        """See `LogReader.max_timestamp`."""
+        slices, manifest, start = await self._tiers(log)
+        best: _Found | None = None
+        if manifest is not None:
+            best = await self._max_sealed(manifest, start)
+            start = max(start, manifest.end)
+        for turn, tail in enumerate(slices):
+            best = await self._max_of_slice(tail, start, best)
+            if turn % _SLICES_A_TURN == _SLICES_A_TURN - 1:
+                await asyncio.sleep(0)
+        return None if best is None else (*best, log.epoch_at(best[0]))
+
+    async def _tiers(self, log: PartitionLog) -> tuple[list[TailSlice], Manifest | None, int]:
+        """The tail, the manifest (None: nothing there is of interest), and log start."""
+        start, slices, sealed_end = log.log_start, list(log.slices), log.sealed_end
+        if start >= sealed_end:
+            return slices, None, start
+        manifest = await self._manifest(log)
+        if manifest.end < sealed_end:
+            raise MissingObjectError(f"the segment of offset {manifest.end} of {manifest.key}")
+        return slices, manifest, start
+
+    # ── Sealed ──
+
+    async def _find_sealed(self, manifest: Manifest, start: int, target_ms: int) -> _Found | None:
+        walk = self._segments.walk(manifest, start, lambda e: e.max_timestamp_ms >= target_ms)
+        async for ref in walk:
+            if ref.kind is SegmentKind.RAW:
+                return max(ref.base, start), ref.max_timestamp_ms
+            reader = await self._segments.open(manifest, ref)
+            for group in reader.row_groups_since(target_ms):
+                found = await self._find_in(ref, reader, group, target_ms, start)
+                if found is not None:
+                    return found
+        return None
+
+    async def _find_in(
+        self, ref: SegmentRef, reader: SegmentReader, group: RowGroup, target_ms: int, start: int
+    ) -> _Found | None:
+        if group.last_offset < start:
+            return None
+        data = await self._segments.times(ref, reader, group)
+        return await self._segments.run(
+            ref.key, reader.find_timestamp, group, data, target_ms, start
+        )
+
+    async def _max_sealed(self, manifest: Manifest, start: int) -> _Found | None:
+        best: _Found | None = None
+
+        def least() -> int:
+            return NO_TIMESTAMP if best is None else best[1]
+
+        walk = self._segments.walk(manifest, start, lambda e: e.max_timestamp_ms > least())
+        async for ref in walk:
+            if ref.kind is SegmentKind.RAW:
+                best = max(ref.base, start), ref.max_timestamp_ms
+            elif ref.max_timestamp_offset >= start:
+                best = ref.max_timestamp_offset, ref.max_timestamp_ms
+            else:
+                best = await self._max_after(manifest, ref, start, best)
+        return best
+
+    async def _max_after(
+        self, manifest: Manifest, ref: SegmentRef, start: int, best: _Found | None
+    ) -> _Found | None:
+        """Of the segment that log start is in, whose latest record is below that."""
+        reader = await self._segments.open(manifest, ref)
+        for group in reader.row_groups:
+            least = NO_TIMESTAMP if best is None else best[1]
+            if group.last_offset < start or group.max_timestamp_ms <= least:
+                continue
+            data = await self._segments.times(ref, reader, group)
+            found = await self._segments.run(
+                ref.key, _latest_since, reader, group, data, least, start
+            )
+            best = best if found is None else found
+        return best
+
+    # ── Tail ──
+
+    async def _max_of_slice(
+        self, tail: TailSlice, start: int, best: _Found | None
+    ) -> _Found | None:
+        least = NO_TIMESTAMP if best is None else best[1]
+        data = tail.data
+        assert isinstance(data, TailData)
+        times = data.max_timestamps_ms
+        candidates = list(_candidates(tail, start, least + 1))
+        # A header may promise more than its records hold: then the next one is looked at too.
+        for index in sorted(candidates, key=lambda i: (-times[i], i)):
+            if best is not None and times[index] <= best[1]:
+                break
+            batch = await self._flushes.batch(tail, index)
+            found = await self._run(tail, _latest_in, batch, start)
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
+        return best
+
+    async def _run(
+        self, tail: TailSlice, fn: Callable[..., _Found | None], *args: object
+    ) -> _Found | None:
+        data = tail.data
+        assert isinstance(data, TailData)
+        return await self._segments.run(data.object_key, fn, *args)
+
+
+def _candidates(tail: TailSlice, start: int, target_ms: int) -> Iterator[int]:
+    """Batches with offsets at or after *start* whose largest timestamp is *target_ms* or more."""
+    data = tail.data
+    assert isinstance(data, TailData)
+    if tail.end <= start:
+        return
+    first, stop = tail.first, tail.first + tail.count
+    if tail.base < start:
+        first = data.index_of(start, tail.first, tail.count)
+    times = data.max_timestamps_ms[first:stop]
+    if max(times) < target_ms:
+        return
+    for i, time_ms in enumerate(times):
+        if time_ms >= target_ms:
+            yield first + i
+
+
+def _stand_in(header: BatchHeader, start: int) -> _Found:
+    return max(header.base_offset, start), header.max_timestamp
+
+
+def _records(batch: Buffer, header: BatchHeader) -> Buffer:
+    return decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
+
+
+def _times(batch: Buffer, header: BatchHeader) -> Iterator[_Found]:
+    """Record by record, for the one batch that *start* is within."""
+    for record in iterate_records(_records(batch, header), header.record_count):
+        offset = header.base_offset + record.offset_delta
+        yield offset, header.base_timestamp + record.timestamp_delta
+
+
+def _first_since(batch: Buffer, target_ms: int, start: int) -> _Found | None:
+    """The first record at or after *target_ms* and *start*, of a batch whose largest timestamp
+    is."""
+    header = parse_header(batch)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return _stand_in(header, start)
+    try:
+        if header.base_offset < start:
+            after = (found for found in _times(batch, header) if found[0] >= start)
+            return next((found for found in after if found[1] >= target_ms), None)
+        found = kernel.find_timestamp(
+            _records(batch, header), header.record_count, header.base_timestamp, target_ms
+        )
+    except CorruptRecordsError:
+        return _stand_in(header, start)
+    return None if found is None else (header.base_offset + found[0], found[1])
+
+
+def _latest_in(batch: Buffer, start: int) -> _Found | None:
+    """The first of its records from *start* on that has the largest timestamp."""
+    header = parse_header(batch)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return _stand_in(header, start)
+    try:
+        if header.base_offset < start:
+            after = [found for found in _times(batch, header) if found[0] >= start]
+            return max(after, key=lambda found: (found[1], -found[0]), default=None)
+        latest, delta = kernel.max_timestamp(
+            _records(batch, header), header.record_count, header.base_timestamp
+        )
+    except CorruptRecordsError:
+        return _stand_in(header, start)
+    return header.base_offset + delta, latest
+
+
+def _latest_since(
+    reader: SegmentReader, group: RowGroup, data: bytes, least: int, start: int
+) -> _Found | None:
+    """The first record with the largest timestamp over *least*, from *start* on.
+
+    By bisection over time: rare (log start is within a segment whose latest record is below
+    it), and every step reads two columns.
+    """
+    found: _Found | None = None
+    low, high = least + 1, group.max_timestamp_ms
+    while low <= high:
+        middle = (low + high + 1) // 2
+        at = reader.find_timestamp(group, data, middle, start)
+        if at is None:
+            high = middle - 1
+        else:
+            found, low = at, at[1] + 1
+    return found
