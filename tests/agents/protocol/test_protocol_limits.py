@@ -132,6 +132,48 @@ def test_records_to_send_are_not_copied() -> None:
     assert int.from_bytes(parts[0][:4], "big") == sum(len(part) for part in parts) - 4
 
 
+@pytest.mark.parametrize(
+    ("api", "version"), [(metadata.API, 12), (fetch.API, 17)], ids=["no tags known", "some known"]
+)
+def test_a_tagged_field_ends_within_its_frame(api: Api[Any, Any], version: int) -> None:
+    """
+    An unknown tagged field that claims one byte more than there is is refused, be it in a
+    message that has tagged fields of its own or not.
+    """
+    body = api.encode_request(version, 7, None, api.request())[15:]
+
+    for claimed, there in ((3, 3), (4, 3)):
+        tagged = body[:-1] + bytes([1, 99, claimed]) + bytes(there)
+        if claimed == there:
+            assert api.request() == api.decode_request(version, tagged)
+        else:
+            with pytest.raises(CorruptFrameError, match="ends behind its frame"):
+                api.decode_request(version, tagged)
+
+
+def test_a_tagged_field_ends_within_its_header() -> None:
+    """
+    The same in a request header.
+    """
+    header = struct.pack(">hhih", ApiKey.METADATA, 12, 7, -1) + bytes([1, 99, 4]) + b"abc"
+
+    with pytest.raises(CorruptFrameError, match="ends behind its frame"):
+        decode_request_header(header)
+
+
+@pytest.mark.parametrize("claimed", [1, 3])
+def test_a_tagged_field_has_the_size_it_claims(claimed: int) -> None:
+    """
+    The cluster id "a" takes two bytes; a size that says otherwise is refused.
+    """
+    body = fetch.API.encode_request(17, 7, None, fetch.FetchRequest())[15:-1]
+    tagged = body + bytes([1, 0, claimed, 2]) + b"a" + bytes(3)
+
+    with pytest.raises(CorruptFrameError, match="cluster_id is not as long as its tagged field"):
+        fetch.API.decode_request(17, tagged)
+    assert "a" == fetch.API.decode_request(17, body + bytes([1, 0, 2, 2]) + b"a").cluster_id
+
+
 @pytest.mark.parametrize("length", [-2, -32768, 32767])
 def test_a_client_id_of_an_impossible_length(length: int) -> None:
     """
