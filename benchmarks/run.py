@@ -24,7 +24,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import measure_fetch, measure_memory, measure_produce, measure_store
+from benchmarks import (
+    measure_fetch,
+    measure_memory,
+    measure_produce,
+    measure_spark,
+    measure_store,
+)
 from benchmarks.peers import KAFKA, OURS, Options, disk_mb_per_second
 from benchmarks.table import Row, render
 
@@ -41,8 +47,9 @@ MEASURES: dict[str, Callable[[Options], list[Row]]] = {
     "latency": measure_store.latency,
     "puts": measure_store.put_counts,
     "memory": measure_memory.memory,
+    "spark": measure_spark.scans,
 }
-PRINTED = {"sealing": "benchmarks.sealing", "spark": "benchmarks.spark_scan"}
+PRINTED = {"sealing": "benchmarks.sealing", "spark_scan": "benchmarks.spark_scan"}
 """Programs with tables of their own, printed below the table as they are."""
 _PRINTED_TIMEOUT_SECONDS = 1800
 

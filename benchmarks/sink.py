@@ -58,10 +58,19 @@ class Sink:
         self._next_offset = 0
 
     def serve(self) -> None:
-        while True:
-            connection, _ = self._listener.accept()
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        """Until `close`."""
+        with self._listener:
+            while True:
+                try:
+                    connection, _ = self._listener.accept()
+                except OSError:
+                    return
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more; connections end when their clients do."""
+        self._listener.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket) -> None:
         """Read as much as there is, answer all whole frames in one write."""
