@@ -91,9 +91,11 @@ class BufferLog:
 
     def refuses(self, log: PartitionLog) -> bool:
         """Whether acks=1 cannot be promised for *log* now."""
-        if self._failed_at_ms is not None:
-            return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
-        return log.not_in_file_end > log.high_watermark
+        if log.not_in_file_end > log.high_watermark:
+            return True
+        if self._failed_at_ms is None:
+            return False
+        return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
 
     def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> None:
         """Take a batch; *waiter*: an acks=1 request to be told `synced`."""

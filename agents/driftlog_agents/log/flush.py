@@ -464,9 +464,7 @@ class FlushPipeline:
     def _start_uploads(self, now_ms: float, effects: list[Effect]) -> None:
         room = self._limit() - self._uploading()
         for flush in self._flushes:
-            if room <= 0:
-                break
-            if flush.stage is Stage.QUEUED and flush.retry_at_ms <= now_ms:
+            if flush.stage is Stage.QUEUED and room > 0 and flush.retry_at_ms <= now_ms:
                 flush.stage = Stage.UPLOADING
                 effects.append(self._attempt(flush, now_ms))
                 room -= 1

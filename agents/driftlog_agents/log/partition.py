@@ -15,6 +15,7 @@ Pure.
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -41,7 +42,7 @@ class TailSlice(NamedTuple):
     end: int
     data: TailData
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
     size_bytes: int
 
 
@@ -137,7 +138,7 @@ class PartitionLog:
         """(end offset, waiter) in the order of admission, and so ascending."""
         self.waiting_duplicates: list[tuple[int, Waiter]] = []
         self.waiting_fetches: dict[Waiter, None] = {}
-        self.parked: list[object] = []
+        self.parked: list[Callable[[], None]] = []
         """Requests that wait until the producers are loaded; the shell's."""
         self.sessions: tuple[str, ...] = ()
         self.leader_revision = 0

@@ -106,6 +106,10 @@ class Sealer:
         self.segments = 0
         self.undecodable_batches = 0
 
+    def use_records(self, records: RecordsIndex) -> None:
+        """The flush records that a takeover found."""
+        self._records = records
+
     async def run(self) -> None:
         """Seal what is due until cancelled.
 

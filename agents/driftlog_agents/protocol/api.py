@@ -35,6 +35,14 @@ R = TypeVar("R")
 F = TypeVar("F", Decode, Encode)
 
 
+MAX_REQUEST_ELEMENTS: Final = 1 << 18
+"""Elements of all arrays of a request together.  The largest request of an honest client names
+each of 100,000 partitions once; 100 MB of two-byte elements would be gigabytes of objects."""
+
+MAX_RESPONSE_ELEMENTS: Final = 1 << 24
+"""The same of a response, which comes from an agent, and has a partition's replicas in it."""
+
+
 class ApiKey(IntEnum):
     """What a request asks for, int16.  Source: org.apache.kafka.common.protocol.ApiKeys 4.3.1."""
 
@@ -201,10 +209,11 @@ class Api(Generic[Q, R]):
         and strings that are not UTF-8 are replaced, both as Kafka does.
 
         Raises:
-            CorruptFrameError: these bytes are no such request, or we do not know *version*.
+            CorruptFrameError: these bytes are no such request, it has more than
+                `MAX_REQUEST_ELEMENTS`, or we do not know *version*.
         """
         decode = self._request_decoders.get(version) or self._compiled(
-            self._request_decoders, compile_decoder, self.request, version
+            self._request_decoders, _compile_request_decoder, self.request, version
         )
         view = frame if type(frame) is memoryview else memoryview(frame)
         try:
@@ -260,7 +269,7 @@ class Api(Generic[Q, R]):
         if self.has_response_tags(version):
             offset = _after_tags(view, offset)
         decode = self._response_decoders.get(version) or self._compiled(
-            self._response_decoders, compile_decoder, self.response, version
+            self._response_decoders, _compile_response_decoder, self.response, version
         )
         try:
             return correlation_id, decode(view, offset, len(view))
@@ -295,6 +304,14 @@ class Api(Generic[Q, R]):
         if version not in self.versions:
             raise CorruptFrameError(f"{self.name} has no version {version}")
         return known.setdefault(version, compiler(cls, version, self.is_flexible(version)))
+
+
+def _compile_request_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
+    return compile_decoder(cls, version, flexible, MAX_REQUEST_ELEMENTS)
+
+
+def _compile_response_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
+    return compile_decoder(cls, version, flexible, MAX_RESPONSE_ELEMENTS)
 
 
 _UNREADABLE: Final = (IndexError, struct.error, CorruptFrameError)

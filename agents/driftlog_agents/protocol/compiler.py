@@ -47,8 +47,8 @@ Decode = Callable[[memoryview, int, int], Any]
 Encode = Callable[[Any, bytearray, Cuts], None]
 
 
-def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
-    """The function that reads *version* of a message.
+def compile_decoder(cls: type[Any], version: int, flexible: bool, max_elements: int) -> Decode:
+    """The function that reads *version* of a message with at most *max_elements* in its arrays.
 
     It may raise IndexError and struct.error at the end of its buffer and CorruptFrameError
     for all else; `api` makes them one.  Strings are replaced where they are not UTF-8, as
@@ -56,6 +56,7 @@ def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
     RequestContext#parseRequest of Kafka 4.3.1 does.
     """
     writer = _DecoderWriter(version, flexible)
+    writer.line(f"m = {max_elements}")
     message = writer.struct(cls)
     writer.line(f"return {message}")
     return writer.compile("decode(b, p, n)", f"{cls.__name__} v{version} decoder")
@@ -122,7 +123,7 @@ class _Writer:
 
 
 class _DecoderWriter(_Writer):
-    """Locals: ``b`` the buffer, ``p`` where we are, ``n`` its end."""
+    """Locals: ``b`` the buffer, ``p`` where we are, ``n`` its end, ``m`` elements allowed yet."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
@@ -270,8 +271,9 @@ class _DecoderWriter(_Writer):
     def array(self, element: Type, target: str, count: str) -> None:
         name = target.partition(".")[2] or target
         least = max(1, least_bytes(element, self.version, self.flexible))
-        message = f"{name} is null or has more elements than bytes"
-        self.line(f"if {count} < 0 or {count} * {least} > n - p: raise Corrupt({message!r})")
+        message = f"{name} is null, or has more elements than bytes, or too many"
+        believable = f"{count} >= 0 and {count} * {least} <= n - p and (m := m - {count}) >= 0"
+        self.line(f"if not ({believable}): raise Corrupt({message!r})")
         if isinstance(element, Fixed) and element.name != "uuid":
             self.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.format}', b, p))")
             self.line(f"p += {count} * {element.size}")

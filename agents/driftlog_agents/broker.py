@@ -1,0 +1,87 @@
+"""What every request handler sees: who we are, and the log as it is led now.
+
+    dispatcher ──▶ handler(broker, request, context) ──▶ response
+                        │
+                        └──▶ broker.engine ──▶ logs, sessions …   None between two sessions
+
+Shell.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.reader import LogReader
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.model import Agent
+from driftlog_metadata.store import MetadataStore
+from driftlog_tiering.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from driftlog_agents.producer_ids import ProducerIds
+    from driftlog_agents.topics import Topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What an agent does for its clients; names are Kafka's broker configs where it has one."""
+
+    auto_create_topics_enable: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    message_max_bytes: int = 1_048_588
+    socket_request_max_bytes: int = 104_857_600
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = 10_000
+    fetch_max_bytes: int = 57_671_680
+    seal_ms: float | None = None
+    """Seal whatever is this old, small partitions too (`driftlog dev`: a minute); None: by topic
+    configs."""
+    location: str = ""
+    """Where the objects are, for people: a directory or s3://bucket/prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Of one request, beside its body."""
+
+    api_version: int
+    client_id: str | None
+    client_host: str
+    listener: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """See the module."""
+
+    cluster_id: str
+    agent: Agent
+    settings: BrokerSettings
+    metadata: MetadataStore
+    objects: ObjectStore
+    reader: LogReader
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970, for timestamps that people see."""
+    engine: Engine | None = None
+    topics: "Topics" = field(init=False)
+    producer_ids: "ProducerIds" = field(init=False)
+
+    @property
+    def node_id(self) -> int:
+        """Kafka's broker id of this agent."""
+        return self.agent.node_id
+
+    def led(self) -> Engine:
+        """The engine, while it is ready to serve.
+
+        Raises:
+            RefusedError: between two sessions; retriable.
+        """
+        engine = self.engine
+        if engine is None or not engine.ready.is_set():
+            raise RefusedError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "the agent is starting a session; try again"
+            )
+        return engine

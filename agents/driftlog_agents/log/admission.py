@@ -1,0 +1,133 @@
+"""Admission: a checked batch gets its offset, or the error that Kafka gives.
+
+    judge ──▶ duplicate? ──▶ its original's offset, when the original is committed
+      │
+      ├──▶ refused: sequence, epoch, disk
+      └──▶ append ──▶ patch offset and epoch ──▶ buffer ──▶ answered by acks
+
+Synchronous on purpose: offsets are given in the order in which requests are read.
+
+Shell.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.flush import Batch, Source
+from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.partition import PartitionLog, State, Waiter
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_tiering.producers import ProducerBatch, Refusal
+
+_REFUSALS = {
+    Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Refusal.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The batch is in the log, or was before.  *answered*: nothing more is to be waited for."""
+
+    base_offset: int
+    answered: bool
+
+
+class Admission:
+    """What stands between a request and the log, for one session."""
+
+    def __init__(
+        self,
+        *,
+        flusher: Flusher,
+        buffer: BufferLog,
+        alive: Callable[[], bool],
+        patch: Callable[[bytearray | memoryview, int, int, int], None],
+    ) -> None:
+        self._flusher = flusher
+        self._buffer = buffer
+        self._alive = alive
+        self._patch = patch
+
+    def parks(self, log: PartitionLog, producer_id: int) -> bool:
+        """Whether the batch must wait until the partition's producers are loaded.
+
+        What waits keeps its place: behind a parked batch everything parks.
+        """
+        if log.state is not State.LOADING:
+            return False
+        return bool(log.parked) or (producer_id != -1 and producer_id not in log.producers)
+
+    def admit(
+        self,
+        log: PartitionLog,
+        view: memoryview,
+        records: int,
+        attributes: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        max_timestamp_ms: int,
+        acks: int,
+        source: Source | None,
+        waiter: Waiter | None,
+    ) -> Admitted:
+        """Append one checked batch; *view* is writable, its own, and kept.
+
+        *waiter* is told `committed` (acks=all), `synced` (acks=1) or `lost`, unless the
+        answer says that nothing is to be waited for.
+
+        Raises:
+            RefusedError: with Kafka's error code; nothing was appended.
+        """
+        if log.state is State.CLOSED or not self._alive():
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if log.state is State.OFFLINE:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
+        verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
+        if isinstance(verdict, Refusal):
+            raise RefusedError(_REFUSALS[verdict])
+        if verdict is not None:
+            return self._duplicate(log, verdict, acks, waiter)
+        if acks == 1 and self._buffer.refuses(log):
+            raise RefusedError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
+            )
+        base_offset = log.append(records, producer_id, producer_epoch, base_sequence)
+        self._patch(view, 0, base_offset, log.leader_epoch)
+        batch = Batch(
+            view,
+            len(view),
+            base_offset,
+            records,
+            log.leader_epoch,
+            attributes,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            max_timestamp_ms,
+        )
+        if waiter is None or acks == 0:
+            self._flusher.append(log, batch, None, None)
+            return Admitted(base_offset, answered=True)
+        if acks == 1:
+            self._flusher.append(log, batch, None, waiter)
+        else:
+            log.waiters.append((base_offset + records, waiter))
+            self._flusher.append(log, batch, source, None)
+        return Admitted(base_offset, answered=False)
+
+    def _duplicate(
+        self, log: PartitionLog, original: ProducerBatch, acks: int, waiter: Waiter | None
+    ) -> Admitted:
+        """Never answered before the original is as safe as the duplicate asks for."""
+        end = original.last_offset + 1
+        if waiter is None or acks == 0 or end <= log.high_watermark:
+            return Admitted(original.base_offset, answered=True)
+        if acks == 1 and not self._buffer.refuses(log):
+            self._buffer.wait_for_sync(log, end, waiter)
+        else:
+            log.waiting_duplicates.append((end, waiter))
+        return Admitted(original.base_offset, answered=False)

@@ -1,0 +1,422 @@
+"""One session of the log, wired: from opening it to losing or leaving it.
+
+    open session ──▶ take over ──▶ append leftovers ──▶ ready ──▶ drain, release, close
+                                                          │
+                                                          └─▶ lost: everything waiting fails,
+                                                              the agent begins a new session
+
+Nothing is admitted before `ready`.  `Engine.run` returns after `stop`, and raises
+`FencedError` when the session is lost; either way every waiter has been told.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+from driftlog_agents.log.admission import Admission
+from driftlog_agents.log.buffer import BufferLog, BufferSettings
+from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.flush import FlushSettings
+from driftlog_agents.log.flusher import Flusher, MemorySettings
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
+from driftlog_agents.log.recovery import Recovery
+from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
+from driftlog_agents.log.sealing import Manifests, Sealer, Spool
+from driftlog_agents.log.session import Session, SessionSettings
+from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.takeover import Takeover
+from driftlog_metadata import transactions
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import flush_key
+from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
+from driftlog_metadata.store import MAX_TXN_OPS, Delete, MetadataStore
+from driftlog_tiering import kernel
+from driftlog_tiering.flush_object import Slice
+from driftlog_tiering.manifest import Manifest
+from driftlog_tiering.object_store import NotFoundError, ObjectStore
+
+_LOADS_AT_ONCE: Final = 32
+_RETRY_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Everything that can be turned, in one place."""
+
+    session: SessionSettings = field(default_factory=SessionSettings)
+    flush: FlushSettings = field(default_factory=FlushSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    buffer: BufferSettings = field(default_factory=BufferSettings)
+    seal: SealSettings = field(default_factory=SealSettings)
+    drain_ms: float = 20_000
+    """How long leaving waits for the store; less than a supervisor's patience (30 s)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The world, as far as the log touches it."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    disk: AgentDisk
+    rng: Random
+    now_ms: Callable[[], float]
+    """A clock that never goes back and counts the time that the machine was suspended."""
+    offload: Callable[..., Awaitable[Any]]
+    """Run ``fn(*args)`` where it does not hold up the event loop."""
+    spool: Callable[[], AbstractContextManager[Spool]]
+
+
+class TopicLogs:
+    """A topic and its partitions that are led here, by number."""
+
+    __slots__ = ("logs", "revision", "topic")
+
+    def __init__(self, topic: Topic, revision: int) -> None:
+        self.topic = topic
+        self.revision = revision
+        self.logs: list[PartitionLog | None] = [None] * topic.partitions
+
+
+class Engine:
+    """See the module."""
+
+    def __init__(self, *, ports: Ports, agent: Agent, settings: EngineSettings) -> None:
+        self.ports = ports
+        self.agent = agent
+        self.settings = settings
+        self._log = structlog.get_logger()
+        self.session = Session(
+            store=ports.metadata, agent=agent, settings=settings.session, now_ms=ports.now_ms
+        )
+        self.records = RecordsIndex()
+        self.manifests = Manifests(ports.objects)
+        self.buffer = BufferLog(
+            disk=ports.disk,
+            session_id=agent.session_id,
+            settings=settings.buffer,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+        )
+        self.flusher = Flusher(
+            session=self.session,
+            objects=ports.objects,
+            buffer=self.buffer,
+            flush_settings=settings.flush,
+            memory_settings=settings.memory,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            published=self._published,
+        )
+        self.admission = Admission(
+            flusher=self.flusher,
+            buffer=self.buffer,
+            alive=lambda: self.session.alive,
+            patch=kernel.patch,
+        )
+        self.takeover = Takeover(session=self.session, objects=ports.objects)
+        self.topics: dict[str, TopicLogs] = {}
+        self.topics_by_id: dict[UUID, TopicLogs] = {}
+        self.topic_sealing: dict[str, TopicSealing] = {}
+        self.sealer = Sealer(
+            session=self.session,
+            objects=ports.objects,
+            logs=self.logs,
+            records=self.records,
+            manifests=self.manifests,
+            settings=settings.seal,
+            topic_sealing=lambda: self.topic_sealing,
+            offload=ports.offload,
+            spool=ports.spool,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            forget=self._forget,
+        )
+        self.ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._loads: dict[PartitionLog, asyncio.Event] = {}
+        self._load_limit = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._forgettable: list[KnownRecord] = []
+        self._forget_wanted = asyncio.Event()
+
+    # ── What others ask ──
+
+    def logs(self) -> list[PartitionLog]:
+        """Every partition led here."""
+        return [log for topic in self.topics.values() for log in topic.logs if log is not None]
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        """The partition, if it is led here."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.logs):
+            return None
+        return found.logs[partition]
+
+    async def loaded(self, log: PartitionLog) -> None:
+        """Wait until the partition's producers and epochs are known.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        event = self._loads.get(log)
+        if event is not None:
+            await event.wait()
+        if log.state is State.CLOSED:
+            raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
+
+    def stop(self) -> None:
+        """Drain, release and leave."""
+        self._stop.set()
+
+    # ── Life ──
+
+    async def run(self) -> None:
+        """Live one session.
+
+        Raises:
+            FencedError: it was lost.
+        """
+        try:
+            await self.session.open()
+            await self._create_directory()
+            await self._live()
+        except* FencedError as group:
+            raise FencedError(str(_first(group))) from group
+        finally:
+            self._close_all()
+
+    async def _create_directory(self) -> None:
+        while True:
+            try:
+                self.ports.disk.create_session(self.agent.session_id)
+                return
+            except UnavailableError as error:
+                if not self.session.alive:
+                    raise FencedError("the session ended before its directory was made") from error
+                self._log.warning(
+                    "session_directory_failed", error=str(error), advice="tried again"
+                )
+                await asyncio.sleep(_RETRY_S)
+
+    async def _live(self) -> None:
+        background: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            background.append(tasks.create_task(self.session.keep_alive()))
+            background.append(tasks.create_task(self.buffer.run()))
+            background.append(tasks.create_task(self.flusher.run()))
+            background.append(tasks.create_task(self._forget_records()))
+            await self._begin(tasks, background)
+            background.append(tasks.create_task(self.sealer.run()))
+            await self._stop.wait()
+            await self._leave()
+            for task in background:
+                task.cancel()
+        self._tasks = None
+
+    async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
+        mine = self.agent.session_id
+        old = [s for s in self.ports.disk.sessions() if s != mine]
+        taken = await self.takeover.everything(old, self.ports.now_ms())
+        self.records = taken.records
+        self.sealer.use_records(taken.records)
+        self._forget(taken.forgettable)
+        # Before anything can be flushed: a record of a topic that is not known would be forgotten.
+        for topic in taken.topics.values():
+            self._open_topic(topic, taken.topic_revisions[topic.topic_id])
+        recovery = Recovery(disk=self.ports.disk, flusher=self.flusher, taken=taken)
+        await recovery.append_leftovers(taken.old_sessions)
+        self.open_logs(taken.logs)
+        background.append(
+            tasks.create_task(recovery.remove_directories(taken.old_sessions))
+        )
+        self._log.info(
+            "session_ready",
+            session=mine,
+            topics=len(self.topics),
+            partitions=len(taken.logs),
+            leftover_batches=recovery.batches,
+        )
+        self.ready.set()
+
+    async def _leave(self) -> None:
+        """Flush, release every partition for good, and remove what is not needed any more."""
+        self.ready.clear()
+        for log in self.logs():
+            log.state = State.CLOSED
+        try:
+            async with asyncio.timeout(self.settings.drain_ms / 1000):
+                await self.flusher.drain()
+        except TimeoutError:
+            self._log.warning(
+                "drain_incomplete",
+                bytes=self.flusher.pending_bytes,
+                advice="what was acks=1 is in DIR/buffer and is appended at the next start on it",
+            )
+            await self.session.close()
+            return
+        for log in self.logs():
+            tp = TopicPartition(log.topic_id, log.partition)
+            txn = transactions.release(tp, log.leader_epoch, log.leader_revision)
+            await self.session.transact(txn)
+        self.ports.disk.remove_session(self.agent.session_id)
+        await self.session.close()
+
+    def _close_all(self) -> None:
+        self.ready.clear()
+        for log in self.logs():
+            for waiter in log.close():
+                waiter.lost(log)
+        for event in self._loads.values():
+            event.set()
+
+    # ── Topics and partitions ──
+
+    def _open_topic(self, topic: Topic, revision: int) -> TopicLogs:
+        entry = self.topics_by_id.get(topic.topic_id)
+        if entry is None:
+            entry = TopicLogs(topic, revision)
+            self.topics[topic.name] = entry
+            self.topics_by_id[topic.topic_id] = entry
+        else:
+            entry.topic = topic
+            entry.revision = revision
+            entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
+        return entry
+
+    def open_logs(self, logs: dict[TopicPartition, PartitionLog]) -> None:
+        """Serve partitions that were claimed."""
+        for tp, log in logs.items():
+            log.start_epoch(log.leader_epoch, log.log_end)
+            self.topics_by_id[tp.topic_id].logs[tp.partition] = log
+            if log.state is State.LOADING:
+                assert self._tasks is not None
+                self._loads[log] = asyncio.Event()
+                self._tasks.create_task(self._load(log))
+
+    async def add_topic(self, topic: Topic, revision: int) -> None:
+        """Lead the partitions of a topic that is in the metadata store.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        self._open_topic(topic, revision)
+        self.open_logs(await self.takeover.topic(topic))
+
+    def remove_topic(self, topic_id: UUID) -> None:
+        """Stop serving a topic that was deleted."""
+        entry = self.topics_by_id.pop(topic_id, None)
+        if entry is None:
+            return
+        if self.topics.get(entry.topic.name) is entry:
+            del self.topics[entry.topic.name]
+        for log in entry.logs:
+            if log is not None:
+                self.manifests.drop(log)
+                for waiter in log.close():
+                    waiter.lost(log)
+        self._forget(self.records.topic_gone(topic_id))
+
+    # ── Loading ──
+
+    async def _load(self, log: PartitionLog) -> None:
+        """Fetch the manifest and the producer snapshot, and let in who waits for them."""
+        while log.state is State.LOADING:
+            try:
+                async with self._load_limit:
+                    manifest = await self.manifests.get(log)
+                    producers = await self.manifests.producers(manifest)
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("partition_load_repeated", log=repr(log), error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            except (CorruptError, NotFoundError) as error:
+                log.state = State.OFFLINE
+                log.offline_reason = str(error)
+                self._log.error("partition_offline", log=repr(log), reason=str(error))
+            else:
+                if log.state is State.LOADING:
+                    _merge(log, manifest, producers)
+                    log.state = State.ONLINE
+        self._loads.pop(log).set()
+        parked, log.parked = log.parked, []
+        for resume in parked:
+            resume()
+
+    # ── Records that nobody needs ──
+
+    def _published(
+        self,
+        seq: int,
+        record: FlushRecord,
+        data: TailData,
+        slices: list[tuple[PartitionLog, Slice]],
+    ) -> None:
+        key = flush_key(self.agent.session_id, seq)
+        ends = [
+            (TopicPartition(log.topic_id, log.partition), s.end)
+            for log, s in slices
+            if log.topic_id in self.topics_by_id
+        ]
+        known = self.records.add(key, record, ends)
+        if known is not None:
+            self._forget([known])
+
+    def _forget(self, records: list[KnownRecord]) -> None:
+        if records:
+            self._forgettable.extend(records)
+            self._forget_wanted.set()
+
+    async def _forget_records(self) -> None:
+        """Delete flush records that nobody needs; their objects go after their grace."""
+        while True:
+            await self._forget_wanted.wait()
+            self._forget_wanted.clear()
+            await self.ready.wait()
+            while self._forgettable:
+                batch = self._forgettable[:MAX_TXN_OPS]
+                txn = transactions.Txn((), tuple(Delete(known.key) for known in batch))
+                await self.session.transact(txn)
+                del self._forgettable[: len(batch)]
+
+
+def _merge(log: PartitionLog, manifest: Manifest, producers: Any) -> None:
+    """Put what the manifest knows under what the footers and this session added.
+
+    The snapshot is of exactly the manifest's end; later batches follow in offset order.
+    """
+    later = [
+        (batch.base_offset, producer_id, epoch, batch)
+        for producer_id, epoch, batches in log.producers.items()
+        for batch in batches
+        if batch.base_offset >= manifest.end
+    ]
+    for _, producer_id, epoch, batch in sorted(later):
+        records = batch.last_offset - batch.base_offset + 1
+        producers.append(producer_id, epoch, batch.base_sequence, records, batch.base_offset)
+    log.producers = producers
+    known = [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
+    newest = known[-1][0] if known else -1
+    log.epochs = known + [entry for entry in log.epochs if entry[0] > newest]
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+

@@ -1,0 +1,1 @@
+"""The log under every schedule that a seed can make: see `world`."""

@@ -1,0 +1,256 @@
+"""Producers and a consumer that do what Kafka's clients do, and remember what they were told."""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.flush import Source
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.tail import TailData
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering import kernel
+from driftlog_tiering.batch import iterate_batches
+from tests.simulation.batches import make_batch, values_of
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    values: list[bytes]
+    sequence: int
+    garbage: bool
+    attempt: "_Attempt | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A `Waiter`: one time that a batch was sent."""
+
+    producer: "Producer"
+    sent: _Sent
+    engine: Engine
+    base_offset: int = -1
+    done: bool = False
+
+    def committed(self, log: PartitionLog) -> None:
+        self._answered()
+
+    def synced(self, log: PartitionLog) -> None:
+        self._answered()
+
+    def lost(self, log: PartitionLog) -> None:
+        if not self.done:
+            self.done = True
+            self.producer.failed(self.sent, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _answered(self) -> None:
+        assert not self.done, "answered twice"
+        self.done = True
+        if not self.producer.world.process.dead:
+            self.producer.acknowledged(self.sent, self.base_offset)
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """Sends batches in order to one partition, several in flight, until each is acknowledged."""
+
+    world: "World"
+    name: str
+    tp: TopicPartition
+    topic: str
+    acks: int
+    producer_id: int
+    window: int
+    total: int
+    rng: Random
+    unacknowledged: list[_Sent] = field(default_factory=list)
+    produced: int = 0
+    next_sequence: int = 0
+    retry: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    source: Source = field(default_factory=Source)
+
+    @property
+    def idempotent(self) -> bool:
+        return self.producer_id >= 0
+
+    @property
+    def finished(self) -> bool:
+        return self.produced >= self.total and not self.unacknowledged
+
+    async def run(self) -> None:
+        while not self.finished:
+            if self.retry:
+                self.retry = False
+                await asyncio.sleep(self.rng.uniform(0.01, 0.3))
+                for sent in self.unacknowledged:
+                    if sent.attempt is not None and sent.attempt.engine is not self.world.engine:
+                        sent.attempt = None  # its connection is gone
+            if self._send_all():
+                await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02, 0.2, 1.5)))
+            else:
+                await asyncio.sleep(0.1)
+                if self.world.engine is None or self._stale():
+                    self.retry = True
+
+    def _stale(self) -> bool:
+        return any(
+            s.attempt is None or s.attempt.engine is not self.world.engine or s.attempt.done
+            for s in self.unacknowledged
+        )
+
+    def _send_all(self) -> bool:
+        """Send what is due; False: nothing could be sent."""
+        engine = self.world.engine
+        if engine is None or not engine.ready.is_set() or self.retry:
+            return False
+        log = engine.log(self.topic, self.tp.partition)
+        if log is None:
+            return False
+        self.source.heard_ms = self.world.now_ms()
+        for sent in list(self.unacknowledged):
+            if sent.attempt is None:
+                self._send(engine, log, sent)
+                if self.retry:
+                    return False
+        if self.produced >= self.total or len(self.unacknowledged) >= self.window:
+            return False
+        count = self.rng.randint(1, 3)
+        values = [f"{self.name}/{self.produced + i}".encode() for i in range(count)]
+        garbage = self.rng.random() < 0.01
+        if garbage:
+            values = [values[0]]
+            count = 1
+        sent = _Sent(values, self.next_sequence, garbage)
+        self.next_sequence += count
+        self.produced += count
+        self.unacknowledged.append(sent)
+        self._send(engine, log, sent)
+        return True
+
+    def _send(self, engine: Engine, log: PartitionLog, sent: _Sent) -> None:
+        attempt = _Attempt(self, sent, engine)
+        sent.attempt = attempt
+        if engine.admission.parks(log, self.producer_id):
+            log.parked.append(lambda: self._admit(engine, log, attempt))
+        else:
+            self._admit(engine, log, attempt)
+
+    def _admit(self, engine: Engine, log: PartitionLog, attempt: _Attempt) -> None:
+        sent = attempt.sent
+        batch = memoryview(
+            make_batch(
+                sent.values,
+                timestamp_ms=int(self.world.now_ms()),
+                producer_id=self.producer_id,
+                producer_epoch=0 if self.idempotent else -1,
+                base_sequence=sent.sequence if self.idempotent else -1,
+                garbage=sent.garbage,
+            )
+        )
+        checked = kernel.check(batch, 0, len(batch))
+        assert not isinstance(checked, int)
+        try:
+            admitted = engine.admission.admit(
+                log,
+                batch,
+                len(sent.values),
+                0,
+                self.producer_id,
+                0 if self.idempotent else -1,
+                sent.sequence if self.idempotent else -1,
+                int(self.world.now_ms()),
+                self.acks,
+                self.source,
+                attempt,
+            )
+        except RefusedError as refused:
+            attempt.done = True
+            self.failed(sent, refused.code)
+            return
+        attempt.base_offset = admitted.base_offset
+        if admitted.answered:
+            attempt.committed(log)
+
+    def failed(self, sent: _Sent, code: ErrorCode) -> None:
+        """A retriable error: everything unacknowledged is sent again, in order."""
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            oldest = self.unacknowledged[0]
+            self.world.expect(
+                sent is not oldest, f"{self.name}: a gap before its oldest batch {sent.values}"
+            )
+        self.world.expect(
+            code is not ErrorCode.INVALID_PRODUCER_EPOCH, f"{self.name}: its epoch was refused"
+        )
+        for other in self.unacknowledged:
+            if other.attempt is not None and (
+                other.attempt.done or other.attempt.engine is not self.world.engine
+            ):
+                other.attempt = None
+        self.retry = True
+
+    def acknowledged(self, sent: _Sent, base_offset: int) -> None:
+        """The promise, kept for the end."""
+        if sent not in self.unacknowledged:
+            return  # an earlier attempt was answered first
+        if self.idempotent:
+            self.world.expect(
+                self.unacknowledged[0] is sent or self.acks != 0,
+                f"{self.name}: acknowledged out of order",
+            )
+        self.unacknowledged.remove(sent)
+        for i, value in enumerate(sent.values):
+            self.world.acknowledge(self.tp, base_offset + i, b"" if sent.garbage else value, sent.garbage)
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    """Reads what the high watermark allows, and remembers what it was shown."""
+
+    world: "World"
+    rng: Random
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.05, 0.8))
+            engine = self.world.engine
+            if engine is None or not engine.ready.is_set():
+                continue
+            logs = engine.logs()
+            if logs:
+                await self._read(self.rng.choice(logs))
+
+    async def _read(self, log: PartitionLog) -> None:
+        tp = TopicPartition(log.topic_id, log.partition)
+        self.world.saw_high_watermark(tp, log.high_watermark)
+        if not log.slices:
+            return
+        tail = self.rng.choice(list(log.slices))
+        data = tail.data
+        assert isinstance(data, TailData)
+        for index in range(tail.first, tail.first + tail.count):
+            try:
+                batch = data.read_local(index)
+            except UnavailableError:
+                return
+            if batch is None:
+                start = data.positions[index]
+                body = await self.world.bucket.get(
+                    data.object_key, start, start + data.lengths[index]
+                )
+                ((_, batch),) = iterate_batches(body)
+            self.world.show(tp, bytes(batch))
+
+
+def shown_values(batch: bytes) -> list[tuple[int, bytes]]:
+    """What a consumer makes of a batch; garbage has no values."""
+    try:
+        return values_of(batch)
+    except IndexError:
+        return []

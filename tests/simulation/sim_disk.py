@@ -1,0 +1,152 @@
+"""A disk in memory: what was written survives a killed process, what was synced a lost machine."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from driftlog_agents.log.disk import Buffer, BufferFile
+from driftlog_metadata.errors import UnavailableError
+from tests.simulation.faults import Process
+
+
+@dataclass(slots=True, eq=False)
+class _Pages:
+    data: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+    """What the platter has."""
+
+
+class Platter:
+    """What outlives processes."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, dict[int, _Pages]] = {}
+        self.small: dict[str, bytes] = {}
+        self.full = False
+
+    def lose_power(self, rng: Random) -> None:
+        """Of what was not synced any part may be there, or not."""
+        for files in self.sessions.values():
+            for pages in files.values():
+                synced, data = pages.synced, bytes(pages.data)
+                survived = bytearray(synced)
+                for at in range(0, len(data), 512):
+                    block = data[at : at + 512]
+                    if block != synced[at : at + 512] and rng.random() < 0.5:
+                        if len(survived) < at + len(block):
+                            survived.extend(bytes(at + len(block) - len(survived)))
+                        survived[at : at + len(block)] = block
+                pages.data = survived
+                pages.synced = bytes(survived)
+
+
+class SimBufferFile:
+    """A `BufferFile` in memory."""
+
+    def __init__(self, disk: "SimDisk", pages: _Pages, place: tuple[str, int]) -> None:
+        self._disk = disk
+        self.pages = pages
+        self.place = place
+        self._size = 0
+        self.alive = True
+        self._broken = False
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        assert self.alive
+        if self._disk.process.dead:
+            raise UnavailableError("dead")
+        whole = b"".join(buffers)
+        start = self._size
+        if self._broken or self._disk.platter.full:
+            # Part of it may be there.
+            part = whole[: self._disk.rng.randrange(len(whole))]
+            self.pages.data[start : start + len(part)] = part
+            self._broken = True
+            raise UnavailableError("no space left on device")
+        self.pages.data[start : start + len(whole)] = whole
+        self._size += len(whole)
+        return start
+
+    def read(self, position: int, length: int) -> bytes:
+        assert self.alive
+        assert position + length <= self._size
+        return bytes(self.pages.data[position : position + length])
+
+    async def sync(self) -> None:
+        if self._disk.process.dead:
+            raise asyncio.CancelledError
+        snapshot = bytes(self.pages.data)
+        await asyncio.sleep(self._disk.rng.uniform(0.0001, 0.003))
+        if self._disk.process.dead:
+            raise asyncio.CancelledError
+        if self._broken or self._disk.rng.random() < self._disk.sync_fails:
+            self._broken = True
+            raise UnavailableError("input/output error")
+        self.pages.synced = snapshot + self.pages.synced[len(snapshot) :]
+
+
+class SimDisk:
+    """An `AgentDisk` in memory, as one process has it open."""
+
+    def __init__(self, platter: Platter, process: Process, rng: Random) -> None:
+        self.platter = platter
+        self.process = process
+        self.rng = rng
+        self.sync_fails = 0.0
+
+    def sessions(self) -> list[str]:
+        return list(self.platter.sessions)
+
+    def create_session(self, session_id: str) -> None:
+        self._check()
+        self.platter.sessions[session_id] = {}
+
+    def create_file(self, session_id: str, number: int) -> SimBufferFile:
+        self._check()
+        pages = _Pages()
+        self.platter.sessions[session_id][number] = pages
+        return SimBufferFile(self, pages, (session_id, number))
+
+    def recycle_file(self, file: BufferFile, session_id: str, number: int) -> SimBufferFile:
+        self._check()
+        assert isinstance(file, SimBufferFile)
+        old_session, old_number = file.place
+        pages = self.platter.sessions[old_session].pop(old_number)
+        self.platter.sessions[session_id][number] = pages
+        file.alive = False
+        return SimBufferFile(self, pages, (session_id, number))
+
+    def remove_file(self, file: BufferFile) -> None:
+        assert isinstance(file, SimBufferFile)
+        file.alive = False
+        self.platter.sessions[file.place[0]].pop(file.place[1], None)
+
+    async def read_files(self, session_id: str) -> list[int]:
+        return sorted(self.platter.sessions[session_id])
+
+    async def read_file(self, session_id: str, number: int) -> bytes:
+        await asyncio.sleep(0.001)
+        return bytes(self.platter.sessions[session_id][number].data)
+
+    def remove_session(self, session_id: str) -> None:
+        if not self.process.dead:
+            self.platter.sessions.pop(session_id, None)
+
+    def load(self, name: str) -> bytes | None:
+        return self.platter.small.get(name)
+
+    def save(self, name: str, data: bytes) -> None:
+        self._check()
+        self.platter.small[name] = data
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _check(self) -> None:
+        if self.process.dead or self.platter.full:
+            raise UnavailableError("no space left on device")

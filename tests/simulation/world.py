@@ -1,0 +1,397 @@
+"""One agent, its stores, its disk and its clients, in one process, on virtual time, from one seed.
+
+    producers ──▶ Engine ──▶ FaultyMetadata ──▶ MemoryMetadataStore
+    consumer  ◀──   │   └──▶ FaultyObjects  ──▶ MemoryObjectStore
+                    └──────▶ SimDisk        ──▶ Platter
+
+What is checked, all the time or when the faults are over:
+
+1. What was acknowledged (acks=all, and acks=1) is in the log at the offset that was told.
+2. What a consumer was shown stays what it was; high watermarks never go back.
+3. Offsets are dense, leader epochs do not go back.
+4. An idempotent producer's records are there once each, in order.
+5. Every object that a flush record or a manifest names is there.
+6. When faults end, everything is answered in bounded time.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.flush import FlushSettings
+from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.session import SessionSettings
+from driftlog_metadata.codec import encode_topic
+from driftlog_metadata.errors import FencedError
+from driftlog_metadata.keys import topic_key
+from driftlog_metadata.memory_store import MemoryMetadataStore
+from driftlog_metadata.model import Agent, Listener, Topic, TopicPartition
+from driftlog_metadata.store import Put
+from driftlog_metadata.transactions import lease_id_of
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+from tests.simulation.clients import Consumer, Producer, shown_values
+from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
+from tests.simulation.final_log import read_final_log
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.sim_disk import Platter, SimDisk
+
+SETTINGS = EngineSettings(
+    session=SessionSettings(ttl_ms=6_000),
+    flush=FlushSettings(flush_bytes=1_500, max_uploads=3, upload_deadline_ms=3_000),
+    memory=MemorySettings(memory_bytes=6_000, pending_bytes=40_000),
+    buffer=BufferSettings(disk_bytes=24_000, file_bytes=3_000),
+    seal=SealSettings(
+        segment_bytes=3_000,
+        segment_ms=4_000,
+        small_ms=4_000,
+        small_bytes=500,
+        unsealed_bytes=30_000,
+        unsealed_bytes_per_partition=0,
+        check_interval_ms=400,
+    ),
+    drain_ms=5_000,
+)
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class _Spool:
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+
+    def body(self) -> bytes:
+        return self.file.getvalue()
+
+
+@contextlib.contextmanager
+def _spool() -> Iterator[_Spool]:
+    yield _Spool()
+
+
+async def _offload(fn: Callable[..., Any], *args: Any) -> Any:
+    await asyncio.sleep(0.002)
+    return fn(*args)
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, *, faults: bool = True) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.faults = faults
+        self.loop = VirtualLoop()
+        self._trace = hashlib.sha256()
+        self.events = 0
+        self.metadata = MemoryMetadataStore(lambda: int(self.loop.now_s * 1000))
+        self.bucket = MemoryObjectStore(lambda: int(self.loop.now_s * 1000))
+        self.platter = Platter()
+        self.metadata_weather = Weather()
+        self.store_weather = Weather(latency_ms=(5.0, 80.0))
+        self.process = Process("agent-0")
+        self.engine: Engine | None = None
+        self.disk: SimDisk | None = None
+        self.lives = 0
+        self.acked: dict[tuple[TopicPartition, int], tuple[bytes, bool]] = {}
+        self.shown: dict[tuple[TopicPartition, int], bytes] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.counts: dict[str, int] = {}
+        self.topics = [
+            Topic(name=name, topic_id=UUID(int=self.rng.getrandbits(128)), partitions=2)
+            for name in ("a", "b")
+        ]
+        self.producers: list[Producer] = []
+        self._agent_task: asyncio.Task[None] | None = None
+        self._kill_mode = ""
+
+    # ── What it sees ──
+
+    def now_ms(self) -> float:
+        """Virtual time."""
+        return self.loop.now_s * 1000
+
+    def trace(self, *what: object) -> None:
+        """Everything that happens, for the comparison of two runs."""
+        self.events += 1
+        self._trace.update(repr((round(self.loop.now_s, 6), *what)).encode())
+
+    @property
+    def trace_hash(self) -> str:
+        """One number for all that happened."""
+        return self._trace.hexdigest()
+
+    def expect(self, holds: bool, message: str) -> None:
+        """A promise."""
+        if not holds:
+            raise Violation(f"seed {self.seed}, at {self.loop.now_s:.3f} s: {message}")
+
+    def acknowledge(self, tp: TopicPartition, offset: int, value: bytes, garbage: bool) -> None:
+        """A producer was told that *value* is at *offset*."""
+        self.trace("ack", tp.partition, offset, value)
+        before = self.acked.setdefault((tp, offset), (value, garbage))
+        self.expect(
+            before == (value, garbage), f"offset {offset} was told for {before} and for {value!r}"
+        )
+
+    def show(self, tp: TopicPartition, batch: bytes) -> None:
+        """A consumer was given *batch*."""
+        for offset, value in shown_values(batch):
+            before = self.shown.setdefault((tp, offset), value)
+            self.expect(before == value, f"offset {offset} was {before!r}, and now {value!r}")
+
+    def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
+        """A consumer was told a high watermark."""
+        before = self.high_watermarks.get(tp, 0)
+        self.expect(high_watermark >= before, f"high watermark {before} became {high_watermark}")
+        self.high_watermarks[tp] = high_watermark
+
+    def count(self, what: str) -> None:
+        """For the summary."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # ── Running ──
+
+    def run(self) -> "World":
+        """Live through the seed's schedule, then check what is left.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._main())
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            with contextlib.suppress(BaseException):
+                self.loop.run_until_complete(asyncio.sleep(0))
+            asyncio.set_event_loop(None)
+            self.loop.close()
+        return self
+
+    async def _main(self) -> None:
+        await self.metadata.txn(
+            (), [Put(topic_key(t.name), encode_topic(t)) for t in self.topics]
+        )
+        self._make_producers()
+        async with asyncio.TaskGroup() as tasks:
+            clients = [tasks.create_task(p.run()) for p in self.producers]
+            consumer = tasks.create_task(Consumer(self, Random(self.rng.random())).run())
+            agent = tasks.create_task(self._agent())
+            if self.faults:
+                await self._chaos()
+            self._calm()
+            try:
+                async with asyncio.timeout(120):
+                    await asyncio.gather(*clients)
+            except TimeoutError:
+                late = [p.name for p in self.producers if not p.finished]
+                raise Violation(f"seed {self.seed}: never answered: {late}") from None
+            consumer.cancel()
+            await self._finish(agent)
+        await self._check()
+
+    async def _finish(self, agent: asyncio.Task[None]) -> None:
+        """Leave as SIGTERM does, or be killed and come back once more: nothing may differ."""
+        if self.rng.random() < 0.5:
+            self._kill("kill")
+            await asyncio.sleep(3)
+        await asyncio.sleep(self.rng.uniform(0, 8))
+        self._kill_mode = "finish"
+        for _ in range(600):
+            if self.engine is not None and self.engine.ready.is_set():
+                break
+            await asyncio.sleep(0.1)
+        self.expect(self.engine is not None, "the agent did not come back")
+        assert self.engine is not None
+        self.engine.stop()
+        async with asyncio.timeout(60):
+            await agent
+
+    def _make_producers(self) -> None:
+        names = iter(range(100))
+        for topic in self.topics:
+            for partition in range(topic.partitions):
+                for _ in range(self.rng.randint(1, 2)):
+                    idempotent = self.rng.random() < 0.6
+                    number = next(names)
+                    self.producers.append(
+                        Producer(
+                            world=self,
+                            name=f"p{number}",
+                            tp=TopicPartition(topic.topic_id, partition),
+                            topic=topic.name,
+                            acks=self.rng.choice((-1, -1, 1)),
+                            producer_id=number if idempotent else -1,
+                            window=self.rng.choice((1, 1, 5, 20)),
+                            total=self.rng.randint(20, 80),
+                            rng=Random(self.rng.random()),
+                        )
+                    )
+
+    # ── The agent's lives ──
+
+    async def _agent(self) -> None:
+        while True:
+            self.lives += 1
+            self.process = Process(f"agent-{self.lives}")
+            self.disk = SimDisk(self.platter, self.process, Random(self.rng.random()))
+            self._agent_task = asyncio.get_running_loop().create_task(self._process())
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._agent_task
+            self.engine = None
+            if self._kill_mode == "finish":
+                return
+            await asyncio.sleep(self.rng.choice((0.01, 0.5, 3.0, 9.0)))
+
+    async def _process(self) -> None:
+        """One process: sessions, one after the other, until it is stopped or killed."""
+        process = self.process
+        while not process.dead:
+            engine = self._new_engine(process)
+            self.engine = engine
+            try:
+                await engine.run()
+            except FencedError as error:
+                self.count("sessions lost")
+                self.trace("session lost", str(error))
+                await asyncio.sleep(self.rng.uniform(0.05, 0.5))
+            else:
+                return
+
+    def _new_engine(self, process: Process) -> Engine:
+        rng = Random(self.rng.random())
+        session_id = f"{rng.getrandbits(128):032x}"
+        assert self.disk is not None
+        return Engine(
+            ports=Ports(
+                metadata=FaultyMetadata(
+                    self.metadata, self._network(process, "metadata", self.metadata_weather)
+                ),
+                objects=FaultyObjects(
+                    self.bucket, self._network(process, "objects", self.store_weather)
+                ),
+                disk=self.disk,
+                rng=rng,
+                now_ms=self.now_ms,
+                offload=_offload,
+                spool=_spool,
+            ),
+            agent=Agent(
+                node_id=1,
+                session_id=session_id,
+                listeners=(Listener("PLAINTEXT", "localhost", 9092),),
+                http_address="localhost:9644",
+                rack=None,
+                started_at_ms=int(self.now_ms()),
+            ),
+            settings=SETTINGS,
+        )
+
+    def _network(self, process: Process, peer: str, weather: Weather) -> Network:
+        return Network(
+            process=process,
+            peer=peer,
+            weather=weather,
+            rng=Random(self.rng.random()),
+            trace=self.trace,
+        )
+
+    def _kill(self, how: str) -> None:
+        if self._agent_task is None or self._agent_task.done():
+            return
+        self.count(how)
+        self.trace(how)
+        self.process.dead = True
+        self.engine = None
+        self._agent_task.cancel()
+        if how == "power":
+            self.platter.lose_power(self.rng)
+
+    # ── Faults ──
+
+    async def _chaos(self) -> None:
+        end = self.loop.now_s + self.rng.uniform(10, 45)
+        while self.loop.now_s < end:
+            await asyncio.sleep(self.rng.uniform(0.2, 4))
+            match self.rng.choice(
+                ("kill", "power", "stop", "expire", "disk", "outage", "weather", "weather")
+            ):
+                case "kill":
+                    self._kill("kill")
+                case "power":
+                    self._kill("power")
+                case "stop" if self.engine is not None:
+                    self.count("stop")
+                    self.trace("stop")
+                    self.engine.stop()
+                case "expire" if self.engine is not None:
+                    self.count("expire")
+                    self.trace("expire")
+                    await self.metadata.revoke_lease(
+                        lease_id_of(self.engine.agent.session_id)
+                    )
+                case "disk":
+                    self.platter.full = not self.platter.full
+                    if self.disk is not None:
+                        self.disk.sync_fails = self.rng.choice((0.0, 0.0, 0.3))
+                case "outage":
+                    weather = self.rng.choice((self.metadata_weather, self.store_weather))
+                    weather.down = not weather.down
+                case "weather":
+                    self._new_weather(self.metadata_weather)
+                    self._new_weather(self.store_weather)
+                case _:
+                    pass
+
+    def _new_weather(self, weather: Weather) -> None:
+        strength = self.rng.choice((0.0, 0.05, 0.2))
+        weather.refused = strength * self.rng.random()
+        weather.lost_before = strength * self.rng.random()
+        weather.lost_after = strength * self.rng.random()
+        weather.silent = self.rng.choice((0.0, 0.5))
+        weather.late = self.rng.choice((0.0, 0.02))
+
+    def _calm(self) -> None:
+        for weather in (self.metadata_weather, self.store_weather):
+            weather.refused = weather.lost_before = weather.lost_after = weather.late = 0.0
+            weather.down = False
+        self.platter.full = False
+        if self.disk is not None:
+            self.disk.sync_fails = 0.0
+
+    # ── The end ──
+
+    async def _check(self) -> None:
+        for topic in self.topics:
+            for partition in range(topic.partitions):
+                tp = TopicPartition(topic.topic_id, partition)
+                log = await read_final_log(self, topic.name, tp)
+                self._check_partition(tp, log)
+
+    def _check_partition(self, tp: TopicPartition, log: list[tuple[bytes, bool]]) -> None:
+        for (at, offset), told in self.acked.items():
+            if at == tp:
+                self.expect(offset < len(log), f"acknowledged {told} at {offset} is lost")
+                self.expect(log[offset] == told, f"{offset}: {told} told, {log[offset]} there")
+        for (at, offset), value in self.shown.items():
+            if at == tp:
+                self.expect(offset < len(log), f"{value!r} was shown at {offset} and is lost")
+                self.expect(log[offset][0] == value, f"{offset}: {value!r} shown")
+        for producer in self.producers:
+            if producer.tp == tp and producer.idempotent:
+                prefix = producer.name.encode() + b"/"
+                mine = [v for v, garbage in log if v.startswith(prefix) and not garbage]
+                numbers = [int(v.rpartition(b"/")[2]) for v in mine]
+                self.expect(numbers == sorted(set(numbers)), f"{producer.name}: {numbers}")
