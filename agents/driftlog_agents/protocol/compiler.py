@@ -2,9 +2,8 @@
 
 The functions are put together as source text and compiled once, the way `dataclasses` makes
 an ``__init__``: one function per message, nested structs inlined as loops, consecutive
-fixed-size fields (and the lengths that follow them) in one `struct.Struct`.  Closures that
-call each other took twice as long for a Produce request.  Nothing from the wire goes into
-the text; a compiled function's docstring shows it.
+fixed-size fields (and the lengths that follow them) in one `struct.Struct`, and no call per
+field.  Nothing from the wire goes into the text; a compiled function's docstring shows it.
 
     decode(buffer: memoryview, at: int, end: int) -> message
     encode(message, out: bytearray, cuts: list[(position in out, records)]) -> None

@@ -59,8 +59,6 @@ class Blob:
     prefix: str
 
 
-Wire = Fixed | Blob
-
 Bool = Annotated[bool, Fixed("bool", "?", 1)]
 Int8 = Annotated[int, Fixed("int8", "b", 1)]
 Int16 = Annotated[int, Fixed("int16", "h", 2)]

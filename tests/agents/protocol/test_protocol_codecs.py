@@ -26,7 +26,7 @@ from driftlog_agents.protocol.schema import Field, Struct, all_fields
 from driftlog_agents.protocol.types import NULL_UUID
 from tests.agents.protocol.random_messages import MessageMaker
 
-MESSAGES_PER_VERSION = 25
+MESSAGES_PER_VERSION = 12
 
 CODECS = [
     pytest.param(api, kind, version, id=f"{api.name}{kind}-v{version}")

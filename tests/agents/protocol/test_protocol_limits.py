@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.protocol.api import Api, ApiKey
+from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS, Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import fetch, metadata, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
@@ -58,7 +58,7 @@ def test_a_request_of_21_bytes_cannot_kill_us() -> None:
 
     header = decode_request_header(frame)
 
-    with pytest.raises(CorruptFrameError, match="more elements than bytes"):
+    with pytest.raises(CorruptFrameError, match="topics is null, or has more elements than bytes"):
         metadata.API.decode_request(header.api_version, frame, header.body_offset)
 
 
@@ -70,8 +70,30 @@ def test_counts_are_held_against_what_their_elements_need() -> None:
     partitions = struct.pack(">i", 500) + bytes(996)
     body = struct.pack(">iiiibiiih1s", -1, 0, 0, 0, 0, 0, 0, 1, 1, b"t") + partitions
 
-    with pytest.raises(CorruptFrameError, match="partitions is null or has more elements"):
+    with pytest.raises(CorruptFrameError, match="partitions is null, or has more elements"):
         fetch.API.decode_request(7, body)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_request_has_a_limited_number_of_elements(version: int) -> None:
+    """
+    A frame that is large enough for any number of empty names: 2^18 in all arrays together
+    are read, one more is refused before it is made.
+    """
+
+    def names(count: int, nested: int) -> bytes:
+        topics = [produce.TopicProduceData() for _ in range(count - nested)]
+        topics[-1].partition_data = [produce.PartitionProduceData() for _ in range(nested)]
+        return produce.API.encode_request(
+            version, 7, None, produce.ProduceRequest(topic_data=topics)
+        )[4:]
+
+    offset = decode_request_header(names(10, 1)).body_offset
+    most = produce.API.decode_request(version, names(MAX_REQUEST_ELEMENTS, 1000), offset)
+
+    assert len(most.topic_data) == MAX_REQUEST_ELEMENTS - 1000
+    with pytest.raises(CorruptFrameError, match="too many"):
+        produce.API.decode_request(version, names(MAX_REQUEST_ELEMENTS + 1, 1000), offset)
 
 
 def test_records_are_views_of_the_frame() -> None:
