@@ -9,7 +9,6 @@ Adapter.
 import re
 from typing import Any, Final
 
-from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
@@ -19,6 +18,9 @@ _S3A_HINT: Final = (
     "this Spark has no S3A connector: start it with org.apache.hadoop:hadoop-aws (of Spark's "
     "Hadoop version) and software.amazon.awssdk:bundle in spark.jars.packages or spark.jars"
 )
+
+_GLOB: Final = re.compile(r"[\\*?\[\]{}]")
+_MISSING: Final = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
 class HadoopFiles:
@@ -55,6 +57,14 @@ class HadoopFiles:
         """The full path of a key."""
         return f"{self.root}/{key}"
 
+    def pattern(self, key: str) -> str:
+        """The path that Spark's readers, which take every path for a pattern, take for *key*'s.
+
+        Their option ``__globPaths__=false`` does not do it: of n paths with a ``[`` in them,
+        Spark 4.2 then reads each n times (`DataSource.checkAndGlobPathIfNecessary`).
+        """
+        return _GLOB.sub(r"\\\g<0>", self.path(key))
+
     def names(self, prefix: str) -> list[str]:
         """Last components of what lies in the folder *prefix*; empty where there is none.
 
@@ -72,7 +82,7 @@ class HadoopFiles:
             if len(names) != statuses.size():  # A file system that prints otherwise.
                 names = [status.getPath().getName() for status in statuses]
         except Py4JJavaError as error:
-            if self._is_missing(error):
+            if _is_missing(error):
                 return []
             raise StorageError(f"cannot list {folder}: {_message(error)}") from error
         return names
@@ -91,13 +101,14 @@ class HadoopFiles:
             finally:
                 stream.close()
         except Py4JJavaError as error:
-            if self._is_missing(error):
+            if _is_missing(error):
                 return None
             raise StorageError(f"cannot read {path}: {_message(error)}") from error
 
-    def _is_missing(self, error: Py4JJavaError) -> bool:
-        missing = "java.io.FileNotFoundException"
-        return bool(is_instance_of(self._jvm._gateway, error.java_exception, missing))
+
+def _is_missing(error: Py4JJavaError) -> bool:
+    """Whether there is nothing at a path.  A bucket that is not there is another class."""
+    return error.java_exception.getClass().getName() in _MISSING
 
 
 def _message(error: Py4JError) -> str:

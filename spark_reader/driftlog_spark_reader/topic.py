@@ -134,9 +134,7 @@ def _scan(spark: SparkSession, files: HadoopFiles, plan: Plan) -> DataFrame:
         return spark.createDataFrame([], KAFKA_SCHEMA)
 
     def one(scan: Scan) -> DataFrame:
-        # The files are exact: a "[" in the location is no pattern (DataSource.GLOB_PATHS_KEY).
-        reader = spark.read.schema(KAFKA_SCHEMA).option("__globPaths__", "false")
-        rows = reader.parquet(*map(files.path, scan.keys))
+        rows = spark.read.schema(KAFKA_SCHEMA).parquet(*map(files.pattern, scan.keys))
         return rows if scan.condition is None else rows.where(scan.condition)
 
     try:

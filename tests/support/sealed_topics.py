@@ -1,0 +1,215 @@
+"""Topics in a bucket as agents leave them: real segments, real manifests, topic files.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple, TypeVar
+from uuid import UUID, uuid4
+
+from driftlog_metadata.model import Cluster, Topic, TopicPartition
+from driftlog_tiering import layout
+from driftlog_tiering.batch import Codec, build_batch
+from driftlog_tiering.bucket_files import (
+    DeletedTopic,
+    TopicFile,
+    encode_cluster,
+    encode_deleted,
+    encode_topic,
+)
+from driftlog_tiering.compression import compress
+from driftlog_tiering.kernel_py import Record, encode_record
+from driftlog_tiering.layout import SegmentKind
+from driftlog_tiering.locations import open_object_store
+from driftlog_tiering.manifest import AddSegments, Edit, SegmentRef, empty_manifest
+from driftlog_tiering.manifests import commit_edit, load_newest
+from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
+from driftlog_tiering.segment import SegmentInfo, SegmentWriter
+
+T = TypeVar("T")
+
+
+class Message(NamedTuple):
+    """A record and its timestamp."""
+
+    timestamp_ms: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass
+class SealedTopic:
+    """One topic at *location*, sealed range by range."""
+
+    location: str
+    name: str
+    partitions: int = 1
+    topic_id: UUID = field(default_factory=uuid4)
+    nonces: "count[int]" = field(default_factory=count)
+
+    def create(self) -> "SealedTopic":
+        """Write its first file, and the cluster's where there is none."""
+
+        async def main(store: ObjectStore) -> None:
+            with contextlib.suppress(AlreadyExistsError):
+                await store.create(layout.CLUSTER_KEY, [encode_cluster(Cluster("test"))])
+            topic = Topic(name=self.name, topic_id=self.topic_id, partitions=self.partitions)
+            body = encode_topic(TopicFile(1, topic))
+            await store.create(layout.topic_key(self.name, self.topic_id, 1), [body])
+
+        self.with_store(main)
+        return self
+
+    def delete(self) -> None:
+        """Mark it as deleted."""
+
+        async def main(store: ObjectStore) -> None:
+            body = encode_deleted(DeletedTopic(self.name, self.topic_id, 0))
+            await store.create(layout.deleted_key(self.name, self.topic_id), [body])
+
+        self.with_store(main)
+
+    def seal(
+        self,
+        partition: int,
+        base: int,
+        *segments: Sequence[Message | None],
+        codec: Codec = Codec.NONE,
+        row_group_bytes: int = 16 * 1024 * 1024,
+    ) -> tuple[SegmentRef, ...]:
+        """Seal segments from *base* on, with one edit; None is an offset without a record."""
+        refs: list[SegmentRef] = []
+        bodies: list[bytes] = []
+        for messages in segments:
+            sink = io.BytesIO()
+            writer = SegmentWriter(
+                sink,
+                topic=self.name,
+                topic_id=self.topic_id,
+                partition=partition,
+                base=base,
+                row_group_bytes=row_group_bytes,
+            )
+            for start in range(0, len(messages), 50):
+                batch = make_batch(base + start, messages[start : start + 50], codec)
+                if batch is not None:
+                    writer.append(batch)
+            refs.append(self._ref(partition, writer.finish(base + len(messages))))
+            bodies.append(sink.getvalue())
+            base = refs[-1].end
+        self._add(partition, refs, bodies)
+        return tuple(refs)
+
+    def seal_raw(self, partition: int, base: int, end: int) -> SegmentRef:
+        """Keep a range verbatim, as what cannot be decoded is kept."""
+        tp = self.tp(partition)
+        nonce = f"r{next(self.nonces)}"
+        ref = SegmentRef(
+            key=layout.segment_key(self.name, tp, base, end, nonce, SegmentKind.RAW),
+            kind=SegmentKind.RAW,
+            base=base,
+            end=end,
+            size_bytes=7,
+            records=0,
+            raw_bytes=7,
+        )
+        self._add(partition, [ref], [b"garbage"])
+        return ref
+
+    def edit(self, partition: int, edit: Edit) -> None:
+        """Commit an edit of a partition's manifest."""
+
+        async def main(store: ObjectStore) -> None:
+            tp = self.tp(partition)
+            newest = await load_newest(store, self.name, tp) or empty_manifest(self.name, tp)
+            await commit_edit(
+                store,
+                newest,
+                edit,
+                f"e{next(self.nonces)}",
+                read_at_ms=0,
+                deadline_ms=60_000,
+                now_ms=lambda: 0,
+            )
+
+        self.with_store(main)
+
+    def tp(self, partition: int) -> TopicPartition:
+        """Its id and a partition."""
+        return TopicPartition(self.topic_id, partition)
+
+    def with_store(self, main: Callable[[ObjectStore], Awaitable[T]]) -> T:
+        """Run *main* on the store at the location."""
+
+        async def run() -> T:
+            store = open_object_store(self.location)
+            try:
+                return await main(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(run())
+
+    def _ref(self, partition: int, info: SegmentInfo) -> SegmentRef:
+        nonce = f"s{next(self.nonces)}"
+        return SegmentRef(
+            key=layout.segment_key(self.name, self.tp(partition), info.base, info.end, nonce),
+            base=info.base,
+            end=info.end,
+            size_bytes=info.size_bytes,
+            records=info.records,
+            raw_bytes=info.raw_bytes,
+            min_timestamp_ms=info.min_timestamp_ms,
+            max_timestamp_ms=info.max_timestamp_ms,
+            max_timestamp_offset=info.max_timestamp_offset,
+            codec=info.codec,
+        )
+
+    def _add(self, partition: int, refs: Sequence[SegmentRef], bodies: Sequence[bytes]) -> None:
+        async def main(store: ObjectStore) -> None:
+            for ref, body in zip(refs, bodies, strict=True):
+                await store.put(ref.key, [body])
+
+        self.with_store(main)
+        self.edit(
+            partition,
+            AddSegments(
+                base=refs[0].base,
+                end=refs[-1].end,
+                segments=tuple(refs),
+                leader_epochs=(),
+                producers=None,
+            ),
+        )
+
+
+def make_batch(
+    base: int, messages: Sequence[Message | None], codec: Codec = Codec.NONE
+) -> bytearray | None:
+    """A batch as it stands in the log; None if no message is left in it."""
+    present = [(i, message) for i, message in enumerate(messages) if message is not None]
+    if not present:
+        return None
+    first = present[0][1].timestamp_ms
+    section = b"".join(
+        encode_record(
+            Record(message.timestamp_ms - first, i, message.key, message.value, message.headers)
+        )
+        for i, message in present
+    )
+    return build_batch(
+        compress(codec, section),
+        base_offset=base,
+        last_offset_delta=len(messages) - 1,
+        record_count=len(present),
+        attributes=codec,
+        base_timestamp=first,
+        max_timestamp=max(message.timestamp_ms for _, message in present),
+        leader_epoch=0,
+    )
