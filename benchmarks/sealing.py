@@ -10,7 +10,6 @@ Shell.
 """
 
 import argparse
-import json
 import os
 import random
 import tempfile
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
+from benchmarks.batches import PAYLOADS
 from driftlog_tiering.batch import Codec, build_batch, parse_header, patch_offset_and_epoch
 from driftlog_tiering.compression import compress
 from driftlog_tiering.kernel_py import Record, encode_record
@@ -27,21 +27,6 @@ from driftlog_tiering.segment import SegmentInfo, SegmentReader, SegmentWriter
 MiB = 1024 * 1024
 BATCH_BYTES = 1_000_000
 UNIQUE_MIB = 32
-WORDS = (Path(__file__).read_text() * 4).split()
-
-
-def json_payload(rng: random.Random, size: int) -> bytes:
-    """An event as services log it, of about *size* bytes."""
-    event: dict[str, object] = {
-        "id": f"{rng.getrandbits(128):032x}",
-        "user_id": rng.randrange(10**9),
-        "at": f"2026-03-0{rng.randint(1, 9)}T1{rng.randint(0, 9)}:{rng.randint(10, 59)}:00Z",
-        "amount": round(rng.random() * 1000, 2),
-        "message": "",
-    }
-    missing = size - len(json.dumps(event))
-    event["message"] = " ".join(rng.choices(WORDS, k=missing // 6 + 1))[: max(0, missing)]
-    return json.dumps(event).encode()
 
 
 def make_batches(payload: str, codec: Codec, record_bytes: int) -> list[tuple[bytearray, int]]:
@@ -51,15 +36,9 @@ def make_batches(payload: str, codec: Codec, record_bytes: int) -> list[tuple[by
     per_batch = max(1, BATCH_BYTES // (record_bytes + 20))
     for _ in range(UNIQUE_MIB * MiB // BATCH_BYTES):
         records = bytearray()
-        for i in range(per_batch):
-            value = (
-                rng.randbytes(record_bytes)
-                if payload == "random"
-                else json_payload(rng, record_bytes)
-            )
-            records += encode_record(
-                Record(i // 10, i, b"key-%06d" % rng.randrange(10**5), value, ())
-            )
+        for i, value in enumerate(PAYLOADS[payload](rng, per_batch, record_bytes)):
+            key = b"key-%06d" % rng.randrange(10**5)
+            records += encode_record(Record(i // 10, i, key, value, ()))
         batch = build_batch(
             compress(codec, bytes(records)),
             base_offset=0,
