@@ -22,7 +22,7 @@ from driftlog_agents.log.object_reads import MissingObjectError
 from driftlog_agents.log.partition import PartitionLog, TailSlice
 from driftlog_agents.log.segment_reads import SegmentReads
 from driftlog_agents.log.tail import TailData
-from driftlog_tiering import kernel
+from driftlog_tiering import columns
 from driftlog_tiering.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -206,50 +206,42 @@ def _stand_in(header: BatchHeader, start: int) -> _Found:
     return max(header.base_offset, start), header.max_timestamp
 
 
-def _records(batch: Buffer, header: BatchHeader) -> Buffer:
-    return decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
-
-
-def _times(batch: Buffer, header: BatchHeader) -> Iterator[_Found]:
+def _times(batch: Buffer, header: BatchHeader, start: int) -> Iterator[_Found]:
     """Record by record, for the one batch that *start* is within."""
-    for record in iterate_records(_records(batch, header), header.record_count):
-        offset = header.base_offset + record.offset_delta
-        yield offset, header.base_timestamp + record.timestamp_delta
+    section = decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
+    append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    for record in iterate_records(section, header.record_count):
+        time_ms = header.base_timestamp + record.timestamp_delta
+        if header.base_offset + record.offset_delta >= start:
+            yield (
+                header.base_offset + record.offset_delta,
+                header.max_timestamp if append_time else time_ms,
+            )
 
 
 def _first_since(batch: Buffer, target_ms: int, start: int) -> _Found | None:
-    """The first record at or after *target_ms* and *start*, of a batch whose largest timestamp
-    is."""
+    """The first of its records from *start* on that is at or after *target_ms*."""
     header = parse_header(batch)
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return _stand_in(header, start)
     try:
-        if header.base_offset < start:
-            after = (found for found in _times(batch, header) if found[0] >= start)
-            return next((found for found in after if found[1] >= target_ms), None)
-        found = kernel.find_timestamp(
-            _records(batch, header), header.record_count, header.base_timestamp, target_ms
+        if header.base_offset >= start:
+            return columns.find_timestamp(batch, target_ms)
+        return next(
+            (found for found in _times(batch, header, start) if found[1] >= target_ms), None
         )
     except CorruptRecordsError:
         return _stand_in(header, start)
-    return None if found is None else (header.base_offset + found[0], found[1])
 
 
 def _latest_in(batch: Buffer, start: int) -> _Found | None:
     """The first of its records from *start* on that has the largest timestamp."""
     header = parse_header(batch)
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return _stand_in(header, start)
     try:
-        if header.base_offset < start:
-            after = [found for found in _times(batch, header) if found[0] >= start]
-            return max(after, key=lambda found: (found[1], -found[0]), default=None)
-        latest, delta = kernel.max_timestamp(
-            _records(batch, header), header.record_count, header.base_timestamp
-        )
+        if header.base_offset >= start:
+            return columns.max_timestamp(batch)
+        after = _times(batch, header, start)
+        return max(after, key=lambda found: (found[1], -found[0]), default=None)
     except CorruptRecordsError:
         return _stand_in(header, start)
-    return header.base_offset + delta, latest
 
 
 def _latest_since(
