@@ -27,11 +27,13 @@ def error(status: int, code: str) -> bytes:
     return answer(status, body)
 
 
-def answer(status: int, body: bytes, announced_bytes: int | None = None) -> bytes:
-    """A response that closes its connection."""
+def answer(
+    status: int, body: bytes, announced_bytes: int | None = None, connection: str = "close"
+) -> bytes:
+    """A response; like moto's and LocalStack's, it closes its connection."""
     length = len(body) if announced_bytes is None else announced_bytes
     head = f"HTTP/1.1 {status} Scripted\r\nContent-Type: application/xml\r\n"
-    head += "Date: Sat, 21 Nov 2026 12:00:00 GMT\r\nConnection: close\r\n"
+    head += f"Date: Sat, 21 Nov 2026 12:00:00 GMT\r\nConnection: {connection}\r\n"
     return f"{head}Content-Length: {length}\r\n\r\n".encode() + body
 
 
@@ -44,19 +46,23 @@ class ScriptedServer:
     """Whether a client that asks first is told to go on."""
     requests: list[str] = field(default_factory=list)
     """Heads, in lower case."""
+    connections: int = 0
     body_bytes: int = 0
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, one request."""
+        """One connection."""
+        self.connections += 1
         try:
-            await self._serve(reader, writer)
+            while await self._serve(reader, writer):
+                pass
         except (ConnectionError, asyncio.IncompleteReadError):
             self.hung_up.set()
         finally:
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One request; whether another may follow."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         self.requests.append(head)
         asks = "expect: 100-continue" in head
@@ -68,15 +74,16 @@ class ScriptedServer:
                 part = await reader.read(min(left, 65536))
                 if not part:
                     self.hung_up.set()
-                    return
+                    return False
                 left -= len(part)
                 self.body_bytes += len(part)
         if self.answer is None:
             await reader.read()
             self.hung_up.set()
-            return
+            return False
         writer.write(self.answer)
         await writer.drain()
+        return b"keep-alive" in self.answer
 
 
 @pytest.fixture
@@ -224,6 +231,23 @@ async def test_requests_are_lean(store: S3ObjectStore, server: ScriptedServer) -
         assert "x-amz-checksum" not in head
         assert "x-amz-sdk-checksum" not in head
         assert "content-md5" not in head
+
+
+async def test_connections_are_kept(store: S3ObjectStore, server: ScriptedServer) -> None:
+    """
+    Requests one after another need one, whatever their bodies.
+    """
+    server.answer = answer(200, b"", connection="keep-alive")
+
+    await store.put("k", [])
+    await store.put("k", [b"ab", b"c"])
+    await store.put("k", [b"x" * (5 * MIB)] * 2)
+    await store.create("k", [b"x"])
+    assert b"" == await store.get("k")
+    await store.delete(["k"])
+
+    assert 6 == len(server.requests)
+    assert 1 == server.connections
 
 
 async def test_cancelling_hangs_up(store: S3ObjectStore, server: ScriptedServer) -> None:
