@@ -9,6 +9,7 @@ Shell.
 """
 
 from bisect import bisect_right
+from operator import add
 from typing import Final
 
 from driftlog_agents.log.partition import PartitionLog, State
@@ -22,6 +23,9 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 _GAP_BYTES: Final = 1024
 """Read and thrown away between two batches rather than asked for apart: copying this much takes
 less than a system call."""
+
+_COPIED_BYTES: Final = 2048
+"""A batch smaller than this is quicker copied than given a view."""
 
 
 def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] | None:
@@ -116,9 +120,12 @@ def _read_files(data: TailData, first: int, end: int, out: list[Buffer]) -> bool
         wanted = span_bytes(data, first, end)
         waste = max(wanted >> 2, _GAP_BYTES * (end - first - 1))
         if span <= _READ_BYTES and 0 <= span - wanted <= waste:
-            view = memoryview(file.read(start, span))
-            places = zip(data.file_positions[first:end], data.lengths[first:end], strict=True)
-            out += [view[at - start : at - start + length] for at, length in places]
+            whole = file.read(start, span)
+            small = span < _COPIED_BYTES * (end - first)
+            view: bytes | memoryview = whole if small else memoryview(whole)
+            starts = [at - start for at in data.file_positions[first:end]]
+            ends = map(add, starts, data.lengths[first:end])
+            out += map(view.__getitem__, map(slice, starts, ends))
             return True
     middle = (first + end) // 2
     return _read_files(data, first, middle, out) and _read_files(data, middle, end, out)
