@@ -69,8 +69,8 @@ def open_session(agent: Agent, agent_revision: int) -> Txn:
     """Create the fence, the head (on no lease) and the agent's key, all at once.
 
     *agent_revision*: of the agent's key as it was read, 0 if it was not there.
-    Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost,
-    and the agent's key.
+    Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost;
+    the agent's key; the head, which without the session's key says that the session is over.
     """
     session, head = session_key(agent.session_id), head_key(agent.session_id)
     lease = lease_id_of(agent.session_id)
@@ -85,7 +85,7 @@ def open_session(agent: Agent, agent_revision: int) -> Txn:
             Put(head, encode_head(0)),
             Put(agent_key(agent.node_id), encode_agent(agent), lease),
         ),
-        otherwise=(Get(session), Get(agent_key(agent.node_id))),
+        otherwise=(Get(session), Get(agent_key(agent.node_id)), Get(head)),
     )
 
 

@@ -114,6 +114,7 @@ class World:
         self.producers: list[Producer] = []
         self._agent_task: asyncio.Task[None] | None = None
         self._kill_mode = ""
+        self._stopping = False
 
     # ── What it sees ──
 
@@ -215,6 +216,7 @@ class World:
             await asyncio.sleep(0.1)
         self.expect(self.engine is not None, "the agent did not come back")
         assert self.engine is not None
+        self._stopping = True
         self.engine.stop()
         async with asyncio.timeout(60):
             await agent
@@ -245,11 +247,15 @@ class World:
     async def _agent(self) -> None:
         while True:
             self.lives += 1
+            self._stopping = False
             self.process = Process(f"agent-{self.lives}")
             self.disk = SimDisk(self.platter, self.process, Random(self.rng.random()))
             self._agent_task = asyncio.get_running_loop().create_task(self._process())
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await self._agent_task
+            except asyncio.CancelledError:
+                if not self.process.dead:
+                    raise  # not killed: the simulation itself is over
             self.engine = None
             if self._kill_mode == "finish":
                 return
@@ -266,6 +272,8 @@ class World:
             except FencedError as error:
                 self.count("sessions lost")
                 self.trace("session lost", str(error))
+                if self._stopping:
+                    return  # a session that was lost while it was leaving is not begun again
                 await asyncio.sleep(self.rng.uniform(0.05, 0.5))
             else:
                 return
@@ -335,6 +343,7 @@ class World:
                 case "stop" if self.engine is not None:
                     self.count("stop")
                     self.trace("stop")
+                    self._stopping = True
                     self.engine.stop()
                 case "expire" if self.engine is not None:
                     self.count("expire")

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from driftlog_tiering.producers import ProducerBatch, ProducerStates, Refusal
@@ -78,6 +78,7 @@ class PartitionLog:
     """The state of one partition at its leader."""
 
     __slots__ = (
+        "busy",
         "epochs",
         "high_watermark",
         "leader_epoch",
@@ -140,6 +141,8 @@ class PartitionLog:
         self.waiting_fetches: dict[Waiter, None] = {}
         self.parked: list[Callable[[], None]] = []
         """Requests that wait until the producers are loaded; the shell's."""
+        self.busy: deque[Any] = deque()
+        """Batches that are looked into off the loop, and those that came behind them."""
         self.sessions: tuple[str, ...] = ()
         self.leader_revision = 0
         self.partition_revision = 0
@@ -259,6 +262,18 @@ class PartitionLog:
         tail = self.slices[bisect_right(self._bases, offset) - 1]
         assert tail.base <= offset < tail.end, f"a gap in the tail of {self!r} at {offset}"
         return tail
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many committed bytes a fetch from *offset* on would find in the tail.
+
+        What is sealed counts as a lot: nobody waits for more of it.
+        """
+        if offset >= self.high_watermark:
+            return 0
+        if not self.slices or offset < self._bases[0]:
+            return 1 << 31
+        first = bisect_right(self._bases, offset) - 1
+        return sum(tail.size_bytes for tail in self.slices[first : first + 64])
 
     def index_of(self, tail: TailSlice) -> int:
         """Where *tail* stands in `slices`."""

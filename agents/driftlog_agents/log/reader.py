@@ -119,7 +119,8 @@ class LogReader:
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._expected: OrderedDict[_Place, None] = OrderedDict()
-        self._ahead: OrderedDict[_Place, None] = OrderedDict()
+        self._ahead: set[_Place] = set()
+        """What is being read ahead now."""
         self.damaged_reads = 0
         """Reads that failed for a missing or damaged object: somebody must look."""
         self.prefetches = 0
@@ -186,6 +187,8 @@ class LogReader:
         if tail is not None:
             return await self.flushes.read(log, tail, offset, max_bytes)
         manifest = await self._manifest(log)
+        if offset < max(log.log_start, manifest.log_start):
+            raise OffsetOutOfRangeError(log, offset)  # deleted while we asked
         if offset >= manifest.end:
             raise MissingObjectError(f"the segment of offset {offset} of {manifest.key}")
         return await self.segments.read(manifest, offset, max_bytes, codec, zstd=zstd)
@@ -257,11 +260,12 @@ class LogReader:
         if not reads_on or self._tasks is None or following in self._ahead:
             return
         if self._settings.prefetch_row_groups:
-            _remember(self._ahead, following)
-            self._tasks.create_task(self._prefetch(log, found.unit_end))
+            self._ahead.add(following)
+            self._tasks.create_task(self._prefetch(log, following))
 
-    async def _prefetch(self, log: PartitionLog, offset: int) -> None:
+    async def _prefetch(self, log: PartitionLog, following: _Place) -> None:
         self.prefetches += 1
+        offset = following[2]
         try:
             for _ in range(self._settings.prefetch_row_groups):
                 if log.state is not State.ONLINE or offset >= log.high_watermark:
@@ -277,6 +281,8 @@ class LogReader:
         except (UnavailableError, CorruptError) as error:
             # The read itself meets it again, and tells who asked.
             self._log.debug("prefetch_failed", partition=repr(log), error=str(error))
+        finally:
+            self._ahead.discard(following)
 
 
 def _check_led(log: PartitionLog) -> None:

@@ -84,7 +84,11 @@ class Session:
         return self._now_ms() < self.valid_until_ms
 
     async def open(self) -> None:
-        """Grant the lease and create the session's keys; repeats until it is answered."""
+        """Grant the lease and create the session's keys; repeats until it is answered.
+
+        Raises:
+            FencedError: the lease ended meanwhile; begin another session.
+        """
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
         self.valid_until_ms = sent + self._settings.ttl_ms
@@ -98,11 +102,13 @@ class Session:
             if result.succeeded:
                 self.revision = result.revision
                 return
-            mine, agent_kvs = result.reads
+            mine, agent_kvs, head = result.reads
             if mine:
                 self.revision = mine[0].create_revision  # our own attempt, its answer lost
                 assert mine[0].key == key
                 return
+            if head:
+                raise FencedError("the session's lease ended while it was being opened")
             agent_kv = agent_kvs[0] if agent_kvs else None
 
     async def keep_alive(self) -> None:

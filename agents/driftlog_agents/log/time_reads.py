@@ -99,7 +99,7 @@ class TimeReads:
         manifest = await self._manifest(log)
         if manifest.end < sealed_end:
             raise MissingObjectError(f"the segment of offset {manifest.end} of {manifest.key}")
-        return slices, manifest, start
+        return slices, manifest, max(start, manifest.log_start)
 
     # ── Sealed ──
 

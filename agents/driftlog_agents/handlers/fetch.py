@@ -1,0 +1,403 @@
+"""Fetch: whole batches from the offset that was asked for, or wait until there are enough.
+
+    try now, from memory and buffer files ──▶ enough, or an error: answer
+         │                   │
+         │                   └─ some of it is in the bucket: read it in a task, answer
+         └─ too little: wait for the high watermarks, at most max_wait, try again
+
+Limits are Kafka's (KIP-74): the first batch of the first partition that has data is
+returned whatever its size; after that `max_bytes` and `partition_max_bytes` hold.
+Sessions (KIP-227) are declined: session id 0, so that clients send full requests.
+Source: kafka.server.KafkaApis#handleFetchRequest, DelayedFetch, ReplicaManager#readFromLog.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+from driftlog_agents.broker import Broker
+from driftlog_agents.log.engine import Engine, TopicLogs
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.reader import holds_zstd
+from driftlog_agents.network.server import Slot
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.fetch import (
+    API,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.object_store import Buffer
+
+_ZSTD_FROM_VERSION: Final = 10
+_TOPIC_IDS_FROM_VERSION: Final = 13
+_READ_COMMITTED: Final = 1
+_INVALID_EPOCH: Final = -1
+
+
+class Fetching:
+    """Handles Fetch requests for one agent."""
+
+    def __init__(self, broker: Broker, spawn: Callable[[Any], None]) -> None:
+        self._broker = broker
+        self._spawn = spawn
+        self.log = structlog.get_logger()
+        self.requests = 0
+        self.bytes = 0
+        self.cold_reads = 0
+
+    def handle(
+        self, slot: Slot, version: int, correlation_id: int, request: FetchRequest
+    ) -> None:
+        """Answer through *slot*, now or when there is something to say."""
+        self.requests += 1
+        _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
+
+    def spawn(self, coroutine: Any) -> None:
+        """Run it under the server's task group."""
+        self._spawn(coroutine)
+
+
+class _Fetch:
+    """One request; also the `Waiter` of its partitions."""
+
+    __slots__ = (
+        "_broker",
+        "_checked",
+        "_correlation_id",
+        "_done",
+        "_logs",
+        "_owner",
+        "_request",
+        "_slot",
+        "_timer",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        owner: Fetching,
+        broker: Broker,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        request: FetchRequest,
+    ) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._slot = slot
+        self._version = version
+        self._correlation_id = correlation_id
+        self._request = request
+        self._timer: asyncio.TimerHandle | None = None
+        self._done = False
+        self._checked = False
+        self._logs: list[PartitionLog] = []
+
+    # ── Deciding ──
+
+    def begin(self) -> None:
+        """Answer, or wait."""
+        request = self._request
+        if self._version >= 7 and request.session_id != 0:
+            # Not one of ours: there are none (FetchSessionCache#newContext).
+            self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+            return
+        found, size, cold = self._read(final=request.max_wait_ms <= 0)
+        if cold:
+            self._go_cold()
+        elif found is not None and (
+            size >= request.min_bytes or request.max_wait_ms <= 0 or _has_error(found)
+        ):
+            self._answer(found, size)
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        engine = self._broker.engine
+        if engine is not None:
+            for topic in self._request.topics:
+                entry = self._topic(engine, topic.topic, topic.topic_id)
+                for partition in topic.partitions:
+                    log = _log(entry, partition.partition)
+                    if log is not None and log.state is not State.CLOSED:
+                        log.waiting_fetches[self] = None
+                        self._logs.append(log)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._out_of_time)
+        self._slot.connection.on_close.add(self._forget)
+
+    def committed(self, log: PartitionLog) -> None:
+        """A high watermark moved: look once, after this turn's other news."""
+        if not self._checked and not self._done:
+            self._checked = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def synced(self, log: PartitionLog) -> None:
+        raise AssertionError("a fetch waits for no sync")
+
+    def lost(self, log: PartitionLog) -> None:
+        """Not led any more: say so at once."""
+        if not self._done:
+            self._out_of_time()
+
+    def _look(self) -> None:
+        self._checked = False
+        if self._done or self._available() < self._request.min_bytes:
+            return
+        self._out_of_time()
+
+    def _available(self) -> int:
+        """Bytes between what was asked for and the high watermarks, as far as they count."""
+        engine = self._broker.engine
+        size = 0
+        for topic in self._request.topics:
+            entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
+            for partition in topic.partitions:
+                log = _log(entry, partition.partition)
+                if log is None:
+                    return self._request.min_bytes  # an error: answer at once
+                if partition.fetch_offset < log.high_watermark:
+                    size += min(
+                        log.bytes_from(partition.fetch_offset), partition.partition_max_bytes
+                    )
+                if size >= self._request.min_bytes:
+                    return size
+        return size
+
+    def _out_of_time(self) -> None:
+        """Answer with what there is."""
+        self._forget()
+        found, size, cold = self._read(final=True)
+        if cold:
+            self._go_cold()
+        else:
+            assert found is not None
+            self._answer(found, size)
+
+    def _forget(self) -> None:
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for log in self._logs:
+            log.waiting_fetches.pop(self, None)
+        self._slot.connection.on_close.discard(self._forget)
+
+    # ── Reading what is here ──
+
+    def _read(
+        self, *, final: bool
+    ) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
+        """(answers, bytes, whether some of it is only in the bucket)."""
+        engine = self._broker.engine
+        responses: list[FetchableTopicResponse] = []
+        size = 0
+        for topic in self._request.topics:
+            entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
+            partitions: list[PartitionData] = []
+            for asked in topic.partitions:
+                data, log = self._check(engine, entry, topic.topic_id, asked)
+                partitions.append(data)
+                if log is None or asked.fetch_offset >= log.high_watermark:
+                    continue
+                room = self._request.max_bytes - size
+                if size and room <= 0:
+                    continue
+                limit = min(asked.partition_max_bytes, room)
+                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+                if buffers is None:
+                    if size == 0:
+                        return None, 0, True
+                    continue  # the next request will begin with it
+                size += self._put(data, buffers, limit, first=size == 0)
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return responses, size, False
+
+    def _put(
+        self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool
+    ) -> int:
+        size = sum(map(len, buffers))
+        if size > limit and not first:
+            return 0  # a first batch larger than what is left is only for the first partition
+        if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
+            data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return 0
+        data.records = buffers
+        return size
+
+    def _topic(self, engine: Engine, name: str, topic_id: UUID) -> TopicLogs | None:
+        if self._version >= _TOPIC_IDS_FROM_VERSION:
+            return engine.topics_by_id.get(topic_id)
+        return engine.topics.get(name)
+
+    def _check(
+        self,
+        engine: Engine | None,
+        entry: TopicLogs | None,
+        topic_id: UUID,
+        asked: FetchPartition,
+    ) -> tuple[PartitionData, PartitionLog | None]:
+        """The partition's answer without records, and its log if it can be read."""
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            aborted_transactions=[]
+            if self._request.isolation_level == _READ_COMMITTED
+            else None,
+            records=[],
+        )
+        if engine is None or not engine.ready.is_set():
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return data, None
+        if entry is None:
+            data.error_code = (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if self._version >= _TOPIC_IDS_FROM_VERSION and topic_id != NULL_UUID
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            return data, None
+        log = _log(entry, asked.partition)
+        if log is None:
+            known = 0 <= asked.partition < len(entry.logs)
+            data.error_code = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            return data, None
+        if log.state is State.CLOSED or not engine.session.alive:
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return data, None
+        if not self._check_epochs(data, log, asked):
+            return data, None
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.high_watermark
+        data.log_start_offset = log.log_start
+        if not log.log_start <= asked.fetch_offset <= max(log.log_end, log.high_watermark):
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return data, None
+        return data, log
+
+    def _check_epochs(
+        self, data: PartitionData, log: PartitionLog, asked: FetchPartition
+    ) -> bool:
+        """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch."""
+        current = asked.current_leader_epoch
+        if current not in (_INVALID_EPOCH, log.leader_epoch):
+            data.error_code = (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if current < log.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=self._broker.node_id, leader_epoch=log.leader_epoch
+            )
+            return False
+        last = asked.last_fetched_epoch
+        if last != _INVALID_EPOCH and log.state is State.ONLINE:
+            epoch, end = log.end_offset_for_epoch(last)
+            if epoch < 0 or end < 0:
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+                return False
+            if epoch < last or end < asked.fetch_offset:
+                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+                data.high_watermark = log.high_watermark
+                data.last_stable_offset = log.high_watermark
+                data.log_start_offset = log.log_start
+                return False
+        return True
+
+    # ── Reading what is in the bucket ──
+
+    def _go_cold(self) -> None:
+        self._done = True
+        self._owner.cold_reads += 1
+        self._owner.spawn(self._read_cold())
+
+    async def _read_cold(self) -> None:
+        """As `_read`, waiting for the bucket.  Never leaves its slot unanswered."""
+        responses: list[FetchableTopicResponse] = []
+        size = 0
+        try:
+            for topic in self._request.topics:
+                partitions: list[PartitionData] = []
+                for asked in topic.partitions:
+                    data, read = await self._read_one(topic.topic, topic.topic_id, asked, size)
+                    partitions.append(data)
+                    size += read
+                responses.append(
+                    FetchableTopicResponse(
+                        topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                    )
+                )
+        except BaseException:
+            self._slot.connection.close()  # a client that waits for ever is worse off
+            raise
+        self._answer(responses, size)
+
+    async def _read_one(
+        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int
+    ) -> tuple[PartitionData, int]:
+        engine = self._broker.engine
+        entry = None if engine is None else self._topic(engine, topic, topic_id)
+        data, log = self._check(engine, entry, topic_id, asked)
+        room = self._request.max_bytes - size
+        if log is None or asked.fetch_offset >= log.high_watermark or (size and room <= 0):
+            return data, 0
+        limit = min(asked.partition_max_bytes, room)
+        try:
+            if size:
+                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit) or []
+            else:
+                buffers = await self._broker.reader.read(
+                    log, asked.fetch_offset, limit, zstd=self._version >= _ZSTD_FROM_VERSION
+                )
+        except RefusedError as error:
+            data.error_code = error.code
+            return data, 0
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._owner.log.warning("cold_read_failed", log=repr(log), error=str(error))
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data, 0
+        return data, self._put(data, buffers, limit, first=size == 0)
+
+    # ── Answering ──
+
+    def _answer(self, responses: list[FetchableTopicResponse], size: int) -> None:
+        self._done = True
+        self._owner.bytes += size
+        self._respond(FetchResponse(responses=responses))
+
+    def _respond(self, response: FetchResponse) -> None:
+        if not self._slot.connection.closed:
+            self._slot.respond(
+                API.encode_response_parts(self._version, self._correlation_id, response)
+            )
+
+
+def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
+    if entry is None or not 0 <= partition < len(entry.logs):
+        return None
+    return entry.logs[partition]
+
+
+def _has_error(responses: list[FetchableTopicResponse]) -> bool:
+    return any(
+        data.error_code or data.diverging_epoch.epoch >= 0
+        for topic in responses
+        for data in topic.partitions
+    )

@@ -1,0 +1,4 @@
+"""Sockets to requests, answers to sockets.
+
+Pure.
+"""

@@ -1,0 +1,128 @@
+"""From frames to handlers, and from what they return to frames.
+
+    frame ──▶ header ──▶ Produce, Fetch: at once, on the hot path
+                  │
+                  └────▶ the others: one after the other on their connection, as Kafka does
+
+Unknown keys and versions close the connection; an ApiVersions request of an unknown version
+is answered in version 0 (KIP-511).
+
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.fetch import Fetching
+from driftlog_agents.handlers.produce import Offload, Producing
+from driftlog_agents.handlers.table import HANDLERS, unsupported_api_versions
+from driftlog_agents.network.server import Connection, Slot
+from driftlog_agents.protocol.api import ApiKey, RequestHeader
+from driftlog_agents.protocol.errors import CorruptFrameError, RefusedError
+from driftlog_agents.protocol.messages import fetch, produce
+from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_metadata.errors import StoreError
+
+
+class Dispatcher:
+    """Routes the requests of all connections of one agent."""
+
+    def __init__(self, broker: Broker, offload: Offload) -> None:
+        self._broker = broker
+        self._log = structlog.get_logger()
+        self._tasks: asyncio.TaskGroup | None = None
+        self.producing = Producing(broker, offload, self.spawn)
+        self.fetching = Fetching(broker, self.spawn)
+        self.requests: Counter[ApiKey] = Counter()
+
+    async def run(self) -> None:
+        """Own the tasks of requests until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                while True:
+                    await asyncio.sleep(0.1)
+                    self.producing.sweep(asyncio.get_running_loop().time() * 1000)
+            finally:
+                self._tasks = None
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a part of a request under the task group."""
+        if self._tasks is None:
+            coroutine.close()
+        else:
+            self._tasks.create_task(coroutine)
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        """Take one request.
+
+        Raises:
+            CorruptFrameError: hang up.
+        """
+        header = decode_request_header(frame)
+        key = header.api_key
+        version = header.api_version
+        if key is ApiKey.PRODUCE:
+            request = produce.API.decode_request(version, frame, header.body_offset)
+            slot = connection.turn()
+            self.producing.handle(slot, version, header.correlation_id, request)
+        elif key is ApiKey.FETCH:
+            wanted = fetch.API.decode_request(version, frame, header.body_offset)
+            slot = connection.turn()
+            self.fetching.handle(slot, version, header.correlation_id, wanted)
+        else:
+            self._other(connection, header, frame)
+        self.requests[key] += 1
+
+    def _other(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
+        api = API[header.api_key]
+        if header.api_version not in api.served:
+            assert header.api_key is ApiKey.API_VERSIONS
+            connection.turn().respond([unsupported_api_versions(header.correlation_id)])
+            return
+        request = api.decode_request(header.api_version, frame, header.body_offset)
+        connection.client_id = header.client_id
+        slot = connection.turn()
+        connection.chain.append(lambda: self._handle(connection, slot, header, request))
+        if not connection.chain_running:
+            connection.chain_running = True
+            self.spawn(self._run_chain(connection))
+
+    async def _run_chain(self, connection: Connection) -> None:
+        try:
+            while connection.chain:
+                await connection.chain.popleft()()
+        finally:
+            connection.chain_running = False
+
+    async def _handle(
+        self, connection: Connection, slot: Slot, header: RequestHeader, request: Any
+    ) -> None:
+        context = RequestContext(
+            api_version=header.api_version,
+            client_id=header.client_id,
+            client_host=connection.client_host,
+            listener=self._broker.agent.listeners[0].name,
+        )
+        try:
+            response = await HANDLERS[header.api_key](self._broker, request, context)
+            answer = API[header.api_key].encode_response(
+                header.api_version, header.correlation_id, response
+            )
+        except (RefusedError, StoreError, CorruptFrameError) as error:
+            connection.hang_up(
+                "request_failed", f"{header.api_key.kafka_name}: {str(error) or repr(error)}"
+            )
+        except Exception:
+            # In connection code an error costs one connection, not the agent's partitions.
+            self._log.exception(
+                "handler_bug", api=header.api_key.kafka_name, client=connection.client_host
+            )
+            connection.close()
+        else:
+            if not connection.closed:
+                slot.respond([answer])

@@ -1,0 +1,109 @@
+"""Framing: bytes as they come, requests as they are complete, without a copy too many.
+
+    small frames   arrive in a buffer that all connections share; what was received is copied
+                   once and cut into views
+    large frames   (> 32 KiB, once part of one is there) get their exact bytearray, and the
+                   socket reads straight into its tail: what is checked, patched, written to
+                   disk and uploaded is the memory that the kernel filled
+
+A frame is ``int32 size`` and *size* bytes.  A size over the limit is refused before it is
+buffered.
+
+Pure.
+"""
+
+from struct import Struct
+from typing import Final
+
+from driftlog_agents.protocol.errors import CorruptFrameError
+
+LARGE_BYTES: Final = 32 * 1024
+_MIN_BYTES: Final = 8
+"""Key, version and correlation id: there is no shorter request."""
+_SIZE: Final = Struct(">i")
+
+
+class FrameReader:
+    """Frames of one connection.
+
+    Args:
+        socket_request_max_bytes: hang up on a larger request, before buffering it.
+        shared: where small reads land; may be shared, for it is emptied at once.
+    """
+
+    __slots__ = ("_at", "_head", "_large", "_limit", "_shared", "_tail")
+
+    def __init__(self, socket_request_max_bytes: int, shared: memoryview) -> None:
+        assert len(shared) > LARGE_BYTES
+        self._limit = socket_request_max_bytes
+        self._shared = shared
+        self._head = b""
+        """Of a frame that is not complete, with its size."""
+        self._large: bytearray | None = None
+        self._tail: memoryview | None = None
+        self._at = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Memory that an incomplete frame holds."""
+        return len(self._large) if self._large is not None else len(self._head)
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes of the socket go."""
+        return self._shared if self._tail is None else self._tail
+
+    def received(self, size: int) -> list[memoryview]:
+        """*size* bytes are in `buffer`; returns the frames that they complete, in order.
+
+        A frame is what follows its size; it is writable and nobody else's.
+
+        Raises:
+            CorruptFrameError: a size that is negative, too small or too large.
+        """
+        if self._tail is not None:
+            assert self._large is not None
+            self._at += size
+            if self._at < len(self._large):
+                self._tail = memoryview(self._large)[self._at :]
+                return []
+            frame = memoryview(self._large)
+            self._large = self._tail = None
+            return [frame]
+        return self._cut(size)
+
+    def _cut(self, size: int) -> list[memoryview]:
+        if self._head:
+            chunk = bytearray(self._head)
+            chunk += self._shared[:size]
+            self._head = b""
+        else:
+            chunk = bytearray(self._shared[:size])
+        view = memoryview(chunk)
+        frames: list[memoryview] = []
+        at, end = 0, len(chunk)
+        while end - at >= 4:
+            (length,) = _SIZE.unpack_from(chunk, at)
+            if not _MIN_BYTES <= length <= self._limit:
+                raise CorruptFrameError(_bad_size(length, self._limit))
+            if end - at - 4 < length:
+                if length > LARGE_BYTES:
+                    self._begin_large(length, view[at + 4 :])
+                    return frames
+                break
+            at += 4
+            frames.append(view[at : at + length])
+            at += length
+        self._head = bytes(view[at:])
+        return frames
+
+    def _begin_large(self, length: int, head: memoryview) -> None:
+        self._large = bytearray(length)
+        self._at = len(head)
+        self._large[: self._at] = head
+        self._tail = memoryview(self._large)[self._at :]
+
+
+def _bad_size(length: int, limit: int) -> str:
+    if length > limit:
+        return f"a request of {length} bytes is over socket.request.max.bytes ({limit})"
+    return f"a request cannot have {length} bytes: is this client speaking Kafka's protocol?"

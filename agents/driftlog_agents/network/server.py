@@ -1,0 +1,277 @@
+"""Connections: requests are admitted as they are read, answers go out in request order.
+
+    socket ──▶ FrameReader ──▶ dispatch ──▶ Slot ──▶ … answered ──▶ written in turn, once a loop turn
+
+A connection is read continuously and does not wait for one answer before it admits the
+next request.  It is paused while its client does not read answers, while it has too many
+unanswered requests, and while the log can buffer no more.
+
+Shell.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import structlog
+from driftlog_agents.log.flush import Source
+from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.protocol.errors import CorruptFrameError
+
+Buffer = bytes | bytearray | memoryview
+
+_SHARED_BYTES: Final = 256 * 1024
+_MAX_UNANSWERED: Final = 10_000
+"""Requests of one connection; Kafka admits 1, clients send 5, a raw benchmark thousands."""
+
+_WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
+"""Answers waiting for a client that does not read: then it is not read either."""
+
+_JOIN_BYTES: Final = 64 * 1024
+"""Buffers up to this size are joined into one write: cheaper than an iovec each."""
+
+
+class Slot:
+    """The turn of one request on its connection."""
+
+    __slots__ = ("answer", "connection")
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.answer: Sequence[Buffer] | None = None
+
+    def respond(self, answer: Sequence[Buffer]) -> None:
+        """Answer with whole frames; empty takes the turn and writes nothing (acks=0)."""
+        assert self.answer is None, "answered twice"
+        self.answer = answer
+        self.connection.answered()
+
+
+Dispatch = Callable[["Connection", memoryview], None]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._frames = FrameReader(server.socket_request_max_bytes, server.shared)
+        self._slots: deque[Slot] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._reading = True
+        self.source = Source()
+        self.client_host = ""
+        self.client_id: str | None = None
+        self.closed = False
+        self.chain: deque[Callable[[], Any]] = deque()
+        """Requests that run one after the other; the dispatcher's."""
+        self.chain_running = False
+        self.on_close: set[Callable[[], None]] = set()
+        """Who must hear that nobody waits for the answer any more."""
+
+    # ── asyncio ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.source.heard_ms = self._server.now_ms()
+        if not self._server.admit(self):
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.source.heard_ms = self._server.now_ms()
+        try:
+            for frame in self._frames.received(nbytes):
+                self._server.dispatch(self, frame)
+        except CorruptFrameError as error:
+            self.hang_up("frame_refused", str(error))
+        except AssertionError:
+            # A bug in connection code must not take the agent, and all its partitions, along.
+            self._server.log.exception("connection_bug", client=self.client_host)
+            self.close()
+        self._pause_or_resume()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._server.left(self)
+        for hear in list(self.on_close):
+            hear()
+        self.on_close.clear()
+        self._slots.clear()
+        self.chain.clear()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._pause_or_resume()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self.answered()
+        self._pause_or_resume()
+
+    # ── Answers ──
+
+    def turn(self) -> Slot:
+        """The place of the next answer."""
+        slot = Slot(self)
+        self._slots.append(slot)
+        return slot
+
+    def answered(self) -> None:
+        """Some slot has its answer: write what is in turn, once this turn of the loop."""
+        if not self._flush_scheduled and not self.closed:
+            self._flush_scheduled = True
+            self._server.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed or self._transport is None:
+            return
+        slots = self._slots
+        ready: list[Buffer] = []
+        small: list[Buffer] = []
+        while slots and slots[0].answer is not None:
+            answer = slots.popleft().answer
+            assert answer is not None
+            for buffer in answer:
+                if len(buffer) <= _JOIN_BYTES:
+                    small.append(buffer)
+                else:
+                    if small:
+                        ready.append(b"".join(small))
+                        small = []
+                    ready.append(buffer)
+        if small:
+            ready.append(b"".join(small))
+        if len(ready) == 1:
+            self._transport.write(ready[0])
+        elif ready:
+            self._transport.writelines(ready)
+        self._pause_or_resume()
+
+    # ── Flow ──
+
+    def _pause_or_resume(self) -> None:
+        wanted = not (
+            self._write_paused or len(self._slots) >= _MAX_UNANSWERED or self._server.overloaded
+        )
+        if wanted != self._reading and not self.closed and self._transport is not None:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def reconsider(self) -> None:
+        """The log can buffer again, or no more."""
+        self._pause_or_resume()
+
+    @property
+    def idle_ms(self) -> float:
+        """Since something was received, while nothing is owed."""
+        return 0.0 if self._slots else self._server.now_ms() - self.source.heard_ms
+
+    def hang_up(self, event: str, reason: str) -> None:
+        """Close, and say so once."""
+        if not self.closed:
+            self._server.log.warning(
+                event, client=self.client_host, client_id=self.client_id, reason=reason
+            )
+            self.close()
+
+    def close(self) -> None:
+        """Close now; answers that are owed are not sent."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Server:
+    """Listens, and owns every connection."""
+
+    def __init__(
+        self,
+        *,
+        dispatch: Dispatch,
+        now_ms: Callable[[], float],
+        socket_request_max_bytes: int,
+        max_connections: int,
+        connections_max_idle_ms: float,
+    ) -> None:
+        self.dispatch = dispatch
+        self.now_ms = now_ms
+        self.socket_request_max_bytes = socket_request_max_bytes
+        self.shared = memoryview(bytearray(_SHARED_BYTES))
+        self.log = structlog.get_logger()
+        self.loop = asyncio.get_running_loop()
+        self.overloaded = False
+        self.connections: set[Connection] = set()
+        self._max_connections = max_connections
+        self._idle_ms = connections_max_idle_ms
+        self._listeners: list[asyncio.Server] = []
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept on *host*; returns the port, which the system chooses where it is 0.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        server = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+        )
+        self._listeners.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; False: there are too many."""
+        if len(self.connections) >= self._max_connections:
+            self.log.warning(
+                "connection_refused",
+                client=connection.client_host,
+                reason=f"{self._max_connections} connections are open",
+            )
+            return False
+        self.connections.add(connection)
+        return True
+
+    def left(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+
+    def set_overloaded(self, overloaded: bool) -> None:
+        """Stop or go on reading from all connections."""
+        if overloaded != self.overloaded:
+            self.overloaded = overloaded
+            for connection in list(self.connections):
+                connection.reconsider()
+
+    async def close_idle(self) -> None:
+        """Close connections that were silent too long, for ever."""
+        while True:
+            await asyncio.sleep(min(30.0, self._idle_ms / 4000))
+            for connection in list(self.connections):
+                if connection.idle_ms > self._idle_ms:
+                    connection.close()
+
+    def stop_listening(self) -> None:
+        """Accept no more."""
+        for server in self._listeners:
+            server.close()
+
+    def close(self) -> None:
+        """Stop listening and close every connection."""
+        self.stop_listening()
+        for connection in list(self.connections):
+            connection.close()
