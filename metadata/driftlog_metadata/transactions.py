@@ -153,7 +153,7 @@ CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 1) // 3
 def claim(session_id: str, session_revision: int, claims: Sequence[Claim]) -> Txn:
     """Lead all of *claims* (at most `CLAIMS_PER_TXN`) or none.
 
-    Otherwise-reads: leader key and partition key of each claim, in order.
+    Otherwise-reads: leader key and partition key of each claim, in order; then our session's key.
     """
     assert 0 < len(claims) <= CLAIMS_PER_TXN
     compares: list[Compare] = [CreateRevisionIs(session_key(session_id), session_revision)]
@@ -169,6 +169,7 @@ def claim(session_id: str, session_revision: int, claims: Sequence[Claim]) -> Tx
         state = c.state_under(session_id)
         then.append(Put(partition_key(c.tp), encode_partition_state(state)))
         otherwise += [Get(leader_key(c.tp)), Get(partition_key(c.tp))]
+    otherwise.append(Get(session_key(session_id)))
     return Txn(tuple(compares), tuple(then), tuple(otherwise))
 
 

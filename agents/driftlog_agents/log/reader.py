@@ -263,9 +263,9 @@ class LogReader:
             self._ahead.add(following)
             self._tasks.create_task(self._prefetch(log, following))
 
-    async def _prefetch(self, log: PartitionLog, following: _Place) -> None:
+    async def _prefetch(self, log: PartitionLog, place: _Place) -> None:
         self.prefetches += 1
-        offset = following[2]
+        offset = place[2]
         try:
             for _ in range(self._settings.prefetch_row_groups):
                 if log.state is not State.ONLINE or offset >= log.high_watermark:
@@ -282,7 +282,7 @@ class LogReader:
             # The read itself meets it again, and tells who asked.
             self._log.debug("prefetch_failed", partition=repr(log), error=str(error))
         finally:
-            self._ahead.discard(following)
+            self._ahead.discard(place)
 
 
 def _check_led(log: PartitionLog) -> None:

@@ -97,10 +97,15 @@ class Recovery:
     def _take(self, session_id: str, entry: Entry) -> bool:
         tp = TopicPartition(entry.topic_id, entry.partition)
         log = self._taken.logs.get(tp)
-        if log is None or log in self._holes or log.state is State.OFFLINE:
-            if log is not None and log.state is State.OFFLINE:
-                self._kept.add(session_id)
-            return False  # the topic is gone, or what is before this entry is
+        if log is None:
+            if entry.topic_id in self._taken.topics:
+                self._kept.add(session_id)  # led elsewhere for now
+            return False
+        if log.state is State.OFFLINE:
+            self._kept.add(session_id)
+            return False
+        if log in self._holes:
+            return False
         try:
             header = check_batch(entry.batch, from_client=False)
         except CorruptBatchError:

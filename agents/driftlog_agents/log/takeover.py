@@ -28,7 +28,12 @@ from driftlog_metadata.codec import (
     decode_partition_state,
     decode_topic,
 )
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.keys import (
     FLUSHES_PREFIX,
     LEADERS_PREFIX,
@@ -152,9 +157,10 @@ class Takeover:
             for claim in claims:
                 self._claimed(taken, claim, result.revision, result.revision)
             return
-        for claim, leader_kvs, state_kvs in zip(
-            claims, result.reads[::2], result.reads[1::2], strict=True
-        ):
+        *reads, mine = result.reads
+        if not mine or mine[0].create_revision != session.revision:
+            raise FencedError("the session ended while it claimed its partitions")
+        for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
             leader_kv = leader_kvs[0] if leader_kvs else None
             state_kv = state_kvs[0] if state_kvs else None
             now = _as_claim(claim.tp, leader_kv, state_kv, old_sessions)
