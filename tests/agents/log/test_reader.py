@@ -20,6 +20,7 @@ from driftlog_agents.log.reader import (
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering.batch import Codec, parse_header
+from driftlog_tiering.manifest import Applied, SetLogStart, apply
 from driftlog_tiering.object_store import Buffer
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
 
@@ -117,6 +118,23 @@ async def test_log_start_and_the_end_bound_what_is_read(disk: PosixDisk) -> None
         assert [] == await world.reader.read(world.log, offset, 100, zstd=True)
     assert 1 == len(await world.reader.read(world.log, 2, 100, zstd=True))
     disk.close()
+
+
+async def test_what_retention_removed_is_out_of_range_and_not_a_gap() -> None:
+    """
+    Where the manifest's log start is ahead of the partition's, offsets below it are refused.
+    """
+    world = World()
+    await world.seal([make_batch(0, [(1, None, b"old")])], 1)
+    await world.seal([make_batch(1, [(2, None, b"new")])], 2)
+    step = apply(world.manifest, SetLogStart(1), "n")
+    assert isinstance(step, Applied)
+    world.manifest = step.manifest
+
+    with pytest.raises(OffsetOutOfRangeError):
+        await world.reader.read(world.log, 0, 100, zstd=True)
+    assert [b"new"] == [row[4] for b in await world.consume(1, 100) for row in rows_of(b)]
+    assert (1, 2, 0) == await world.reader.find_timestamp(world.log, 0)
 
 
 async def test_local_reads_go_over_slices_and_stop_where_data_is_not_local(
