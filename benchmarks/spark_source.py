@@ -41,6 +41,7 @@ def main() -> None:
             SparkSession.builder.master("local[2]")
             .appName(f"driftlog benchmark: {options.source}")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "ERROR")
             .config("spark.sql.warehouse.dir", folder)
             .config("spark.local.dir", folder)
