@@ -85,7 +85,7 @@ def localstack_endpoint(
 ) -> Iterator[str]:
     """Address of LocalStack, started at its first use in a session."""
     if not _LOCALSTACK_PYTHON.exists():
-        pytest.skip("LocalStack is not installed in .venv-localstack: make setup-localstack")
+        pytest.skip("LocalStack is not installed in .venv-localstack: make localstack")
     with running("localstack", _session_folder(request, tmp_path_factory)) as endpoint_url:
         yield endpoint_url
 
