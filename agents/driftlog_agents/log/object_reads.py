@@ -21,9 +21,10 @@ class ReadSettings:
     """GETs of cold reads in flight.  More: more throughput on a far store, for more of its
     request rate and of the agent's connections."""
 
-    request_deadline_ms: float = 10_000
-    """After this a GET counts as lost and is repeated.  Shorter than half a client's patience
-    (request.timeout.ms 30 s), longer than 16 MiB take on a slow link."""
+    request_deadline_ms: float = 6_000
+    """After this a GET counts as lost and is repeated.  Longer: a dead connection costs more;
+    three must fit a client's patience (request.timeout.ms 30 s), one must do for 16 MiB on a
+    slow link."""
 
     attempts: int = 3
     """How often a GET is tried before the reader gets a retriable error."""
