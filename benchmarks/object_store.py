@@ -3,9 +3,13 @@
     python -m benchmarks.object_store [--mib 512] [--dir DIR] [--concurrency 4]
 
 CPU is this process's own, all its threads; moto's is not in it, but shares the cores, so
-that MB/s on moto is moto's.  "write + fdatasync" is the directory's limit: the same bytes
-into files, in as many threads, and nothing else.  Bytes are random; reads come from the page
-cache.
+that MB/s on moto is moto's.  Bytes are random; reads come from the page cache.
+
+Puts into the directory are compared with the same bytes written and synced by as many
+threads into plain files.  The two take turns, each first in every other round, and their
+medians and extremes are printed: the same writev costs up to five times more CPU from one
+run to the next (seen on a shared virtual machine, in both arms; the cause was not
+established), so that one run after the other compares the runs.
 Root.
 """
 
@@ -20,6 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from driftlog_tiering.locations import open_object_store
 from driftlog_tiering.object_store import ObjectStore
@@ -28,6 +33,7 @@ from tests.support.s3_servers import fresh_bucket, running
 MIB = 1 << 20
 GIB = 1 << 30
 OBJECT_BYTES = 8 * MIB
+ROUNDS = 12
 BATCH_BYTES = 64 << 10
 """Of the buffers of a put: a flush object is made of record batches."""
 
@@ -42,17 +48,24 @@ class Cost:
     seconds: float
     cpu_seconds: float
 
+    @property
+    def mb_per_second(self) -> float:
+        return self.total_bytes / self.seconds / 1e6
+
+    @property
+    def cpu_seconds_per_gib(self) -> float:
+        return self.cpu_seconds / (self.total_bytes / GIB)
+
     def __str__(self) -> str:
-        mb_per_second = self.total_bytes / self.seconds / 1e6
-        cpu_per_gib = self.cpu_seconds / (self.total_bytes / GIB)
         cpu_us = self.cpu_seconds / self.requests * 1e6
-        return f"{self.what:<44} {mb_per_second:>8.0f} {cpu_per_gib:>12.2f} {cpu_us:>14.0f}"
+        row = f"{self.what:<34} {self.mb_per_second:>8.0f} {self.cpu_seconds_per_gib:>12.2f}"
+        return f"{row} {cpu_us:>14.0f}"
 
 
 async def measured(
     what: str, calls: Sequence[Callable[[], Awaitable[object]]], each_bytes: int, concurrency: int
-) -> None:
-    """Run the calls, *concurrency* at once, and print their row."""
+) -> Cost:
+    """Run the calls, *concurrency* at once."""
     waiting = iter(calls)
 
     async def worker() -> None:
@@ -63,7 +76,7 @@ async def measured(
     await asyncio.gather(*[worker() for _ in range(concurrency)])
     seconds = time.perf_counter() - seconds
     cpu_seconds = time.process_time() - cpu_seconds
-    print(Cost(what, len(calls) * each_bytes, len(calls), seconds, cpu_seconds), flush=True)
+    return Cost(what, len(calls) * each_bytes, len(calls), seconds, cpu_seconds)
 
 
 async def measure_store(
@@ -74,7 +87,9 @@ async def measure_store(
     keys = [f"{run}/{i:06d}" for i in range(mib * MIB // OBJECT_BYTES)]
     await store.put(f"{run}/warm", [b"x"])
     puts = [lambda key=key: store.put(key, body) for key in keys]
-    await measured(f"{name}: put 8 MiB", puts, OBJECT_BYTES, concurrency)
+    put = await measured(f"{name}: put 8 MiB", puts, OBJECT_BYTES, concurrency)
+    if name != "directory":  # Above, in turns: one run says little.
+        print(put, flush=True)
     for size in (OBJECT_BYTES, MIB, 64 << 10):
         count = min(mib * MIB // size, 1000)
         places = [(keys[i % len(keys)], (i // len(keys)) % 8 * MIB) for i in range(count)]
@@ -82,43 +97,69 @@ async def measure_store(
             places = [(key, 0) for key, _ in places]
         gets = [lambda k=key, s=start, n=size: store.get(k, s, s + n) for key, start in places]
         label = f"{size >> 20} MiB" if size >= MIB else f"{size >> 10} KiB"
-        await measured(f"{name}: get {label}", gets, size, concurrency)
+        print(await measured(f"{name}: get {label}", gets, size, concurrency), flush=True)
     await store.delete([*keys, f"{run}/warm"])
     await store.close()
 
 
-async def measure_disk(
-    attempt: str, folder: Path, body: list[memoryview], mib: int, concurrency: int
-) -> None:
-    """The limit: the same writes, without names that matter."""
+async def measure_disk(folder: Path, body: list[memoryview], mib: int, concurrency: int) -> None:
+    """Puts and plain writes in turns: what the store adds to the disk's own cost."""
     sync = getattr(os, "fdatasync", os.fsync)
+    loop = asyncio.get_running_loop()
+    store = open_object_store(str(folder / "puts"))
+    numbers = range(max(concurrency, mib * MIB // OBJECT_BYTES // ROUNDS))
 
-    def write(number: int) -> None:
-        fd = os.open(folder / str(number), os.O_WRONLY | os.O_CREAT, 0o644)
+    def write(path: Path) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         os.writev(fd, body)
         sync(fd)
         os.close(fd)
 
-    loop = asyncio.get_running_loop()
+    async def plain() -> Cost:
+        (folder / "raw").mkdir()
+        paths = [folder / "raw" / str(i) for i in numbers]
+        writes = [lambda p=path: loop.run_in_executor(pool, write, p) for path in paths]
+        cost = await measured("plain write + fdatasync", writes, OBJECT_BYTES, concurrency)
+        shutil.rmtree(folder / "raw")
+        return cost
+
+    async def puts() -> Cost:
+        keys = [f"k/{i}" for i in numbers]
+        calls = [lambda k=key: store.put(k, body) for key in keys]
+        cost = await measured("directory put", calls, OBJECT_BYTES, concurrency)
+        await store.delete(keys)
+        return cost
+
+    rounds: list[tuple[Cost, Cost]] = []
     with ThreadPoolExecutor(concurrency) as pool:
-        writes = [
-            lambda i=i: loop.run_in_executor(pool, write, i)
-            for i in range(mib * MIB // OBJECT_BYTES)
-        ]
-        await measured(
-            f"disk: write + fdatasync 8 MiB, {attempt}", writes, OBJECT_BYTES, concurrency
-        )
+        for i in range(ROUNDS):
+            if i % 2:
+                put = await puts()
+                rounds.append((await plain(), put))
+            else:
+                raw = await plain()
+                rounds.append((raw, await puts()))
+    await store.close()
+    print(f"{ROUNDS} rounds in turns, 8 MiB, min / median / max")
+    for costs in zip(*rounds, strict=True):
+        speeds = _spread([cost.mb_per_second for cost in costs], 0)
+        print(f"{costs[0].what:<34} {speeds} MB/s")
+        print(f"{'':<34} {_spread([c.cpu_seconds_per_gib for c in costs], 2)} CPU s/GiB")
+    ratios = [put.mb_per_second / raw.mb_per_second for raw, put in rounds]
+    print(f"{'put ÷ plain, MB/s, by round':<34} {_spread(ratios, 2)}\n")
+
+
+def _spread(values: list[float], digits: int) -> str:
+    ends = (min(values), median(values), max(values))
+    return " / ".join(f"{value:>6.{digits}f}" for value in ends)
 
 
 async def main(mib: int, folder: Path, concurrency: int) -> None:
     """Print the table."""
     data = memoryview(os.urandom(OBJECT_BYTES))
     body = [data[i : i + BATCH_BYTES] for i in range(0, OBJECT_BYTES, BATCH_BYTES)]
-    print(f"{'':<44} {'MB/s':>8} {'CPU s/GiB':>12} {'CPU µs/request':>14}")
-    for attempt in ("first", "again"):  # The first pays for memory and blocks that are new.
-        (folder / "raw").mkdir()
-        await measure_disk(attempt, folder / "raw", body, mib, concurrency)
-        shutil.rmtree(folder / "raw")
+    await measure_disk(folder, body, mib * 2, concurrency)
+    print(f"{'':<34} {'MB/s':>8} {'CPU s/GiB':>12} {'CPU µs/request':>14}")
     directory = open_object_store(str(folder / "objects"))
     await measure_store("directory", directory, body, mib, concurrency)
     with running("moto", folder) as endpoint_url:
