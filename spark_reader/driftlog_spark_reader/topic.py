@@ -8,9 +8,11 @@ Shell.
 """
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import reduce
+from threading import Lock
 from typing import Final
 from uuid import UUID
 
@@ -38,6 +40,10 @@ from driftlog_tiering.layout import is_topic_name
 
 MANIFEST_THREADS: Final = 32
 """Manifests read at once: each is a listing and a small file.  S3A has far more connections."""
+
+_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_PARALLELISM: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_FILE_INDEX_LOCK: Final = Lock()
 
 
 def read_topic(
@@ -129,6 +135,28 @@ def _warn(files: HadoopFiles, topic: Topic, plan: Plan) -> None:
         )
 
 
+@contextmanager
+def _quick_file_index(spark: SparkSession, files: HadoopFiles) -> Iterator[None]:
+    """Keep Spark from starting a task per file to learn the sizes of more than 32 files.
+
+    2,000 files in a directory: 1.2 s on the driver, 3.4 s in 64 tasks, 19 s in 2,000.  Spark
+    takes this from the session only (`InMemoryFileIndex.bulkListLeafFiles`), so the session has it
+    while the scans are made, unless the user has set it.
+    """
+    tasks = max(64, 2 * spark.sparkContext.defaultParallelism)
+    local = files.root.startswith("file:")
+    ours = {_PARALLELISM: ("10000", str(tasks)), _THRESHOLD: ("32", "1000000" if local else "32")}
+    with _FILE_INDEX_LOCK:
+        changed = {key: new for key, (old, new) in ours.items() if spark.conf.get(key) == old}
+        try:
+            for key, new in changed.items():
+                spark.conf.set(key, new)
+            yield
+        finally:
+            for key in changed:
+                spark.conf.unset(key)
+
+
 def _scan(spark: SparkSession, files: HadoopFiles, plan: Plan) -> DataFrame:
     if not plan.scans:
         return spark.createDataFrame([], KAFKA_SCHEMA)
@@ -138,7 +166,8 @@ def _scan(spark: SparkSession, files: HadoopFiles, plan: Plan) -> DataFrame:
         return rows if scan.condition is None else rows.where(scan.condition)
 
     try:
-        return reduce(DataFrame.unionAll, map(one, plan.scans))
+        with _quick_file_index(spark, files):
+            return reduce(DataFrame.unionAll, map(one, plan.scans))
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise

@@ -295,6 +295,17 @@ def test_the_tree_of_older_segments_is_followed(spark: SparkSession, tmp_path: P
     )
 
 
+def test_the_session_keeps_its_settings(spark: SparkSession, location: str) -> None:
+    """
+    What `read_topic` sets for the time of its file index is as it was before.
+    """
+    before = spark.conf.getAll
+
+    read_topic(spark, location, "flights")
+
+    assert before == spark.conf.getAll
+
+
 # ── What cannot be read ──
 
 
