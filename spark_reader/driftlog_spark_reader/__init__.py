@@ -3,7 +3,7 @@
     from driftlog_spark_reader import read_topic
     df = read_topic(spark, "s3://bucket/prefix", "flights")
 
-Shell.
+Root.
 """
 
 from driftlog_spark_reader.errors import (

@@ -19,7 +19,7 @@ from driftlog_spark_reader.errors import (
     DeletedTopicError,
     UnknownTopicError,
 )
-from driftlog_spark_reader.hadoop import HadoopFiles
+from driftlog_spark_reader.files import Files
 from driftlog_spark_reader.ranges import TimeRange
 from driftlog_tiering import layout
 from driftlog_tiering.bucket_files import decode_topic
@@ -40,7 +40,7 @@ _VERSION: Final = re.compile(r"[0-9]{20}\.json")
 _DAMAGED: Final = "restore it from a copy of the bucket, or leave the partition out (partitions=…)"
 
 
-def find_topic(files: HadoopFiles, name: str, topic_id: UUID | None) -> Topic:
+def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     """The live topic of that name.
 
     Raises:
@@ -72,7 +72,7 @@ def find_topic(files: HadoopFiles, name: str, topic_id: UUID | None) -> Topic:
             )
 
 
-def _unknown(files: HadoopFiles, name: str, topic_id: UUID | None) -> UnknownTopicError:
+def _unknown(files: Files, name: str, topic_id: UUID | None) -> UnknownTopicError:
     if files.read(layout.CLUSTER_KEY) is None:
         return UnknownTopicError(
             f"no driftlog bucket at {files.root}: there is no {layout.CLUSTER_KEY}; the location "
@@ -84,7 +84,7 @@ def _unknown(files: HadoopFiles, name: str, topic_id: UUID | None) -> UnknownTop
     return UnknownTopicError(f"no topic {which} at {files.root}; there are: {listed or 'none'}")
 
 
-def _topic(files: HadoopFiles, name: str, topic_id: UUID, names: list[str]) -> Topic:
+def _topic(files: Files, name: str, topic_id: UUID, names: list[str]) -> Topic:
     versions = sorted(found for found in names if _VERSION.fullmatch(found))
     if not versions:
         folder = layout.topic_file_prefix(name, topic_id)
@@ -99,7 +99,7 @@ def _topic(files: HadoopFiles, name: str, topic_id: UUID, names: list[str]) -> T
     return topic
 
 
-def newest_manifest(files: HadoopFiles, topic: str, tp: TopicPartition) -> Manifest:
+def newest_manifest(files: Files, topic: str, tp: TopicPartition) -> Manifest:
     """The partition's newest manifest, the empty one where there is none.
 
     Raises:
@@ -120,7 +120,7 @@ def newest_manifest(files: HadoopFiles, topic: str, tp: TopicPartition) -> Manif
 
 
 def segments(
-    files: HadoopFiles, manifest: Manifest, start: int, end: int, time: TimeRange
+    files: Files, manifest: Manifest, start: int, end: int, time: TimeRange
 ) -> Iterator[SegmentRef]:
     """The segments that hold offsets of ``[start, end)`` and may hold such times, ascending.
 
@@ -148,7 +148,7 @@ def segments(
             pending.extend(reversed((*content.lists, *content.segments)))
 
 
-def _present(files: HadoopFiles, key: str) -> bytes:
+def _present(files: Files, key: str) -> bytes:
     body = files.read(key)
     if body is None:
         raise DamagedTopicError(f"{files.path(key)}: missing; {_DAMAGED}")

@@ -4,7 +4,7 @@
 
 Nothing of ours runs per record, nor on executors.
 
-Shell.
+Root.
 """
 
 import warnings
