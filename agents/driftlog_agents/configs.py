@@ -1,0 +1,296 @@
+"""Configs of topics and brokers: what they are called, what they may be, and what they come to.
+
+    set on the topic ──▶ the agent's setting (a broker config) ──▶ the default
+
+What a client sets is kept as it was sent, and only that: defaults may change under it.  The
+words of errors are those of Kafka's ConfigDef, which tools show to people.
+
+Source: org.apache.kafka.common.config.ConfigDef, DescribeConfigsResponse, LogConfig of 4.3.1;
+tests/agents/handlers/test_kafka_says_so.py asks a real one where there is one.
+
+Pure.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """What a value is, as DescribeConfigs says it (ConfigType#id)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from (DescribeConfigsResponse.ConfigSource)."""
+
+    DYNAMIC_TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+
+
+class ResourceType(IntEnum):
+    """What configs belong to (ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class InvalidConfigError(ValueError):
+    """A name or value that nobody may set; the message is for the client."""
+
+
+Value = bool | int | float | str | list[str]
+Check = Callable[[Value], str | None]
+"""Of a parsed value: what is wrong with it, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDef:
+    """One config: its type, its default as text, and what it may be.
+
+    ``broker_name``: the broker config that gives the default of a topic's.
+    """
+
+    name: str
+    type: ConfigType
+    default: str | None
+    documentation: str
+    check: Check | None = None
+    broker_name: str = ""
+
+    def parse(self, text: str) -> Value:
+        """The value of *text*.
+
+        Raises:
+            InvalidConfigError: it is none of this config.
+        """
+        trimmed = text.strip()
+        value: Value
+        match self.type:
+            case ConfigType.BOOLEAN:
+                if trimmed.lower() not in ("true", "false"):
+                    raise self._invalid(trimmed, "Expected value to be either true or false")
+                value = trimmed.lower() == "true"
+            case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
+                value = self._integer(trimmed)
+            case ConfigType.DOUBLE:
+                try:
+                    value = float(trimmed)
+                except ValueError:
+                    why = "Not a number of type DOUBLE"
+                    raise self._invalid(trimmed, why) from None
+            case ConfigType.LIST:
+                value = [part.strip() for part in trimmed.split(",")] if trimmed else []
+            case _:
+                value = trimmed
+        return value
+
+    def checked(self, text: str) -> Value:
+        """As `parse`, and the value is one that may be set."""
+        value = self.parse(text)
+        wrong = self.check(value) if self.check is not None else None
+        if wrong is not None:
+            raise InvalidConfigError(wrong.replace("{name}", self.name))
+        return value
+
+    def _integer(self, text: str) -> int:
+        bits = {ConfigType.SHORT: 15, ConfigType.INT: 31}.get(self.type, 63)
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 40):
+            raise self._invalid(text, f"Not a number of type {self.type.name}")
+        value = int(text)
+        if not -(1 << bits) <= value < 1 << bits:
+            raise self._invalid(text, f"Not a number of type {self.type.name}")
+        return value
+
+    def _invalid(self, value: object, why: str) -> InvalidConfigError:
+        return InvalidConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
+
+
+# ── What values may be ──
+
+
+def at_least(least: float) -> Check:
+    """ConfigDef.Range#atLeast."""
+    return between(least, None)
+
+
+def between(least: float, most: float | None) -> Check:
+    """ConfigDef.Range#between, both ends included."""
+
+    def check(value: Value) -> str | None:
+        assert isinstance(value, int | float)
+        if not value >= least:  # Not a number is at least nothing.
+            return _wrong(value, f"Value must be at least {least}")
+        if most is not None and value > most:
+            return _wrong(value, f"Value must be no more than {most}")
+        return None
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    """ConfigDef.ValidString#in, and ValidList#in for each element of a list."""
+
+    def check(value: Value) -> str | None:
+        assert isinstance(value, str | list)
+        for part in value if isinstance(value, list) else [value]:
+            if part not in words:
+                return _wrong(part, f"String must be one of: {', '.join(words)}")
+        return None
+
+    return check
+
+
+def gzip_level(value: Value) -> str | None:
+    """CompressionType.GZIP#levelValidator."""
+    if value == -1 or (isinstance(value, int) and 1 <= value <= 9):
+        return None
+    return _wrong(value, "Value must be between 1 and 9 or equal to -1")
+
+
+def throttled_replicas(value: Value) -> str | None:
+    """ThrottledReplicaListValidator: ``*`` or ``partition:broker`` pairs."""
+    assert isinstance(value, list)
+    if value in ([], ["*"]) or all(_is_replica(part) for part in value):
+        return None
+    return _wrong(
+        f"[{', '.join(value)}]",
+        "{name} must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+    )
+
+
+def _is_replica(part: str) -> bool:
+    partition, colon, broker = part.partition(":")
+    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+
+
+def _wrong(value: object, why: str) -> str:
+    return f"Invalid value {value} for configuration {{name}}: {why}"
+
+
+# ── What configs come to ──
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """One config of a resource as it holds, and whence; the first of the synonyms is it."""
+
+    definition: ConfigDef
+    value: str | None
+    source: ConfigSource
+    synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
+
+
+def resolve(
+    definitions: Mapping[str, ConfigDef],
+    configs: Mapping[str, str],
+    agent: Mapping[str, str],
+) -> list[ConfigValue]:
+    """Every config of a topic, in the order of names.
+
+    Args:
+        configs: what was set on the topic.
+        agent: the agent's settings that differ from Kafka's defaults, by broker name.
+    """
+    return [
+        _resolve_one(definition, configs.get(name), agent.get(definition.broker_name))
+        for name, definition in definitions.items()
+    ]
+
+
+def _resolve_one(definition: ConfigDef, on_topic: str | None, on_agent: str | None) -> ConfigValue:
+    synonyms: list[tuple[str, str | None, ConfigSource]] = []
+    if on_topic is not None:
+        synonyms.append((definition.name, on_topic, ConfigSource.DYNAMIC_TOPIC))
+    if definition.broker_name:
+        if on_agent is not None:
+            synonyms.append((definition.broker_name, on_agent, ConfigSource.STATIC_BROKER))
+        synonyms.append((definition.broker_name, definition.default, ConfigSource.DEFAULT))
+    if not synonyms:
+        return ConfigValue(definition, definition.default, ConfigSource.DEFAULT)
+    _, value, source = synonyms[0]
+    return ConfigValue(definition, value, source, tuple(synonyms))
+
+
+# ── Changing them ──
+
+
+class ConfigOperation(IntEnum):
+    """AlterConfigOp.OpType."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One operation of IncrementalAlterConfigs."""
+
+    name: str
+    operation: ConfigOperation
+    value: str | None
+
+
+def changed(
+    definitions: Mapping[str, ConfigDef],
+    configs: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    agent: Mapping[str, str],
+) -> dict[str, str]:
+    """*configs* after *changes*; not yet validated (ConfigurationControlManager).
+
+    Raises:
+        InvalidConfigError: a list operation on what is no list.
+    """
+    after = dict(configs)
+    for change in changes:
+        match change.operation:
+            case ConfigOperation.SET:
+                assert change.value is not None
+                after[change.name] = change.value
+            case ConfigOperation.DELETE:
+                after.pop(change.name, None)
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                assert change.value is not None
+                definition = definitions.get(change.name)
+                if definition is None or definition.type is not ConfigType.LIST:
+                    raise InvalidConfigError(
+                        f"Can't {change.operation.name} to key {change.name} because its type "
+                        f"is not LIST."
+                    )
+                now = after.get(change.name)
+                if now is None:
+                    now = agent.get(definition.broker_name, definition.default) or ""
+                after[change.name] = _relisted(now, change.operation, change.value)
+    return after
+
+
+def _relisted(now: str, operation: ConfigOperation, value: str) -> str:
+    parts = [part for part in now.split(",") if part]
+    for part in value.split(","):
+        if operation is ConfigOperation.APPEND and part not in parts:
+            parts.append(part)
+        elif operation is ConfigOperation.SUBTRACT and part in parts:
+            parts.remove(part)
+    return ",".join(parts)

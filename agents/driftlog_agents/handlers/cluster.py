@@ -1,0 +1,65 @@
+"""What several answers say about the cluster: brokers, leaders, and who may do what.
+
+Shell.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_metadata.model import Agent, Listener, Topic
+
+NOT_ASKED: Final = -0x8000_0000
+"""Authorized operations that nobody asked for."""
+
+TOPIC_OPERATIONS: Final = sum(1 << op for op in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS: Final = sum(1 << op for op in (5, 7, 8, 9, 10, 11, 12))
+"""Bits of AclOperation#code.  Without an authorizer everything is allowed (AuthHelper)."""
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+"""Topic#INTERNAL_TOPICS.  None of them exists here; a client that makes one means Kafka's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Who leads a partition, as Metadata and DescribeTopicPartitions say it."""
+
+    error_code: ErrorCode
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    offline: list[int]
+
+
+def partitions(broker: Broker, topic: Topic, start: int, end: int) -> Iterable[PartitionInfo]:
+    """Partitions ``[start, end)`` of a topic.
+
+    The bucket is the replica; its agent stands for it, in sync as long as it leads.
+    """
+    node = broker.node_id
+    engine = broker.engine
+    entry = None if engine is None else engine.topics_by_id.get(topic.topic_id)
+    logs: list[PartitionLog | None] = [] if entry is None else entry.logs
+    for partition in range(start, end):
+        log = logs[partition] if partition < len(logs) else None
+        if log is not None and log.state in (State.ONLINE, State.LOADING):
+            yield PartitionInfo(ErrorCode.NONE, node, log.leader_epoch, [node], [])
+        elif log is not None and log.state is State.OFFLINE:
+            yield PartitionInfo(
+                ErrorCode.LEADER_NOT_AVAILABLE, -1, log.leader_epoch, [node], [node]
+            )
+        else:
+            yield PartitionInfo(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, [node], [node])
+
+
+def listener(agent: Agent, context: RequestContext) -> Listener:
+    """Where *agent* is reached by those who came in through the same listener."""
+    for candidate in agent.listeners:
+        if candidate.name == context.listener:
+            return candidate
+    return agent.listeners[0]

@@ -1,0 +1,175 @@
+"""CreateTopics: each topic succeeds or fails alone, and is led when that is said.
+
+Any replication factor is taken: the bucket replicates, and clients' defaults are 3 or −1.
+Source: org.apache.kafka.controller.ReplicationControlManager#createTopics (4.3).
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.configs import resolve
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from driftlog_agents.topic_configs import TOPIC_CONFIGS
+from driftlog_agents.topics import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from driftlog_metadata.model import Topic
+
+MAX_WAIT_S: Final = 60.0
+"""However patient the client says it is: its connection waits for the answer."""
+
+
+async def handle(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext  # noqa: ARG001 - as all handlers
+) -> CreateTopicsResponse:
+    """Answer *request*."""
+    counts = Counter(topic.name for topic in request.topics)
+    results = [
+        _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        for name, count in counts.items()
+        if count > 1
+    ]
+    topics = [topic for topic in request.topics if counts[topic.name] == 1]
+    wanted = sum(_partitions(broker, topic) for topic in topics)
+    if wanted > MAX_PARTITIONS_PER_REQUEST:
+        message = "Excessively large number of partitions per request."
+        results += [_failed(t.name, ErrorCode.POLICY_VIOLATION, message) for t in topics]
+        return CreateTopicsResponse(topics=results)
+    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    defaults = _configs(broker, {})
+    async with asyncio.TaskGroup() as tasks:
+        made = [
+            tasks.create_task(
+                _create(broker, topic, request.validate_only, deadline_s, defaults)
+            )
+            for topic in topics
+        ]
+    return CreateTopicsResponse(topics=results + [task.result() for task in made])
+
+
+async def _create(
+    broker: Broker,
+    asked: CreatableTopic,
+    validate_only: bool,
+    deadline_s: float,
+    defaults: list[CreatableTopicConfigs],
+) -> CreatableTopicResult:
+    try:
+        new = _new_topic(broker, asked)
+        async with asyncio.timeout(deadline_s):
+            topic = await broker.topics.create(new, validate_only=validate_only)
+    except RefusedError as error:
+        return _failed(asked.name, error.code, error.message)
+    except TimeoutError:
+        return _failed(asked.name, ErrorCode.REQUEST_TIMED_OUT, "The topic is still being made.")
+    return _created(broker, topic, defaults)
+
+
+def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
+    partitions = asked.num_partitions
+    if asked.assignments:
+        _check_assignments(broker, asked)
+        partitions = len(asked.assignments)
+    elif asked.replication_factor < -1 or asked.replication_factor == 0:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    configs: dict[str, str] = {}
+    missing = [config.name for config in asked.configs if config.value is None]
+    if missing:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {','.join(missing)}",
+        )
+    for config in asked.configs:
+        assert config.value is not None
+        configs[config.name] = config.value
+    return NewTopic(name=asked.name, partitions=partitions, configs=configs)
+
+
+def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
+    """A manual assignment must be one; placement is the cluster's all the same."""
+    if asked.replication_factor != -1 or asked.num_partitions != -1:
+        what = "replication factor" if asked.replication_factor != -1 else "numPartitions"
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"A manual partition assignment was specified, but {what} was not set to -1.",
+        )
+    seen: set[int] = set()
+    for assignment in asked.assignments:
+        partition = assignment.partition_index
+        if partition in seen:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {partition}",
+            )
+        seen.add(partition)
+        check_replicas(broker, assignment.broker_ids)
+    if seen != set(range(len(seen))):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+
+
+def check_replicas(broker: Broker, broker_ids: list[int]) -> None:
+    """Whether a manual assignment names brokers that are there.
+
+    Raises:
+        RefusedError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    message = None
+    if not broker_ids:
+        message = "The manual partition assignment includes an empty replica list."
+    elif len(set(broker_ids)) < len(broker_ids):
+        message = "The manual partition assignment includes a broker more than once."
+    for broker_id in broker_ids:
+        if message is None and broker_id != broker.node_id:
+            message = (
+                f"The manual partition assignment includes broker {broker_id}, but no such "
+                f"broker is registered."
+            )
+    if message is not None:
+        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _partitions(broker: Broker, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return broker.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+
+
+def _created(
+    broker: Broker, topic: Topic, defaults: list[CreatableTopicConfigs]
+) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=topic.partitions,
+        replication_factor=1,
+        configs=_configs(broker, topic.configs) if topic.configs else defaults,
+    )
+
+
+def _configs(broker: Broker, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=found.definition.name, value=found.value, config_source=found.source
+        )
+        for found in resolve(TOPIC_CONFIGS, configs, broker.topics.agent_configs)
+    ]
+
+
+def _failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)

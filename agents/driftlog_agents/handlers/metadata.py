@@ -1,0 +1,169 @@
+"""Metadata: brokers, topics, leaders; and topics that spring into being because somebody asks.
+
+Source: kafka.server.KafkaApis#handleTopicMetadataRequest.
+Shell.
+"""
+
+import asyncio
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.cluster import (
+    CLUSTER_OPERATIONS,
+    INTERNAL_TOPICS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    listener,
+    partitions,
+)
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_agents.topics import NewTopic, check_topic_name
+from driftlog_metadata.model import Topic
+
+_CREATION_WAIT_S: Final = 5.0
+"""How long an answer waits for a topic that it makes; after that the client asks again."""
+
+
+async def handle(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse:
+    """Answer *request*.
+
+    Raises:
+        RefusedError: all topics are asked for, and they are not known before the first session.
+    """
+    version = context.api_version
+    at = listener(broker.agent, context)
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker.node_id, host=at.host, port=at.port, rack=broker.agent.rack
+            )
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=await _topics(broker, request, version, operations),
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+async def _topics(
+    broker: Broker, request: MetadataRequest, version: int, operations: int
+) -> list[MetadataResponseTopic]:
+    asked = request.topics
+    if asked is None or (version == 0 and not asked):
+        if not broker.topics.known:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "topics are not known yet")
+        known = sorted(broker.topics.by_name.values(), key=lambda topic: topic.name)
+        return [_described(broker, topic, operations) for topic in known]
+    if version < 12 and any(t.name is None or t.topic_id != NULL_UUID for t in asked):
+        # Versions 10 and 11 have the field, and brokers of that time did not read it.
+        return [
+            _failed(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id)
+            for t in asked
+        ]
+    ids = dict.fromkeys(t.topic_id for t in asked if t.topic_id != NULL_UUID)
+    if ids:
+        return [_by_id(broker, t, operations) for t in asked if ids.pop(t.topic_id, 0) is None]
+    names = list(dict.fromkeys(t.name for t in asked if t.name is not None))
+    if len(names) < len(asked) and any(t.name is None for t in asked):
+        return [_failed(ErrorCode.INVALID_REQUEST, t.name, NULL_UUID) for t in asked]
+    create = broker.settings.auto_create_topics_enable and (
+        version < 4 or request.allow_auto_topic_creation
+    )
+    refused = await _create_missing(broker, names) if create else {}
+    return [_by_name(broker, name, operations, refused.get(name)) for name in names]
+
+
+def _by_id(
+    broker: Broker, asked: MetadataRequestTopic, operations: int
+) -> MetadataResponseTopic:
+    topic = broker.topics.by_id.get(asked.topic_id)
+    if topic is None:
+        return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+    return _described(broker, topic, operations)
+
+
+def _by_name(
+    broker: Broker, name: str, operations: int, refused: ErrorCode | None
+) -> MetadataResponseTopic:
+    topic = broker.topics.by_name.get(name)
+    if topic is not None:
+        return _described(broker, topic, operations)
+    if refused is not None:
+        return _failed(refused, name, NULL_UUID)
+    try:
+        check_topic_name(name)
+    except RefusedError as error:
+        return _failed(error.code, name, NULL_UUID)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not broker.topics.known:
+        code = ErrorCode.LEADER_NOT_AVAILABLE  # It may well be there.
+    return _failed(code, name, NULL_UUID)
+
+
+async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
+    """Make the topics that are not there; returns what to say of those that are not yet."""
+    missing = [name for name in names if name not in broker.topics.by_name]
+    if not missing:
+        return {}
+    refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+
+    async def create(name: str) -> None:
+        try:
+            await broker.topics.create(NewTopic(name=name))
+        except RefusedError as error:
+            match error.code:
+                case ErrorCode.NOT_CONTROLLER | ErrorCode.TOPIC_ALREADY_EXISTS:
+                    pass  # Between two sessions, or somebody is making it: ask again.
+                case _:
+                    refused[name] = error.code
+
+    try:
+        async with asyncio.timeout(_CREATION_WAIT_S), asyncio.TaskGroup() as tasks:
+            for name in missing:
+                tasks.create_task(create(name))
+    except TimeoutError:
+        pass  # It goes on without us.
+    return refused
+
+
+def _described(broker: Broker, topic: Topic, operations: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            MetadataResponsePartition(
+                error_code=info.error_code,
+                partition_index=index,
+                leader_id=info.leader_id,
+                leader_epoch=info.leader_epoch,
+                replica_nodes=info.replicas,
+                isr_nodes=info.replicas,
+                offline_replicas=info.offline,
+            )
+            for index, info in enumerate(partitions(broker, topic, 0, topic.partitions))
+        ],
+        topic_authorized_operations=operations,
+    )
+
+
+def _failed(code: ErrorCode, name: str | None, topic_id: UUID) -> MetadataResponseTopic:
+    """Of a topic that is not there its operations are not said."""
+    return MetadataResponseTopic(
+        error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+    )

@@ -1,0 +1,603 @@
+"""Topics: created, changed and deleted in the metadata store, repeated in the bucket, and led.
+
+    create   topic key (create-only) ──▶ topic/1.json ──▶ lead its partitions
+    change   topic key (its revision) ──▶ topic/n+1.json ──▶ lead what is new
+    delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
+
+1. A key that was put is the truth; what follows it is repeated until it is done, by this session
+   or, after a crash, by the next one (`reconcile`).
+2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
+   of a create or change either.  The topic's objects go later (`collector`).
+3. The newest file of a topic says what its key says: who writes one reads the key again after
+   it, and goes on until both agree.
+
+What changes topics runs in tasks of `run`, so that a client that hangs up cuts nothing in half;
+per name one after the other.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.broker import Broker
+from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topic_configs import TopicLimits, topic_limits, topic_sealing, validate
+from driftlog_metadata.codec import decode_topic, encode_topic
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import (
+    DELETED_PREFIX,
+    deleted_key,
+    leaders_prefix,
+    partitions_prefix,
+    session_key,
+    topic_key,
+)
+from driftlog_metadata.model import Topic
+from driftlog_metadata.store import (
+    CreateRevisionIs,
+    Delete,
+    DeletePrefix,
+    Get,
+    KeyValue,
+    ModRevisionIs,
+    Put,
+)
+from driftlog_metadata.transactions import Txn
+from driftlog_tiering import bucket_files, layout
+from driftlog_tiering.bucket_files import DeletedTopic, TopicFile
+from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
+
+_AT_ONCE: Final = 32
+"""Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
+
+_BUCKET_DEADLINE_S: Final = 10.0
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """What a topic is to be; *partitions* −1: as many as the agent's setting says."""
+
+    name: str
+    partitions: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class Topics:
+    """See the module.  `run` while the agent runs; `reconcile` whenever a session is ready."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._log = structlog.get_logger()
+        self.by_name: dict[str, Topic] = {}
+        """Every topic, also between two sessions."""
+        self.by_id: dict[UUID, Topic] = {}
+        self.limits: dict[str, TopicLimits] = {}
+        """Of every topic, by name; produce looks here."""
+        self.known = False
+        """Whether `by_name` is all there is: not before the first session."""
+        self._alike: dict[str, set[str]] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def agent_configs(self) -> dict[str, str]:
+        """The agent's settings that topics inherit, by broker config."""
+        return {"message.max.bytes": str(self._broker.settings.message_max_bytes)}
+
+    async def run(self) -> None:
+        """Carry out what is asked for, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    # ── What clients ask for ──
+
+    async def create(self, new: NewTopic, *, validate_only: bool = False) -> Topic:
+        """Make a topic and lead it; returns it as it is, or would be.
+
+        Raises:
+            RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
+                INVALID_CONFIG; NOT_CONTROLLER: no session now, nothing to be relied on.
+        """
+        engine = self._led()
+        topic = self._checked(engine, new)
+        if validate_only:
+            return topic
+        return await self._owned(self._create(engine, topic))
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic: it is gone for clients when this returns.
+
+        Raises:
+            RefusedError: UNKNOWN_TOPIC_ID: it is gone already; NOT_CONTROLLER.
+        """
+        await self._owned(self._delete(self._led(), topic))
+
+    async def create_partitions(
+        self, topic: Topic, count: int, *, validate_only: bool = False
+    ) -> Topic:
+        """Let a topic have *count* partitions, more than before.
+
+        Raises:
+            RefusedError: INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
+        """
+
+        def extended(now: Topic) -> Topic:
+            if count == now.partitions:
+                raise RefusedError(
+                    ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s)."
+                )
+            if count < now.partitions:
+                raise RefusedError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"The topic {now.name} currently has {now.partitions} partition(s); "
+                    f"{count} would not be an increase.",
+                )
+            _check_partitions(count)
+            return replace(now, partitions=count)
+
+        return await self._change(topic, extended, validate_only=validate_only)
+
+    async def alter_configs(
+        self,
+        topic: Topic,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Set the topic's configs to what *change* makes of them; it may be asked twice.
+
+        Raises:
+            RefusedError: INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
+        """
+
+        def altered(now: Topic) -> Topic:
+            try:
+                configs = dict(change(now.configs))
+                validate(configs)
+            except InvalidConfigError as error:
+                raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+            return replace(now, configs=configs)
+
+        return await self._change(topic, altered, validate_only=validate_only)
+
+    async def _change(
+        self, topic: Topic, change: Callable[[Topic], Topic], *, validate_only: bool
+    ) -> Topic:
+        engine = self._led()
+        changed = change(topic)
+        if validate_only:
+            return changed
+        return await self._owned(self._update(engine, topic, change))
+
+    # ── Checks ──
+
+    def _led(self) -> Engine:
+        try:
+            return self._broker.led()
+        except RefusedError as error:
+            # The one error that makes admin clients ask again by themselves.
+            raise RefusedError(ErrorCode.NOT_CONTROLLER, error.message) from error
+
+    def _checked(self, engine: Engine, new: NewTopic) -> Topic:
+        check_topic_name(new.name)
+        if new.name in self.by_name:
+            raise RefusedError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists."
+            )
+        alike = self._alike.get(_unlike(new.name))
+        if alike:
+            raise RefusedError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{new.name}' collides with existing topic: {min(alike)}",
+            )
+        partitions = new.partitions
+        if partitions == -1:
+            partitions = self._broker.settings.num_partitions
+        if partitions < 1:
+            raise RefusedError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        _check_partitions(partitions)
+        try:
+            validate(new.configs)
+        except InvalidConfigError as error:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return Topic(
+            name=new.name,
+            topic_id=UUID(int=engine.ports.rng.getrandbits(128), version=4),  # Never zero.
+            partitions=partitions,
+            configs=dict(new.configs),
+        )
+
+    # ── In the metadata store ──
+
+    async def _create(self, engine: Engine, topic: Topic) -> Topic:
+        async with self._only(topic.name):
+            # Somebody may have made it, or one like it, while this waited.
+            self._checked(engine, NewTopic(name=topic.name, partitions=topic.partitions))
+            key = topic_key(topic.name)
+            succeeded, revision, there, _ = await self._put(
+                engine, topic, 0, Put(key, encode_topic(topic))
+            )
+            if not succeeded:
+                if there is None or decode_topic(there.value).topic_id != topic.topic_id:
+                    raise RefusedError(
+                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
+                    )
+                revision = there.mod_revision  # Our own attempt, its answer lost.
+            await self._repeat(lambda: self._first_file(topic))
+            await engine.add_topic(topic, revision)
+            self._know(engine, topic)
+        self._log.info(
+            "topic_created",
+            topic=topic.name,
+            topic_id=str(topic.topic_id),
+            partitions=topic.partitions,
+        )
+        return topic
+
+    async def _put(
+        self, engine: Engine, topic: Topic, revision: int, put: Put
+    ) -> tuple[bool, int, KeyValue | None, bool]:
+        """*put*, if the topic's key still has *revision* and the topic is not deleted.
+
+        The session is compared as well: a copy that is late finds it gone and does nothing, so
+        nothing appears that the next session has not read.
+
+        Returns whether it was put, at which revision; if not: the topic's key as it is, and
+        whether there is a tombstone.
+
+        Raises:
+            FencedError: the session ended.
+        """
+        key, tombstone = topic_key(topic.name), deleted_key(topic.topic_id)
+        session = session_key(engine.session.session_id)
+        result = await engine.session.transact(
+            Txn(
+                compares=(
+                    ModRevisionIs(key, revision),
+                    CreateRevisionIs(tombstone, 0),
+                    CreateRevisionIs(session, engine.session.revision),
+                ),
+                then=(put,),
+                otherwise=(Get(key), Get(tombstone), Get(session)),
+            )
+        )
+        if result.succeeded:
+            return True, result.revision, None, False
+        topics, tombstones, sessions = result.reads
+        if not sessions or sessions[0].create_revision != engine.session.revision:
+            raise FencedError("the session ended before the topic was changed")
+        return False, 0, topics[0] if topics else None, bool(tombstones)
+
+    async def _update(
+        self, engine: Engine, topic: Topic, change: Callable[[Topic], Topic]
+    ) -> Topic:
+        async with self._only(topic.name):
+            key = topic_key(topic.name)
+            kv = await engine.session.read(key)
+            while True:
+                now = None if kv is None else decode_topic(kv.value)
+                if kv is None or now is None or now.topic_id != topic.topic_id:
+                    raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                wanted = change(now)
+                if wanted == now:
+                    revision = kv.mod_revision
+                    break
+                succeeded, revision, there, deleted = await self._put(
+                    engine, topic, kv.mod_revision, Put(key, encode_topic(wanted))
+                )
+                if succeeded:
+                    break
+                kv = None if deleted else there
+                if kv is not None and kv.value == encode_topic(wanted):
+                    revision = kv.mod_revision  # Our own attempt, its answer lost.
+                    break
+            await self._write_file(engine, wanted)
+            await engine.add_topic(wanted, revision)
+            self._know(engine, wanted)
+        self._log.info(
+            "topic_changed",
+            topic=wanted.name,
+            partitions=wanted.partitions,
+            configs=dict(wanted.configs),
+        )
+        return wanted
+
+    async def _delete(self, engine: Engine, topic: Topic) -> None:
+        async with self._only(topic.name):
+            tombstone = deleted_key(topic.topic_id)
+            key = topic_key(topic.name)
+            kv = await engine.session.read(key)
+            while True:
+                now = None if kv is None else decode_topic(kv.value)
+                if kv is None or now is None or now.topic_id != topic.topic_id:
+                    raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+                succeeded, _, there, deleted = await self._put(
+                    engine, topic, kv.mod_revision, Put(tombstone, encode_topic(now))
+                )
+                if succeeded or deleted:
+                    break
+                kv = there
+            await self._finish_deletion(engine, now)
+        self._log.info("topic_deleted", topic=topic.name, topic_id=str(topic.topic_id))
+
+    async def _finish_deletion(self, engine: Engine, topic: Topic) -> None:
+        """All that follows a tombstone; harmless at any time after it."""
+        engine.remove_topic(topic.topic_id)
+        self._forget(engine, topic)
+        mark = DeletedTopic(topic.name, topic.topic_id, self._broker.wall_ms())
+        body = bucket_files.encode_deleted(mark)
+        where = layout.deleted_key(topic.name, topic.topic_id)
+        await self._repeat(lambda: self._create_object(where, body))
+        key = topic_key(topic.name)
+        gone = (
+            DeletePrefix(leaders_prefix(topic.topic_id)),
+            DeletePrefix(partitions_prefix(topic.topic_id)),
+        )
+        while True:
+            kv = await engine.session.read(key)
+            revision = 0 if kv is None else kv.mod_revision
+            mine = kv is not None and decode_topic(kv.value).topic_id == topic.topic_id
+            result = await engine.session.transact(
+                Txn(
+                    compares=(ModRevisionIs(key, revision),),
+                    then=(Delete(key), *gone) if mine else gone,
+                )
+            )
+            if result.succeeded:
+                return
+
+    # ── In the bucket ──
+
+    async def _first_file(self, topic: Topic) -> None:
+        body = bucket_files.encode_topic(TopicFile(1, topic))
+        await self._create_object(layout.topic_key(topic.name, topic.topic_id, 1), body)
+
+    async def _write_file(self, engine: Engine, topic: Topic) -> None:
+        """Make the topic's newest file say what its key says."""
+        key = topic_key(topic.name)
+        while True:
+            kv = await engine.session.read(key)
+            now = None if kv is None else decode_topic(kv.value)
+            if now is None or now.topic_id != topic.topic_id:
+                return  # Deleted meanwhile.
+            newest = await self._repeat(lambda: self._newest_file(topic))
+            if newest is not None and newest.topic == now:
+                return
+            version = 1 if newest is None else newest.version + 1
+            body = bucket_files.encode_topic(TopicFile(version, now))
+            where = layout.topic_key(topic.name, topic.topic_id, version)
+            await self._repeat(lambda w=where, b=body: self._create_object(w, b))  # type: ignore[misc]
+
+    async def _newest_file(self, topic: Topic) -> TopicFile | None:
+        prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
+        newest: str | None = None
+        async for page in self._broker.objects.list(prefix):
+            for info in page.objects:
+                if info.key != layout.deleted_key(topic.name, topic.topic_id):
+                    newest = info.key
+        if newest is None:
+            return None
+        try:
+            return bucket_files.decode_topic(await self._broker.objects.get(newest))
+        except (CorruptError, NotFoundError) as error:
+            # A newer version will say it again.
+            self._log.error("topic_file_damaged", object=newest, error=str(error))
+            return TopicFile(
+                layout.parse_topic_key(newest).version, replace(topic, partitions=0)
+            )
+
+    async def _create_object(self, key: str, body: bytes) -> None:
+        """Whoever made it first: what is in it is looked at by whom it concerns."""
+        try:
+            await self._broker.objects.create(key, [body])
+        except AlreadyExistsError:
+            return
+
+    async def _repeat(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Ask the bucket until it answers, while the session lives.
+
+        Raises:
+            FencedError: it ended; the next one repairs what is missing.
+        """
+        engine, wait_s = self._broker.engine, _RETRY_S
+        while True:
+            try:
+                async with asyncio.timeout(_BUCKET_DEADLINE_S):
+                    return await request()
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("topic_file_request_repeated", error=repr(error))
+            if engine is None or not engine.session.alive or self._broker.engine is not engine:
+                raise FencedError("the session ended while the bucket did not answer")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_RETRY_S)
+
+    # ── After a crash ──
+
+    async def reconcile(self) -> None:
+        """Know the topics of a session that is ready; finish what was begun before it.
+
+        Deletions are finished when this returns; the files of topics are looked through behind
+        it, in a task of `run`.
+        """
+        engine = self._broker.engine
+        if engine is None:
+            return
+        self._know_all(engine)
+        try:
+            for kv in await engine.session.read_prefix(DELETED_PREFIX):
+                topic = decode_topic(kv.value)
+                if topic.topic_id in engine.topics_by_id:
+                    self._log.info("topic_deletion_resumed", topic=topic.name)
+                    await self._owned(self._resume_deletion(engine, topic))
+        except (FencedError, RefusedError) as error:
+            self._log.info("reconcile_abandoned", reason=str(error))
+            return
+        if self._tasks is not None:
+            self._tasks.create_task(self._repair_files(engine, list(self.by_name.values())))
+
+    async def _resume_deletion(self, engine: Engine, topic: Topic) -> None:
+        async with self._only(topic.name):
+            await self._finish_deletion(engine, topic)
+
+    async def _repair_files(self, engine: Engine, topics: list[Topic]) -> None:
+        """Write the topic files that a crash left out."""
+
+        async def repair(topic: Topic) -> None:
+            async with self._only(topic.name):
+                if self._broker.engine is engine:
+                    await self._write_file(engine, topic)
+
+        try:
+            for i in range(0, len(topics), _AT_ONCE):
+                async with asyncio.TaskGroup() as tasks:
+                    for topic in topics[i : i + _AT_ONCE]:
+                        tasks.create_task(repair(topic))
+        except* FencedError as group:
+            self._log.info("reconcile_abandoned", reason=str(group.exceptions[0]))
+
+    # ── What is known ──
+
+    def _know_all(self, engine: Engine) -> None:
+        self.by_name.clear()
+        self.by_id.clear()
+        self.limits.clear()
+        self._alike.clear()
+        for entry in engine.topics.values():
+            self._know(engine, entry.topic)
+        self.known = True
+
+    def _know(self, engine: Engine, topic: Topic) -> None:
+        self.by_name[topic.name] = topic
+        self.by_id[topic.topic_id] = topic
+        self._alike.setdefault(_unlike(topic.name), set()).add(topic.name)
+        try:
+            self.limits[topic.name] = topic_limits(topic.configs, self.agent_configs)
+            sealing = topic_sealing(topic.configs, self._broker.settings.seal_ms)
+        except ValueError as error:
+            # Set by a version that knew better; the topic is served with the defaults.
+            self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
+            self.limits[topic.name] = topic_limits({}, self.agent_configs)
+            sealing = topic_sealing({}, self._broker.settings.seal_ms)
+        engine.topic_sealing[topic.name] = sealing
+
+    def _forget(self, engine: Engine, topic: Topic) -> None:
+        self.by_id.pop(topic.topic_id, None)
+        now = self.by_name.get(topic.name)
+        if now is None or now.topic_id != topic.topic_id:
+            return
+        del self.by_name[topic.name]
+        self.limits.pop(topic.name, None)
+        engine.topic_sealing.pop(topic.name, None)
+        alike = self._alike[_unlike(topic.name)]
+        alike.discard(topic.name)
+        if not alike:
+            del self._alike[_unlike(topic.name)]
+
+    # ── Tasks and turns ──
+
+    async def _owned(self, work: Awaitable[T]) -> T:
+        """Do *work* in a task of `run`; whoever awaits it here may go away."""
+        tasks = self._tasks
+        if tasks is None:
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise RefusedError(ErrorCode.NOT_CONTROLLER, "the agent is starting or leaving")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def do() -> None:
+            try:
+                async with self._limit:
+                    result = await work
+            except (RefusedError, CorruptError) as error:
+                if not done.done():
+                    done.set_exception(error)
+            except FencedError as error:
+                self._log.info("topic_change_interrupted", reason=str(error))
+                if not done.done():
+                    refused = RefusedError(ErrorCode.NOT_CONTROLLER, "the session ended: try again")
+                    done.set_exception(refused)
+            else:
+                if not done.done():
+                    done.set_result(result)
+            finally:
+                done.cancel()
+
+        tasks.create_task(do())
+        return await done
+
+    @asynccontextmanager
+    async def _only(self, name: str) -> AsyncIterator[None]:
+        """One change at a time of a name, and of those that collide with it."""
+        like = _unlike(name)
+        lock, users = self._locks.get(like, (asyncio.Lock(), 0))
+        self._locks[like] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(like)
+            if users > 1:
+                self._locks[like] = lock, users - 1
+
+
+def check_topic_name(name: str) -> None:
+    """Whether Kafka allows the name (Topic#validate), in its words.
+
+    Raises:
+        RefusedError: INVALID_TOPIC_EXCEPTION.
+    """
+    if layout.is_topic_name(name):
+        return
+    if not name:
+        why = "the empty string is not allowed"
+    elif name in (".", ".."):
+        why = f"'{name}' is not allowed"
+    elif len(name) > layout.MAX_TOPIC_CHARS:
+        why = f"the length of '{name}' is longer than the max allowed length 249"
+    else:
+        why = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, "
+            f"'.', '_' and '-'"
+        )
+    raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
+
+
+def _check_partitions(count: int) -> None:
+    if count > MAX_PARTITIONS_PER_REQUEST:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+        )
+
+
+def _unlike(name: str) -> str:
+    """What collides has in common (Topic#unifyCollisionChars): metrics confuse . and _."""
+    return name.replace(".", "_")
