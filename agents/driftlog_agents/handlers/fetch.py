@@ -19,6 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import structlog
+
 from driftlog_agents.broker import Broker
 from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State

@@ -32,7 +32,7 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from driftlog_agents.configs import TopicLimits
+from driftlog_agents.topic_configs import TopicLimits
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering import batch as batches
 from driftlog_tiering import kernel
@@ -222,7 +222,7 @@ class Producing:
         checked = kernel.check(records, 0, size)
         if isinstance(checked, int):
             raise _bad_batch(records, checked)
-        limits = self._broker.topics.limits(topic)
+        limits = self._limits(topic)
         self._check_limits(limits, checked, size, version)
         self.bytes += size
         waiter = _Answer(pending, answer)
@@ -234,6 +234,12 @@ class Producing:
             )
         else:
             self._admit(engine, log, records, checked, acks, slot, waiter)
+
+    def _limits(self, topic: str) -> TopicLimits:
+        limits = self._broker.topics.limits.get(topic)
+        if limits is None:  # the topic is being deleted, or not yet known whole
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return limits
 
     def _check_limits(
         self, limits: TopicLimits, checked: tuple[int, ...], size: int, version: int
@@ -274,7 +280,7 @@ class Producing:
         slot: Slot,
         waiter: _Answer,
     ) -> None:
-        limits = self._broker.topics.limits(log.topic)
+        limits = self._limits(log.topic)
         count, attributes, producer_id, epoch, sequence, _, max_timestamp = checked
         if limits.log_append_time:
             max_timestamp = self._broker.wall_ms()

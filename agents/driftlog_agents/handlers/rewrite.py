@@ -12,8 +12,8 @@ Pure.
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_agents.configs import TopicLimits
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topic_configs import TopicLimits
 from driftlog_tiering import batch as batches
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import HEADER_BYTES, Codec
@@ -64,7 +64,7 @@ def rewrite(limits: TopicLimits, records: memoryview, checked: tuple[int, ...]) 
     if max_timestamp < 0 and not limits.log_append_time:
         max_timestamp, _ = kernel.max_timestamp(plain, header.record_count, header.base_timestamp)
     target = codec if limits.codec is None else Codec(limits.codec)
-    body = records[HEADER_BYTES:] if target is codec else memoryview(compress(target, plain))
+    body = records[HEADER_BYTES:] if target is codec else memoryview(compress(target, plain, limits.compression_level))
     attributes = header.attributes & ~_CODEC_MASK | target
     out = memoryview(
         batches.build_batch(

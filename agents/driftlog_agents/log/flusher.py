@@ -115,6 +115,8 @@ class Flusher:
         self._idle = asyncio.Event()
         self._early_armed = False
         """The timer knows that somebody waits for the open buffer."""
+        self.on_pressure: Callable[[bool], None] = lambda _: None
+        """Told whether producers must be kept waiting."""
         self.lost = False
         self.committed_bytes = 0
         self.early = 0
@@ -214,6 +216,7 @@ class Flusher:
             self._idle.set()
         self._trim()
         self._schedule(now_ms)
+        self.on_pressure(self.overloaded)
 
     def _schedule(self, now_ms: float) -> None:
         at_ms = self._pipeline.deadline_ms(now_ms)

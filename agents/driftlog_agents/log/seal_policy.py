@@ -74,12 +74,13 @@ def due(
         ]
     chosen.sort(key=lambda log: -log.unsealed_bytes)
     return [
-        (log, seal_end(log, _segment_bytes(settings, sealing_of.get(log.topic))))
+        (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic))))
         for log in chosen
     ]
 
 
-def _segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:
+def segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:
+    """What a segment of the topic is to reach."""
     if topic is None or topic.segment_bytes is None:
         return settings.segment_bytes
     return topic.segment_bytes
@@ -88,7 +89,7 @@ def _segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:
 def _is_due(
     log: PartitionLog, settings: SealSettings, topic: TopicSealing, now_ms: float
 ) -> bool:
-    if log.unsealed_bytes >= _segment_bytes(settings, topic):
+    if log.unsealed_bytes >= segment_bytes(settings, topic):
         return True
     assert log.oldest_unsealed_ms is not None
     age_ms = now_ms - log.oldest_unsealed_ms
@@ -99,12 +100,12 @@ def _is_due(
     return age_ms >= settings.segment_ms
 
 
-def seal_end(log: PartitionLog, segment_bytes: int) -> int:
-    """Where a segment from the sealed end on reaches *segment_bytes*, at a slice's end."""
+def seal_end(log: PartitionLog, wanted_bytes: int) -> int:
+    """Where a segment from the sealed end on reaches *wanted_bytes*, at a slice's end."""
     size = 0
     for tail in log.slices:
         size += tail.size_bytes
-        if size >= segment_bytes:
+        if size >= wanted_bytes:
             return tail.end
     return log.high_watermark
 

@@ -22,7 +22,13 @@ from typing import IO, Any, Final, Protocol
 import structlog
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
-from driftlog_agents.log.seal_policy import SealSettings, TopicSealing, due
+from driftlog_agents.log.seal_policy import (
+    SealSettings,
+    TopicSealing,
+    due,
+    seal_end,
+    segment_bytes,
+)
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import TailData
 from driftlog_metadata import transactions
@@ -127,6 +133,11 @@ class Sealer:
                     self._log.warning("seal_failed", partition=_name(log), error=str(error))
                 except (CorruptError, NotFoundError) as error:
                     self._log.error("seal_blocked", partition=_name(log), error=str(error))
+
+    def next_end(self, log: PartitionLog, wanted: int) -> int:
+        """Where the next segment of *log* ends on the way to *wanted*."""
+        sealing = self._topic_sealing().get(log.topic)
+        return min(wanted, seal_end(log, segment_bytes(self._settings, sealing)))
 
     async def seal(self, log: PartitionLog, end: int | None = None) -> int:
         """Seal *log* up to *end* (default: its high watermark); returns its sealed end.

@@ -12,14 +12,14 @@ Shell.
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Offload, Producing
-from driftlog_agents.handlers.table import HANDLERS, unsupported_api_versions
+from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
 from driftlog_agents.network.server import Connection, Slot
 from driftlog_agents.protocol.api import ApiKey, RequestHeader
 from driftlog_agents.protocol.errors import CorruptFrameError, RefusedError
@@ -31,8 +31,11 @@ from driftlog_metadata.errors import StoreError
 class Dispatcher:
     """Routes the requests of all connections of one agent."""
 
-    def __init__(self, broker: Broker, offload: Offload) -> None:
+    def __init__(
+        self, broker: Broker, offload: Offload, now_ms: Callable[[], float]
+    ) -> None:
         self._broker = broker
+        self._now_ms = now_ms
         self._log = structlog.get_logger()
         self._tasks: asyncio.TaskGroup | None = None
         self.producing = Producing(broker, offload, self.spawn)
@@ -46,7 +49,7 @@ class Dispatcher:
             try:
                 while True:
                     await asyncio.sleep(0.1)
-                    self.producing.sweep(asyncio.get_running_loop().time() * 1000)
+                    self.producing.sweep(self._now_ms())
             finally:
                 self._tasks = None
 
@@ -82,7 +85,7 @@ class Dispatcher:
         api = API[header.api_key]
         if header.api_version not in api.served:
             assert header.api_key is ApiKey.API_VERSIONS
-            connection.turn().respond([unsupported_api_versions(header.correlation_id)])
+            connection.turn().respond([unsupported_version_response(header.correlation_id)])
             return
         request = api.decode_request(header.api_version, frame, header.body_offset)
         connection.client_id = header.client_id

@@ -48,6 +48,9 @@ class Slot:
         self.connection.answered()
 
 
+_FINISH_S: Final = 1.0
+"""How long leaving waits for clients to take their last answers."""
+
 Dispatch = Callable[["Connection", memoryview], None]
 
 
@@ -191,6 +194,12 @@ class Connection(asyncio.BufferedProtocol):
             )
             self.close()
 
+    def finish(self) -> None:
+        """Close once what was answered is sent."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
     def close(self) -> None:
         """Close now; answers that are owed are not sent."""
         self.closed = True
@@ -222,17 +231,29 @@ class Server:
         self._idle_ms = connections_max_idle_ms
         self._listeners: list[asyncio.Server] = []
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept on *host*; returns the port, which the system chooses where it is 0.
+    async def bind(self, host: str, port: int) -> int:
+        """Take the address; returns the port, which the system chooses where it is 0.
+
+        Nobody is accepted before `start`.
 
         Raises:
             OSError: the address cannot be used.
         """
         server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=1024,
+            reuse_address=True,
+            start_serving=False,
         )
         self._listeners.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Accept; harmless when that is done already."""
+        for server in self._listeners:
+            await server.start_serving()
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False: there are too many."""
@@ -270,8 +291,13 @@ class Server:
         for server in self._listeners:
             server.close()
 
-    def close(self) -> None:
-        """Stop listening and close every connection."""
-        self.stop_listening()
+    async def finish(self) -> None:
+        """Send the answers that are there, and close every connection."""
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.finish()
+        deadline = self.loop.time() + _FINISH_S
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection.close()

@@ -1,0 +1,252 @@
+"""The agent process: identity, listeners, and one session of the log after the other.
+
+    start ──▶ join cluster ──▶ bind ──▶ ┌─ session ──▶ ready: listen ──▶ … ─┐
+                                        └──────── lost: back off ◀──────────┘
+    stop ──▶ refuse new work, flush, release, answer, close
+
+Shell.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import structlog
+from driftlog_agents.broker import Broker, BrokerSettings
+from driftlog_agents.collector import Collector
+from driftlog_agents.identity import join_cluster, node_id
+from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.reader import LogReader
+from driftlog_agents.log.sealing import Spool
+from driftlog_agents.network.dispatcher import Dispatcher
+from driftlog_agents.network.server import Server
+from driftlog_agents.producer_ids import ProducerIds
+from driftlog_agents.topics import Topics
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.model import Agent, Listener
+from driftlog_metadata.store import MetadataStore
+from driftlog_tiering.object_store import ObjectStore
+
+_BACKOFF_S: Final = (0.1, 5.0)
+"""First and longest wait before a new session after a lost one; with jitter."""
+
+Offload = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What `driftlog dev` and `driftlog agent run` turn."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised: Listener | None = None
+    rack: str | None = None
+    http_address: str = ""
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The ports of a process."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    disk: AgentDisk
+    rng: Random
+    offload_seal: Offload
+    offload_read: Offload
+    offload_produce: Offload
+    spool: Callable[[], AbstractContextManager[Spool]]
+
+
+class AgentProcess:
+    """See the module."""
+
+    def __init__(self, settings: AgentSettings, world: World) -> None:
+        self.settings = settings
+        self._world = world
+        self._log = structlog.get_logger()
+        self._stopping = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.address = ""
+        self.broker: Broker
+        self.server: Server
+        self.dispatcher: Dispatcher
+        self.collector: Collector
+        self.sessions = 0
+
+    def stop(self) -> None:
+        """Drain and leave (SIGTERM)."""
+        self._stopping.set()
+        if self.broker.engine is not None:
+            self.broker.engine.stop()
+
+    async def run(self) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            WrongClusterError: the stores are not of one cluster.
+            OSError: the listener's address cannot be used.
+        """
+        await self._prepare()
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self.dispatcher.run()),
+                tasks.create_task(self.server.close_idle()),
+                tasks.create_task(self.broker.reader.run()),
+                tasks.create_task(self.broker.topics.run()),
+                tasks.create_task(self.collector.run()),
+            ]
+            await self._sessions()
+            self.server.stop_listening()
+            await self.server.finish()
+            for task in background:
+                task.cancel()
+
+    # ── Start ──
+
+    async def _prepare(self) -> None:
+        settings, world = self.settings, self._world
+        cluster = await join_cluster(
+            world.metadata, world.objects, settings.broker.location, world.rng
+        )
+        number = await node_id(world.metadata, world.disk, cluster)
+        self.server = Server(
+            dispatch=lambda connection, frame: self.dispatcher.dispatch(connection, frame),
+            now_ms=now_ms,
+            socket_request_max_bytes=settings.broker.socket_request_max_bytes,
+            max_connections=settings.broker.max_connections,
+            connections_max_idle_ms=settings.broker.connections_max_idle_ms,
+        )
+        port = await self.server.bind(settings.host, settings.port)
+        self._listener = settings.advertised or Listener("PLAINTEXT", settings.host, port)
+        if self._listener.port == 0:
+            self._listener = Listener(self._listener.name, self._listener.host, port)
+        self.address = f"{self._listener.host}:{self._listener.port}"
+        self._started_at_ms = time.time_ns() // 1_000_000
+        self._node_id = number
+        self.broker = Broker(
+            cluster_id=cluster.cluster_id,
+            agent=self._agent(),
+            settings=settings.broker,
+            metadata=world.metadata,
+            objects=world.objects,
+            reader=LogReader(
+                store=world.objects,
+                offload=world.offload_read,
+                manifest=self._manifest,
+                refresh=self._refresh,
+                now_ms=now_ms,
+            ),
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        self.broker.topics = Topics(self.broker)
+        self.broker.producer_ids = ProducerIds(self.broker)
+        self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
+        self.collector = Collector(self.broker, world.disk)
+
+    def _agent(self) -> Agent:
+        return Agent(
+            node_id=self._node_id,
+            session_id=f"{self._world.rng.getrandbits(128):032x}",
+            listeners=(self._listener,),
+            http_address=self.settings.http_address,
+            rack=self.settings.rack,
+            started_at_ms=self._started_at_ms,
+        )
+
+    async def _manifest(self, log: PartitionLog) -> Any:
+        engine = self.broker.engine
+        if engine is None:
+            raise UnavailableError("between two sessions")
+        return await engine.manifests.get(log)
+
+    async def _refresh(self, log: PartitionLog) -> None:
+        engine = self.broker.engine
+        if engine is not None:
+            engine.manifests.drop(log)
+
+    # ── Sessions ──
+
+    async def _sessions(self) -> None:
+        first, longest = _BACKOFF_S
+        backoff = first
+        while not self._stopping.is_set():
+            began = now_ms()
+            try:
+                await self._session()
+            except FencedError as error:
+                self._log.warning(
+                    "session_lost",
+                    reason=str(error),
+                    advice="what was not committed was answered as failed; a new session begins",
+                )
+            if self._stopping.is_set():
+                return
+            if now_ms() - began > 60_000:
+                backoff = first
+            await asyncio.sleep(backoff * self._world.rng.uniform(0.5, 1.0))
+            backoff = min(longest, backoff * 2)
+
+    async def _session(self) -> None:
+        world = self._world
+        self.broker.agent = self._agent()
+        engine = Engine(
+            ports=Ports(
+                metadata=world.metadata,
+                objects=world.objects,
+                disk=world.disk,
+                rng=world.rng,
+                now_ms=now_ms,
+                offload=world.offload_seal,
+                spool=world.spool,
+            ),
+            agent=self.broker.agent,
+            settings=self.settings.engine,
+        )
+        engine.flusher.on_pressure = self.server.set_overloaded
+        self.broker.engine = engine
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                begun = tasks.create_task(self._when_ready(engine))
+                try:
+                    await engine.run()
+                finally:
+                    begun.cancel()
+        except* FencedError as group:
+            raise FencedError(str(group.exceptions[0])) from group
+        finally:
+            self.broker.engine = None
+            self.server.set_overloaded(False)
+
+    async def _when_ready(self, engine: Engine) -> None:
+        await engine.ready.wait()
+        while True:
+            try:
+                await self.broker.topics.reconcile()
+                break
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
+                await asyncio.sleep(1)
+        self.sessions += 1
+        await self.server.start()
+        self.ready.set()
+
+
+def now_ms() -> float:
+    """Milliseconds of a clock that never goes back and counts suspended time."""
+    return _clock() * 1000
+
+
+def _boot_time() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_clock = _boot_time if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic

@@ -1,0 +1,120 @@
+"""The agent's HTTP port: for Prometheus, for supervisors, and for `driftlog segments seal`.
+
+    GET  /metrics                Prometheus text
+    GET  /healthz                200 while the event loop turns
+    GET  /readyz                 200 while it leads its partitions, 503 between sessions
+    POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition
+
+Shell.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+from driftlog_agents import metrics
+from driftlog_agents.agent import AgentProcess
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_metadata.errors import CorruptError, FencedError, StoreError
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+_SEAL_DEADLINE_S: Final = 600
+_RETRY_S: Final = 0.3
+
+
+class _Metrics(Collector):
+    def __init__(self, agent: AgentProcess) -> None:
+        self._agent = agent
+
+    def collect(self) -> list[Metric]:
+        return list(metrics.collect(self._agent))
+
+
+class HttpApi:
+    """Serves one agent."""
+
+    def __init__(self, agent: AgentProcess) -> None:
+        self._agent = agent
+        self._registry = CollectorRegistry()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve on *host*; returns the port.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.post("/topics/{topic}/seal", self._seal),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Close the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        if not self._agent.ready.is_set():
+            return web.Response(status=503, text="starting\n")
+        registry = CollectorRegistry()
+        registry.register(_Metrics(self._agent))
+        return web.Response(body=generate_latest(registry), content_type="text/plain")
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if not self._agent.ready.is_set():
+            return web.Response(status=503, text="starting\n")
+        engine = self._agent.broker.engine
+        if engine is None or not engine.ready.is_set():
+            return web.Response(status=503, text="between two sessions\n")
+        return web.Response(text="ok\n")
+
+    async def _seal(self, request: web.Request) -> web.Response:
+        topic = request.match_info["topic"]
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, "the agent is between two sessions: try again")
+        entry = engine.topics.get(topic)
+        if entry is None:
+            return _error(404, f"there is no topic {topic!r} on this agent")
+        sealed: dict[str, int] = {}
+        try:
+            async with asyncio.timeout(_SEAL_DEADLINE_S):
+                for log in [log for log in entry.logs if log is not None]:
+                    sealed[str(log.partition)] = await self._seal_one(log)
+        except (StoreError, CorruptError, TimeoutError) as error:
+            return _error(503, f"{topic} is not sealed: {error or 'it took too long'}")
+        return web.json_response({"topic": topic, "sealed_end": sealed})
+
+    async def _seal_one(self, log: PartitionLog) -> int:
+        """Seal up to what is the high watermark now, in as many segments as it takes."""
+        wanted = log.high_watermark
+        while log.sealed_end < wanted:
+            engine = self._agent.broker.engine
+            if engine is None:
+                raise FencedError("the agent's session ended")
+            before = log.sealed_end
+            end = engine.sealer.next_end(log, wanted)
+            await engine.sealer.seal(log, end)
+            if log.sealed_end == before:
+                await asyncio.sleep(_RETRY_S)
+        return log.sealed_end
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)

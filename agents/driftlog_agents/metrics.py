@@ -1,0 +1,108 @@
+"""What an agent counts, as Prometheus reads it.
+
+The machines keep plain numbers; they are read when somebody asks, so counting costs the
+hot path an addition.
+
+Shell.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Iterable
+
+from driftlog_agents.agent import AgentProcess
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+
+def collect(agent: AgentProcess) -> Iterable[Metric]:
+    """Every metric, with what it says."""
+    yield from _requests(agent)
+    yield from _log(agent)
+    yield from _process(agent)
+
+
+def _requests(agent: AgentProcess) -> Iterable[Metric]:
+    requests = CounterMetricFamily(
+        "driftlog_requests", "Requests taken, by Kafka API", labels=["api"]
+    )
+    for key, count in agent.dispatcher.requests.items():
+        requests.add_metric([key.kafka_name], count)
+    yield requests
+    producing, fetching = agent.dispatcher.producing, agent.dispatcher.fetching
+    yield _counter("driftlog_produced_bytes", "Bytes of batches that clients sent", producing.bytes)
+    yield _counter(
+        "driftlog_produce_errors", "Partitions of Produce requests refused", producing.errors
+    )
+    yield _counter("driftlog_fetched_bytes", "Bytes of batches sent to consumers", fetching.bytes)
+    yield _counter(
+        "driftlog_cold_fetches", "Fetches that had to read from the bucket", fetching.cold_reads
+    )
+    yield _counter(
+        "driftlog_damaged_reads",
+        "Reads that failed for a missing or damaged object: look at the log",
+        agent.broker.reader.damaged_reads,
+    )
+    yield _gauge("driftlog_connections", "Open connections", len(agent.server.connections))
+    yield _gauge(
+        "driftlog_overloaded", "1 while producers are kept waiting", int(agent.server.overloaded)
+    )
+    yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)
+
+
+def _log(agent: AgentProcess) -> Iterable[Metric]:
+    engine = agent.broker.engine
+    if engine is None:
+        return
+    logs = engine.logs()
+    pipeline = engine.flusher.pipeline
+    yield _gauge("driftlog_partitions", "Partitions led", len(logs))
+    yield _gauge(
+        "driftlog_offline_partitions",
+        "Partitions that need an operator",
+        sum(1 for log in logs if log.offline_reason),
+    )
+    yield _gauge(
+        "driftlog_pending_bytes", "Admitted and not committed", engine.flusher.pending_bytes
+    )
+    yield _gauge(
+        "driftlog_unsealed_bytes", "Committed and not sealed", sum(log.unsealed_bytes for log in logs)
+    )
+    yield _gauge("driftlog_flush_records", "Flush records in the metadata store", len(engine.records))
+    yield _counter("driftlog_flush_puts", "PUTs of flush objects, hedges too", pipeline.puts)
+    yield _counter("driftlog_flush_hedges", "PUTs that were a hedge", pipeline.hedges)
+    yield _counter("driftlog_flushes_early", "Flushes cut early", engine.flusher.early)
+    yield _counter(
+        "driftlog_committed_bytes", "Bytes of committed flushes", engine.flusher.committed_bytes
+    )
+    yield _counter("driftlog_buffer_bytes", "Bytes written to buffer files", engine.buffer.bytes_written)
+    yield _counter("driftlog_buffer_syncs", "fdatasync calls", engine.buffer.syncs)
+    yield _counter("driftlog_segments_sealed", "Segments sealed", engine.sealer.segments)
+    yield _counter("driftlog_sealed_bytes", "Bytes sealed, uncompressed", engine.sealer.sealed_bytes)
+    yield _counter(
+        "driftlog_undecodable_batches",
+        "Batches kept as they came because their records cannot be decoded",
+        engine.sealer.undecodable_batches,
+    )
+
+
+def _process(agent: AgentProcess) -> Iterable[Metric]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    unit = 1 if sys.platform == "darwin" else 1024
+    yield _counter(
+        "process_cpu_seconds", "User and system CPU time", usage.ru_utime + usage.ru_stime
+    )
+    yield _gauge(
+        "process_max_resident_memory_bytes", "Largest resident size", usage.ru_maxrss * unit
+    )
+    started = agent.broker.agent.started_at_ms / 1000
+    yield _gauge("process_start_time_seconds", "Since 1970", started)
+    yield _gauge("driftlog_uptime_seconds", "Since the start", time.time() - started)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
