@@ -28,7 +28,7 @@ from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.locations import open_object_store
 from driftlog_tiering.manifest import AddSegments, Edit, SegmentRef, empty_manifest
 from driftlog_tiering.manifests import commit_edit, load_newest
-from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
+from driftlog_tiering.object_store import AlreadyExistsError, Buffer, ObjectStore
 from driftlog_tiering.segment import SegmentInfo, SegmentWriter
 
 T = TypeVar("T")
@@ -81,28 +81,35 @@ class SealedTopic:
         base: int,
         *segments: Sequence[Message | None],
         codec: Codec = Codec.NONE,
-        row_group_bytes: int = 16 * 1024 * 1024,
     ) -> tuple[SegmentRef, ...]:
         """Seal segments from *base* on, with one edit; None is an offset without a record."""
+        of_batches = []
+        start = base
+        for messages in segments:
+            made = (
+                make_batch(start + i, messages[i : i + 50], codec)
+                for i in range(0, len(messages), 50)
+            )
+            start += len(messages)
+            of_batches.append((start, [batch for batch in made if batch is not None]))
+        return self.seal_batches(partition, base, of_batches)
+
+    def seal_batches(
+        self, partition: int, base: int, segments: Sequence[tuple[int, Sequence[Buffer]]]
+    ) -> tuple[SegmentRef, ...]:
+        """Seal segments from *base* on: of each, the offset where it ends, and its batches."""
         refs: list[SegmentRef] = []
         bodies: list[bytes] = []
-        for messages in segments:
+        for end, batches in segments:
             sink = io.BytesIO()
             writer = SegmentWriter(
-                sink,
-                topic=self.name,
-                topic_id=self.topic_id,
-                partition=partition,
-                base=base,
-                row_group_bytes=row_group_bytes,
+                sink, topic=self.name, topic_id=self.topic_id, partition=partition, base=base
             )
-            for start in range(0, len(messages), 50):
-                batch = make_batch(base + start, messages[start : start + 50], codec)
-                if batch is not None:
-                    writer.append(batch)
-            refs.append(self._ref(partition, writer.finish(base + len(messages))))
+            for batch in batches:
+                writer.append(batch)
+            refs.append(self._ref(partition, writer.finish(end)))
             bodies.append(sink.getvalue())
-            base = refs[-1].end
+            base = end
         self._add(partition, refs, bodies)
         return tuple(refs)
 
