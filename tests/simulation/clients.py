@@ -37,6 +37,8 @@ class _Attempt:
     engine: Engine
     base_offset: int = -1
     done: bool = False
+    deaf: bool = False
+    """Its connection is gone: whatever is answered, nobody hears it."""
 
     def committed(self, log: PartitionLog) -> None:
         self._answered()
@@ -47,12 +49,14 @@ class _Attempt:
     def lost(self, log: PartitionLog) -> None:
         if not self.done:
             self.done = True
+            if self.deaf:
+                return
             self.producer.failed(self.sent, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _answered(self) -> None:
         assert not self.done, "answered twice"
         self.done = True
-        if not self.producer.world.process.dead:
+        if not self.producer.world.process.dead and not self.deaf:
             self.producer.acknowledged(self.sent, self.base_offset)
 
 
@@ -73,7 +77,7 @@ class Producer:
     produced: int = 0
     next_sequence: int = 0
     retry: bool = False
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    last: tuple[_Sent, int] | None = None
     source: Source = field(default_factory=Source)
 
     @property
@@ -92,12 +96,37 @@ class Producer:
                 for sent in self.unacknowledged:
                     if sent.attempt is not None and sent.attempt.engine is not self.world.engine:
                         sent.attempt = None  # its connection is gone
+            if self.rng.random() < 0.02:
+                self._reconnect()
             if self._send_all():
                 await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02, 0.2, 1.5)))
             else:
                 await asyncio.sleep(0.1)
                 if self.world.engine is None or self._stale():
                     self.retry = True
+
+    def _reconnect(self) -> None:
+        """Lose the connection, and the answers on it; send again what is unacknowledged."""
+        for sent in self.unacknowledged:
+            if sent.attempt is not None:
+                sent.attempt.deaf = True
+                sent.attempt = None
+
+    async def send_again(self) -> None:
+        """A copy of the last batch that the network kept back for long: it is a duplicate."""
+        engine = self.world.engine
+        if not self.idempotent or self.last is None or engine is None:
+            return
+        log = engine.log(self.topic, self.tp.partition)
+        assert log is not None
+        await engine.loaded(log)
+        sent, base_offset = self.last
+        attempt = _Attempt(self, sent, engine, deaf=True)
+        self._admit(engine, log, attempt)
+        self.world.expect(
+            attempt.base_offset == base_offset,
+            f"{self.name}: a duplicate of {base_offset} was given {attempt.base_offset}",
+        )
 
     def _stale(self) -> bool:
         return any(
@@ -172,6 +201,8 @@ class Producer:
             )
         except RefusedError as refused:
             attempt.done = True
+            if attempt.deaf:
+                return
             self.failed(sent, refused.code)
             return
         attempt.base_offset = admitted.base_offset
@@ -205,6 +236,7 @@ class Producer:
                 f"{self.name}: acknowledged out of order",
             )
         self.unacknowledged.remove(sent)
+        self.last = (sent, base_offset)
         for i, value in enumerate(sent.values):
             self.world.acknowledge(self.tp, base_offset + i, b"" if sent.garbage else value, sent.garbage)
 

@@ -62,7 +62,8 @@ class SimBufferFile:
             raise UnavailableError("dead")
         whole = b"".join(buffers)
         start = self._size
-        if self._broken or self._disk.platter.full:
+        flaky = self._disk.rng.random() < self._disk.write_fails
+        if self._broken or self._disk.platter.full or flaky:
             # Part of it may be there.
             part = whole[: self._disk.rng.randrange(len(whole))]
             self.pages.data[start : start + len(part)] = part
@@ -98,6 +99,7 @@ class SimDisk:
         self.process = process
         self.rng = rng
         self.sync_fails = 0.0
+        self.write_fails = 0.0
 
     def sessions(self) -> list[str]:
         return list(self.platter.sessions)

@@ -107,6 +107,7 @@ class World:
         self.shown: dict[tuple[TopicPartition, int], bytes] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.counts: dict[str, int] = {}
+        self.leader_epochs: dict[TopicPartition, int] = {}
         self.topics = [
             Topic(name=name, topic_id=UUID(int=self.rng.getrandbits(128)), partitions=2)
             for name in ("a", "b")
@@ -215,6 +216,8 @@ class World:
                 break
             await asyncio.sleep(0.1)
         self.expect(self.engine is not None, "the agent did not come back")
+        for producer in self.producers:
+            await producer.send_again()
         assert self.engine is not None
         self._stopping = True
         self.engine.stop()
@@ -268,15 +271,20 @@ class World:
             engine = self._new_engine(process)
             self.engine = engine
             try:
-                await engine.run()
-            except FencedError as error:
+                async with asyncio.TaskGroup() as tasks:
+                    epochs = tasks.create_task(self._watch_epochs(engine))
+                    try:
+                        await engine.run()
+                    finally:
+                        epochs.cancel()
+            except* FencedError as error:
                 self.count("sessions lost")
-                self.trace("session lost", str(error))
-                if self._stopping:
-                    return  # a session that was lost while it was leaving is not begun again
-                await asyncio.sleep(self.rng.uniform(0.05, 0.5))
+                self.trace("session lost", str(error.exceptions[0]))
             else:
                 return
+            if self._stopping:
+                return  # a session that was lost while it was leaving is not begun again
+            await asyncio.sleep(self.rng.uniform(0.05, 0.5))
 
     def _new_engine(self, process: Process) -> Engine:
         rng = Random(self.rng.random())
@@ -315,6 +323,15 @@ class World:
             rng=Random(self.rng.random()),
             trace=self.trace,
         )
+
+    async def _watch_epochs(self, engine: Engine) -> None:
+        """Every claim has a larger leader epoch than all before it."""
+        await engine.ready.wait()
+        for log in engine.logs():
+            tp = TopicPartition(log.topic_id, log.partition)
+            before = self.leader_epochs.get(tp, -1)
+            self.expect(log.leader_epoch > before, f"epoch {before}, then {log.leader_epoch}")
+            self.leader_epochs[tp] = log.leader_epoch
 
     def _kill(self, how: str) -> None:
         if self._agent_task is None or self._agent_task.done():
@@ -355,6 +372,7 @@ class World:
                     self.platter.full = not self.platter.full
                     if self.disk is not None:
                         self.disk.sync_fails = self.rng.choice((0.0, 0.0, 0.3))
+                        self.disk.write_fails = self.rng.choice((0.0, 0.0, 0.1))
                 case "outage":
                     weather = self.rng.choice((self.metadata_weather, self.store_weather))
                     weather.down = not weather.down
@@ -378,7 +396,7 @@ class World:
             weather.down = False
         self.platter.full = False
         if self.disk is not None:
-            self.disk.sync_fails = 0.0
+            self.disk.sync_fails = self.disk.write_fails = 0.0
 
     # ── The end ──
 

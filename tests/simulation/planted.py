@@ -1,0 +1,212 @@
+"""Bugs to be planted, one at a time: each is a clause of design.md left out.
+
+A simulation that cannot tell is worth nothing; `test_simulation` shows that it can.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from driftlog_agents.log import recovery, takeover
+from driftlog_agents.log.admission import Admission, Admitted
+from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.records_index import RecordsIndex
+from driftlog_agents.log.sealing import Manifests, Sealer
+from driftlog_agents.log.session import CommitOutcome, Session
+from driftlog_tiering.producers import ProducerStates
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def unknown_commit_is_success(patch: pytest.MonkeyPatch) -> None:
+    """A commit without an answer is believed to have happened."""
+    original = Session.commit
+
+    async def commit(self: Session, seq: int, record: Any) -> CommitOutcome:
+        outcome = await original(self, seq, record)
+        return CommitOutcome.COMMITTED if outcome is CommitOutcome.UNKNOWN else outcome
+
+    patch.setattr(Session, "commit", commit)
+
+
+def acknowledged_when_stored(patch: pytest.MonkeyPatch) -> None:
+    """acks=all is answered when the object is in the bucket, before the commit."""
+    original = Flusher._commit
+
+    async def commit(self: Flusher, flush: Any) -> None:
+        for log, s in flush.payload.slices:
+            for end, waiter in list(log.waiters):
+                if end <= s.end and not waiter.done:
+                    waiter.committed(log)
+                    log.waiters.remove((end, waiter))
+        await original(self, flush)
+
+    patch.setattr(Flusher, "_commit", commit)
+
+
+def old_sessions_live_on(patch: pytest.MonkeyPatch) -> None:
+    """Neither heads are closed nor leases revoked: late commits of dead sessions succeed."""
+
+    async def nothing(_: Session, __: str) -> int:
+        return 1
+
+    async def keep(_: Session, __: int) -> None:
+        return None
+
+    patch.setattr(takeover, "close_head", nothing)
+    patch.setattr(Session, "revoke", keep)
+
+
+def leftovers_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What was buffered and not committed is not appended after a restart."""
+
+    async def nothing(_: Any, __: Any) -> None:
+        return None
+
+    patch.setattr(recovery.Recovery, "append_leftovers", nothing)
+
+
+def duplicate_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A duplicate is answered before its original is committed."""
+
+    def duplicate(self: Admission, log: Any, original: Any, acks: int, waiter: Any) -> Admitted:
+        return Admitted(original.base_offset, answered=True)
+
+    patch.setattr(Admission, "_duplicate", duplicate)
+
+
+def acks_one_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """acks=1 is answered after the write, not after the sync: power loss takes it."""
+    original = BufferLog.write_pending
+
+    def write_pending(self: BufferLog) -> None:
+        original(self)
+        waiters, self._to_sync = self._to_sync, []
+        for log, _, waiter in waiters:
+            waiter.synced(log)
+
+    patch.setattr(BufferLog, "write_pending", write_pending)
+
+
+def acks_one_behind_a_hole(patch: pytest.MonkeyPatch) -> None:
+    """acks=1 is taken while an uncommitted batch of the partition is not in the file."""
+    patch.setattr(BufferLog, "refuses", lambda self, log: False)
+
+
+def sync_failure_ignored(patch: pytest.MonkeyPatch) -> None:
+    """After a failed fdatasync acks=1 is answered all the same."""
+
+    def failed(self: BufferLog, waiters: Any, files: Any) -> None:
+        for log, _, waiter in waiters:
+            waiter.synced(log)
+
+    patch.setattr(BufferLog, "_sync_failed", failed)
+
+
+def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
+    """A flush record goes when one of its partitions is sealed, not when all are."""
+    original = RecordsIndex.sealed
+
+    def sealed(self: RecordsIndex, tp: Any, end: int) -> Any:
+        waiting = self._by_partition.get(tp, ())
+        for _, known in [entry for entry in waiting if entry[0] <= end]:
+            known.needed_by = 1
+        return original(self, tp, end)
+
+    def release(self: RecordsIndex, released: Any) -> Any:
+        forgotten = [known for known in released if known.needed_by > 0]
+        for known in released:
+            known.needed_by = 0
+        return forgotten
+
+    patch.setattr(RecordsIndex, "sealed", sealed)
+    patch.setattr(RecordsIndex, "_release", release)
+
+
+def producers_not_restored(patch: pytest.MonkeyPatch) -> None:
+    """Takeover does not read producers from the footers: a retry is appended twice."""
+    original = takeover.Takeover._restore
+
+    def restore(self: Any, log: PartitionLog, found: Any, now_ms: float) -> None:
+        original(self, log, found, now_ms)
+        log.producers = ProducerStates()
+
+    patch.setattr(takeover.Takeover, "_restore", restore)
+
+
+def snapshot_not_loaded(patch: pytest.MonkeyPatch) -> None:
+    """Takeover does not read the producer snapshot of the sealed end."""
+
+    async def nothing(_: Manifests, __: Any) -> ProducerStates:
+        return ProducerStates()
+
+    patch.setattr(Manifests, "producers", nothing)
+
+
+def manifest_ahead_not_adopted(patch: pytest.MonkeyPatch) -> None:
+    """A manifest that is ahead of the partition's key is sealed over."""
+
+    async def adopt(self: Sealer, log: PartitionLog) -> Any:
+        return await self._manifests.get(log)
+
+    patch.setattr(Sealer, "_adopt", adopt)
+
+
+def leader_epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
+    """A claim keeps the old leader's epoch, and goes down to 0."""
+    patch.setattr(takeover.Claim, "epoch", property(lambda self: 0))
+
+
+def directories_removed_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Old directories go when they are read, not when their last batch is committed."""
+    original = recovery.Recovery.append_leftovers
+
+    async def append(self: Any, old_sessions: Any) -> None:
+        await original(self, old_sessions)
+        for old in old_sessions:
+            self._disk.remove_session(old)
+
+    patch.setattr(recovery.Recovery, "append_leftovers", append)
+    patch.setattr(BufferLog, "_write", _written_nowhere(BufferLog._write))
+
+
+def _written_nowhere(original: Any) -> Any:
+    def write(self: BufferLog, pending: Any) -> None:
+        mine = [entry for entry in pending if entry[1].leader_epoch == entry[0].leader_epoch]
+        if mine:
+            original(self, mine)
+
+    return write
+
+
+def dead_session_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """A fenced commit is taken for a success: the session commits after its end."""
+    original = Session.commit
+
+    async def commit(self: Session, seq: int, record: Any) -> CommitOutcome:
+        outcome = await original(self, seq, record)
+        return CommitOutcome.COMMITTED if outcome is CommitOutcome.DEAD else outcome
+
+    patch.setattr(Session, "commit", commit)
+
+
+BUGS: tuple[Plant, ...] = (
+    unknown_commit_is_success,
+    acknowledged_when_stored,
+    old_sessions_live_on,
+    leftovers_forgotten,
+    duplicate_answered_at_once,
+    acks_one_before_sync,
+    acks_one_behind_a_hole,
+    sync_failure_ignored,
+    records_forgotten_early,
+    producers_not_restored,
+    snapshot_not_loaded,
+    manifest_ahead_not_adopted,
+    leader_epoch_not_raised,
+    directories_removed_at_once,
+    dead_session_goes_on,
+)
