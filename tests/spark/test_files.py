@@ -11,6 +11,9 @@ from driftlog_spark_reader.files import Files
 from driftlog_spark_reader.hadoop import HadoopFiles
 from driftlog_tiering.locations import open_object_store
 
+# One Spark for all workers of pytest-xdist; on a busy machine it takes a minute to start.
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
 CONTENT = {"a/b/one.json": b"1", "a/b/two.json": bytes(range(256)) * 500, "a/c/three.json": b""}
 
 

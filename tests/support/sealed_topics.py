@@ -86,10 +86,10 @@ class SealedTopic:
         of_batches = []
         start = base
         for messages in segments:
-            made = (
+            made = [
                 make_batch(start + i, messages[i : i + 50], codec)
                 for i in range(0, len(messages), 50)
-            )
+            ]
             start += len(messages)
             of_batches.append((start, [batch for batch in made if batch is not None]))
         return self.seal_batches(partition, base, of_batches)
