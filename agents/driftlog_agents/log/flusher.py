@@ -109,6 +109,7 @@ class Flusher:
         self._pipeline = FlushPipeline(flush_settings, rng)
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_when = 0.0
         self._cached: deque[TailData] = deque()
         self._cached_bytes = 0
         self._pending_bytes = 0
@@ -226,9 +227,10 @@ class Flusher:
         # loop time may have gone on since now_ms was read; the delay is what counts.
         when = loop.time() + max(0.0, at_ms - now_ms) / 1000
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._timer_when <= when:
                 return
             self._timer.cancel()
+        self._timer_when = when  # uvloop's handle of a time that is past has none
         self._timer = loop.call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:

@@ -12,7 +12,7 @@ Shell.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from driftlog_agents.log.flush import Source
@@ -78,14 +78,14 @@ class Connection(asyncio.BufferedProtocol):
     # ── asyncio ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        # uvloop's transports have the methods and not the class.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         peer = transport.get_extra_info("peername")
         self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
         self.source.heard_ms = self._server.now_ms()
         if not self._server.admit(self):
-            transport.abort()
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
