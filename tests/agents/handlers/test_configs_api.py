@@ -1,0 +1,493 @@
+"""Configs of topics and brokers, as tools read and set them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.handlers import (
+    alter_configs,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+)
+from driftlog_agents.log.seal_policy import TopicSealing
+from driftlog_agents.protocol.messages import alter_configs as ac
+from driftlog_agents.protocol.messages import incremental_alter_configs as iac
+from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from driftlog_agents.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+)
+from driftlog_agents.topic_configs import TOPIC_CONFIGS, TopicLimits, topic_limits, validate
+from driftlog_tiering.batch import Codec
+from tests.agents.handlers.asking import create, new
+from tests.support.engine import NODE_ID, RunningAgent
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+Operation = tuple[str, int, str | None]
+
+
+async def ask(
+    agent: RunningAgent,
+    resource_type: int,
+    name: str,
+    keys: Sequence[str] | None = None,
+    *,
+    version: int = 4,
+) -> DescribeConfigsResult:
+    """DescribeConfigs of one resource, with everything."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                configuration_keys=None if keys is None else list(keys),
+            )
+        ],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    response = await describe_configs.handle(agent.broker, request, agent.context(version))
+    return response.results[0]
+
+
+async def configs_of(
+    agent: RunningAgent, resource_type: int, name: str
+) -> dict[str, DescribeConfigsResourceResult]:
+    """By name."""
+    result = await ask(agent, resource_type, name)
+    assert result.error_code == 0
+    return {config.name: config for config in result.configs}
+
+
+async def alter(
+    agent: RunningAgent,
+    *operations: Operation,
+    resource_type: int = TOPIC,
+    name: str = "t",
+    validate_only: bool = False,
+) -> tuple[int, str | None]:
+    """IncrementalAlterConfigs of one resource."""
+    request = iac.IncrementalAlterConfigsRequest(
+        resources=[
+            iac.AlterConfigsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                configs=[
+                    iac.AlterableConfig(name=key, config_operation=operation, value=value)
+                    for key, operation, value in operations
+                ],
+            )
+        ],
+        validate_only=validate_only,
+    )
+    response = await incremental_alter_configs.handle(agent.broker, request, agent.context(1))
+    (answer,) = response.responses
+    return answer.error_code, answer.error_message
+
+
+# ── Describing ──
+
+
+async def test_every_topic_config_is_said_with_where_it_comes_from(tmp_path: Path) -> None:
+    """
+    What the topic sets is dynamic (1), what the agent sets static (4), all else a default (5);
+    each has a type and a documentation.
+    """
+    settings = BrokerSettings(message_max_bytes=5_000_000)
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        await create(agent, new("t", cleanup_policy="compact"))
+        found = await configs_of(agent, TOPIC, "t")
+
+    assert list(TOPIC_CONFIGS) == list(found)
+    assert ("compact", 1) == (found["cleanup.policy"].value, found["cleanup.policy"].config_source)
+    assert [("cleanup.policy", "compact", 1), ("log.cleanup.policy", "delete", 5)] == [
+        (s.name, s.value, s.source) for s in found["cleanup.policy"].synonyms
+    ]
+    assert ("5000000", 4) == (
+        found["max.message.bytes"].value,
+        found["max.message.bytes"].config_source,
+    )
+    assert ("604800000", 5) == (found["retention.ms"].value, found["retention.ms"].config_source)
+    assert not any(c.is_sensitive or c.read_only for c in found.values())
+    assert all(c.config_type and c.documentation for c in found.values())
+
+
+async def test_a_broker_says_what_tools_look_for(tmp_path: Path) -> None:
+    """
+    User interfaces read these; secrets have no value; all are read-only.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        found = await configs_of(agent, BROKER, str(NODE_ID))
+        default = await ask(agent, BROKER, "")
+
+    for name in (
+        "auto.create.topics.enable",
+        "default.replication.factor",
+        "delete.topic.enable",
+        "inter.broker.protocol.version",
+        "log.dirs",
+        "log.retention.ms",
+        "message.max.bytes",
+        "min.insync.replicas",
+        "num.partitions",
+    ):
+        assert name in found
+    assert (str(NODE_ID), 4) == (found["node.id"].value, found["node.id"].config_source)
+    assert found["ssl.key.password"].is_sensitive
+    assert found["ssl.key.password"].value is None
+    assert all(c.read_only for c in found.values())
+    assert (0, []) == (default.error_code, default.configs)
+
+
+@pytest.mark.parametrize(
+    "resource_type, name, code, message",
+    [
+        (TOPIC, "nope", 3, ""),
+        (
+            TOPIC,
+            "b b",
+            17,
+            "Topic name is invalid: 'b b' contains one or more characters other than ASCII "
+            "alphanumerics, '.', '_' and '-'",
+        ),
+        (
+            BROKER,
+            "99",
+            42,
+            "Unexpected broker id, expected 7 or empty string, but received 99",
+        ),
+        (BROKER, "xx", 42, "Broker id must be an integer, but it is: xx"),
+        (LOGGER, "99", 42, "Unexpected broker id, expected 7 but received 99"),
+        (LOGGER, "", 42, "Broker id must not be empty"),
+        (77, "x", 42, "Configs of resource type 77 are not kept here"),
+    ],
+)
+async def test_what_cannot_be_described_is_an_error_and_not_empty(
+    tmp_path: Path, resource_type: int, name: str, code: int, message: str
+) -> None:
+    """
+    Codes and messages are those of Apache Kafka 4.3.1 (but for the last one's words).
+    """
+    async with RunningAgent(tmp_path) as agent:
+        result = await ask(agent, resource_type, name)
+
+    assert (code, message, []) == (result.error_code, result.error_message, result.configs)
+
+
+@pytest.mark.parametrize(
+    "keys, expected",
+    [(["retention.ms", "nope"], ["retention.ms"]), ([], list(TOPIC_CONFIGS))],
+)
+async def test_only_what_is_asked_for_is_described(
+    tmp_path: Path, keys: list[str], expected: list[str]
+) -> None:
+    """
+    Names that are no configs are left out; an empty list asks for all (KAFKA-9675).
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        result = await ask(agent, TOPIC, "t", keys)
+
+    assert expected == [c.name for c in result.configs]
+
+
+async def test_a_broker_has_one_logger(tmp_path: Path) -> None:
+    """
+    Its level is said, and it is set when the agent is started.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        found = await configs_of(agent, LOGGER, str(NODE_ID))
+        refused = await alter(
+            agent, ("root", SET, "DEBUG"), resource_type=LOGGER, name=str(NODE_ID)
+        )
+
+    assert ["root"] == list(found)
+    assert (42, "Log levels are set when the agent is started") == refused
+
+
+# ── What values may be ──
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("cleanup.policy", "x", "Invalid value x for configuration {}: String must be one of: "
+         "compact, delete"),
+        ("retention.ms", "-2", "Invalid value -2 for configuration {}: Value must be at least -1"),
+        ("retention.ms", "abc", "Invalid value abc for configuration {}: Not a number of type "
+         "LONG"),
+        ("retention.ms", "9" * 5_000, None),
+        ("retention.ms", "٣", None),
+        ("nope", "1", "Unknown topic config name: nope"),
+        ("message.format.version", "2.8", "Unknown topic config name: message.format.version"),
+        ("preallocate", "maybe", "Invalid value maybe for configuration {}: Expected value to be "
+         "either true or false"),
+        ("min.cleanable.dirty.ratio", "2", "Invalid value 2.0 for configuration {}: Value must be "
+         "no more than 1"),
+        ("min.cleanable.dirty.ratio", "nan", None),
+        ("compression.type", "foo", "Invalid value foo for configuration {}: String must be one "
+         "of: uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ("segment.bytes", "14", "Invalid value 14 for configuration {}: Value must be at least "
+         "1048576"),
+        ("segment.bytes", "9999999999", "Invalid value 9999999999 for configuration {}: Not a "
+         "number of type INT"),
+        ("compression.gzip.level", "99", "Invalid value 99 for configuration {}: Value must be "
+         "between 1 and 9 or equal to -1"),
+        ("compression.lz4.level", "99", "Invalid value 99 for configuration {}: Value must be no "
+         "more than 17"),
+        ("index.interval.bytes", "1.5", "Invalid value 1.5 for configuration {}: Not a number of "
+         "type INT"),
+        ("leader.replication.throttled.replicas", "x", "Invalid value [x] for configuration {0}: "
+         "{0} must be the literal '*' or a list of replicas in the following format: "
+         "[partitionId]:[brokerId],[partitionId]:[brokerId],..."),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_in_kafkas_words(name: str, value: str, message: str | None) -> None:
+    """
+    Messages are those of Apache Kafka 4.3.1; None: only that it is refused is held.
+    """
+    with pytest.raises(InvalidConfigError) as refused:
+        validate({name: value})
+
+    assert message is None or message.format(name) == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"cleanup.policy": ""},
+        {"cleanup.policy": "compact,delete"},
+        {"unclean.leader.election.enable": "TRUE"},
+        {"file.delete.delay.ms": " 7 "},
+        {"retention.bytes": "-5"},
+        {"min.insync.replicas": "5"},
+        {"leader.replication.throttled.replicas": "1:1,2:2"},
+        {"follower.replication.throttled.replicas": "*"},
+        {"compression.gzip.level": "-1"},
+    ],
+)
+def test_what_kafka_takes_is_taken(configs: dict[str, str]) -> None:
+    """
+    As Apache Kafka 4.3.1 does.
+    """
+    validate(configs)
+
+
+def test_defaults_may_be_set() -> None:
+    """
+    Tools read all configs and set them on another topic.
+    """
+    validate({name: c.default for name, c in TOPIC_CONFIGS.items() if c.default is not None})
+
+
+def test_compaction_lags_that_contradict_each_other_are_refused() -> None:
+    """
+    In Kafka's words.
+    """
+    with pytest.raises(InvalidConfigError) as refused:
+        validate({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+
+    message = "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
+    assert message == str(refused.value)
+
+
+# ── Changing them ──
+
+
+async def test_configs_are_set_deleted_appended_and_subtracted(tmp_path: Path) -> None:
+    """
+    Lists begin at their default; what is validated only changes nothing; a restart keeps it.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        steps: list[tuple[Operation, dict[str, str]]] = [
+            (("retention.ms", SET, "100"), {"retention.ms": "100"}),
+            (
+                ("cleanup.policy", APPEND, "compact"),
+                {"retention.ms": "100", "cleanup.policy": "delete,compact"},
+            ),
+            (("retention.ms", DELETE, None), {"cleanup.policy": "delete,compact"}),
+            (("cleanup.policy", SUBTRACT, "delete"), {"cleanup.policy": "compact"}),
+            (("cleanup.policy", APPEND, "compact"), {"cleanup.policy": "compact"}),
+        ]
+        for operation, expected in steps:
+            assert (0, None) == await alter(agent, operation)
+            assert expected == dict(agent.broker.topics.by_name["t"].configs)
+        assert (0, None) == await alter(agent, ("retention.ms", SET, "1"), validate_only=True)
+    async with RunningAgent(tmp_path) as agent:
+        kept = dict(agent.broker.topics.by_name["t"].configs)
+
+    assert {"cleanup.policy": "compact"} == kept
+
+
+@pytest.mark.parametrize(
+    "operations, code, message",
+    [
+        (
+            [("retention.ms", APPEND, "5")],
+            40,
+            "Can't APPEND to key retention.ms because its type is not LIST.",
+        ),
+        ([("retention.ms", SET, None)], 42, "Null value not supported for : retention.ms"),
+        (
+            [("retention.ms", SET, "1"), ("retention.ms", SET, "2")],
+            42,
+            "Error due to duplicate config keys",
+        ),
+        ([("nope", SET, "1")], 40, "Unknown topic config name: nope"),
+        ([("nope", DELETE, None)], 0, None),
+        ([], 0, None),
+        (
+            [("segment.ms", SET, "5"), ("retention.ms", SET, "-7")],
+            40,
+            "Invalid value -7 for configuration retention.ms: Value must be at least -1",
+        ),
+    ],
+)
+async def test_a_change_that_makes_no_sense_changes_nothing(
+    tmp_path: Path, operations: list[Operation], code: int, message: str | None
+) -> None:
+    """
+    Codes and messages are those of Apache Kafka 4.3.1.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        answer = await alter(agent, *operations)
+        after = dict(agent.broker.topics.by_name["t"].configs)
+
+    assert (code, message) == answer
+    assert {} == after
+
+
+@pytest.mark.parametrize(
+    "resource_type, name, code, message",
+    [
+        (TOPIC, "zzz", 3, "The topic 'zzz' does not exist."),
+        (TOPIC, "", 42, "Default topic resources are not allowed."),
+        (BROKER, "99", 42, "Unexpected broker id, expected 7, but received 99"),
+        (BROKER, "xx", 42, "Node id must be an integer, but it is: xx"),
+        (BROKER, "7", 42, "Cannot update these configs dynamically: [retention.ms]"),
+        (LOGGER, "9", 42, "Unexpected node id. Expected 7, but received 9"),
+        (77, "x", 42, "Unknown resource type 77"),
+    ],
+)
+async def test_a_resource_that_is_not_there_cannot_be_changed(
+    tmp_path: Path, resource_type: int, name: str, code: int, message: str
+) -> None:
+    """
+    Codes and messages are those of Apache Kafka 4.3.1.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        answer = await alter(
+            agent, ("retention.ms", SET, "1"), resource_type=resource_type, name=name
+        )
+
+    assert (code, message) == answer
+
+
+async def test_the_old_api_replaces_everything(tmp_path: Path) -> None:
+    """
+    What AlterConfigs does not name is not set any more.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t", retention_ms="5"))
+        request = ac.AlterConfigsRequest(
+            resources=[
+                ac.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name="t",
+                    configs=[ac.AlterableConfig(name="segment.ms", value="60000")],
+                )
+            ]
+        )
+        response = await alter_configs.handle(agent.broker, request, agent.context(2))
+        after = dict(agent.broker.topics.by_name["t"].configs)
+
+    assert [(0, None)] == [(r.error_code, r.error_message) for r in response.responses]
+    assert {"segment.ms": "60000"} == after
+
+
+async def test_one_resource_twice_is_refused_both_times(tmp_path: Path) -> None:
+    """
+    In Kafka's words.
+    """
+    resource = iac.AlterConfigsResource(
+        resource_type=TOPIC,
+        resource_name="t",
+        configs=[iac.AlterableConfig(name="retention.ms", config_operation=SET, value="1")],
+    )
+    request = iac.IncrementalAlterConfigsRequest(resources=[resource, resource])
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        response = await incremental_alter_configs.handle(agent.broker, request, agent.context(1))
+
+    assert [(42, "Each resource must appear at most once.")] * 2 == [
+        (r.error_code, r.error_message) for r in response.responses
+    ]
+
+
+# ── What they do ──
+
+
+async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: Path) -> None:
+    """
+    Limits that produce asks, and the sealer's, follow the topic's configs, and go with it.
+    """
+    settings = BrokerSettings(message_max_bytes=1_000, seal_ms=60_000)
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        topics = agent.broker.topics
+        await create(agent, new("t"))
+        before = topics.limits["t"], agent.engine.topic_sealing["t"]
+        await alter(
+            agent,
+            ("max.message.bytes", SET, "2000"),
+            ("compression.type", SET, "zstd"),
+            ("message.timestamp.type", SET, "LogAppendTime"),
+            ("cleanup.policy", SET, "compact"),
+            ("segment.bytes", SET, "2000000"),
+            ("segment.ms", SET, "5000"),
+        )
+        after = topics.limits["t"], agent.engine.topic_sealing["t"]
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
+        await delete_topics.handle(agent.broker, request, agent.context(6))
+        left = topics.limits.get("t"), agent.engine.topic_sealing.get("t")
+
+    assert (TopicLimits(max_message_bytes=1_000), TopicSealing(segment_ms=60_000)) == before
+    assert (
+        TopicLimits(
+            max_message_bytes=2_000,
+            codec=Codec.ZSTD,
+            compression_level=3,
+            log_append_time=True,
+            compacted=True,
+        ),
+        TopicSealing(segment_bytes=2_000_000, segment_ms=5_000),
+    ) == after
+    assert (None, None) == left
+
+
+@pytest.mark.parametrize(
+    "word, codec, level",
+    [
+        ("producer", None, None),
+        ("uncompressed", Codec.NONE, None),
+        ("gzip", Codec.GZIP, -1),
+        ("snappy", Codec.SNAPPY, None),
+        ("lz4", Codec.LZ4, 9),
+        ("zstd", Codec.ZSTD, 3),
+    ],
+)
+def test_every_codec_has_its_level(word: str, codec: Codec | None, level: int | None) -> None:
+    """
+    Levels are Kafka's defaults where the topic does not say.
+    """
+    limits = topic_limits({"compression.type": word}, {})
+
+    assert (codec, level) == (limits.codec, limits.compression_level)
