@@ -3,6 +3,7 @@
 Shell.
 """
 
+import re
 import shutil
 import signal
 import subprocess
@@ -65,6 +66,13 @@ class DriftlogProcess:
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """The URL of its HTTP port, which it tells at its start."""
+        found = re.search(r"http (\S+),", self._out.read_text())
+        assert found is not None, "not ready"
+        return f"http://{found[1]}"
 
     @property
     def pid(self) -> int:
