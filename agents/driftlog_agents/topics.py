@@ -96,6 +96,8 @@ class Topics:
         """Of every topic, by name; produce looks here."""
         self.known = False
         """Whether `by_name` is all there is: not before the first session."""
+        self.repaired = asyncio.Event()
+        """The files of all topics were looked through in this session."""
         self._alike: dict[str, set[str]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
@@ -253,8 +255,8 @@ class Topics:
                     )
                 revision = there.mod_revision  # Our own attempt, its answer lost.
             await self._repeat(lambda: self._first_file(topic))
+            self._know(engine, topic)  # Before it is led: a batch asks for its limits.
             await engine.add_topic(topic, revision)
-            self._know(engine, topic)
         self._log.info(
             "topic_created",
             topic=topic.name,
@@ -321,8 +323,8 @@ class Topics:
                     revision = kv.mod_revision  # Our own attempt, its answer lost.
                     break
             await self._write_file(engine, wanted)
-            await engine.add_topic(wanted, revision)
             self._know(engine, wanted)
+            await engine.add_topic(wanted, revision)
         self._log.info(
             "topic_changed",
             topic=wanted.name,
@@ -452,6 +454,7 @@ class Topics:
         if engine is None:
             return
         self._know_all(engine)
+        self.repaired.clear()
         try:
             for kv in await engine.session.read_prefix(DELETED_PREFIX):
                 topic = decode_topic(kv.value)
@@ -483,6 +486,8 @@ class Topics:
                         tasks.create_task(repair(topic))
         except* FencedError as group:
             self._log.info("reconcile_abandoned", reason=str(group.exceptions[0]))
+        else:
+            self.repaired.set()
 
     # ── What is known ──
 

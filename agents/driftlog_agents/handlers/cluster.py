@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.model import Agent, Listener, Topic
 
 NOT_ASKED: Final = -0x8000_0000
@@ -63,3 +64,31 @@ def listener(agent: Agent, context: RequestContext) -> Listener:
         if candidate.name == context.listener:
             return candidate
     return agent.listeners[0]
+
+
+def led_partition(
+    broker: Broker, topic: str, partition: int, current_leader_epoch: int
+) -> tuple[Engine, PartitionLog]:
+    """The partition that a consumer asks about, led here in the epoch that it knows of.
+
+    *current_leader_epoch* −1: it does not say.
+
+    Raises:
+        RefusedError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
+            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (KIP-320); all of them retriable.
+    """
+    known = broker.topics.by_name.get(topic)
+    there = known is not None and 0 <= partition < known.partitions
+    if not there and broker.topics.known:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    engine = broker.engine
+    log = None if engine is None else engine.log(topic, partition)
+    if engine is None or log is None or log.state is State.CLOSED or not engine.session.alive:
+        raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if log.state is State.OFFLINE:
+        raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
+    if current_leader_epoch not in (-1, log.leader_epoch):
+        if current_leader_epoch < log.leader_epoch:
+            raise RefusedError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise RefusedError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    return engine, log

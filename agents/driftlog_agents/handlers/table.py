@@ -9,10 +9,20 @@ from typing import Any, Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_topic_partitions,
+    incremental_alter_configs,
     init_producer_id,
+    list_offsets,
     metadata,
+    offset_for_leader_epoch,
 )
 from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
 from driftlog_agents.protocol.api import ApiKey
@@ -24,9 +34,19 @@ Handler = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
 
 HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
     {
+        ApiKey.ALTER_CONFIGS: alter_configs.handle,
         ApiKey.API_VERSIONS: api_versions.handle,
+        ApiKey.CREATE_PARTITIONS: create_partitions.handle,
         ApiKey.CREATE_TOPICS: create_topics.handle,
+        ApiKey.DELETE_TOPICS: delete_topics.handle,
+        ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+        ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+        ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
         ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+        ApiKey.LIST_OFFSETS: list_offsets.handle,
         ApiKey.METADATA: metadata.handle,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
     }
 )

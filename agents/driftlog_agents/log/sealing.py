@@ -404,6 +404,9 @@ class Sealer:
         revision = result.revision
         if not result.succeeded:
             leader, current = result.reads
+            if log.state is State.CLOSED:
+                # Its topic was deleted while this was sealed; that is nobody's session lost.
+                raise UnavailableError(f"{_name(log)} is not led here any more")
             if not leader or leader[0].mod_revision != log.leader_revision:
                 raise FencedError(f"{_name(log)} is led elsewhere")
             if not current or decode_partition_state(current[0].value) != state:
@@ -458,6 +461,10 @@ class Manifests:
                     )
                 self._newest[log] = known
             return known
+
+    def known(self, log: PartitionLog) -> Manifest | None:
+        """The newest manifest, if it was read before."""
+        return self._newest.get(log)
 
     def put(self, log: PartitionLog, manifest: Manifest) -> None:
         """Note a newer one."""

@@ -1,0 +1,102 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: each resource succeeds or fails alone.
+
+Source: kafka.server.ConfigAdminManager#preprocess, org.apache.kafka.server.ControllerApis.
+Shell.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from driftlog_agents.broker import Broker
+from driftlog_agents.configs import ResourceType
+from driftlog_agents.handlers.describe_configs import broker_id
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics import check_topic_name
+from driftlog_metadata.model import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A resource and what is to happen to it; *no_value*: names that need a value and have none.
+
+    *change* makes of a topic's configs what they are to be.
+    """
+
+    resource_type: int
+    resource_name: str
+    names: Sequence[str]
+    no_value: Sequence[str]
+    change: Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+async def apply(
+    broker: Broker, resources: Sequence[Asked], *, validate_only: bool, legacy: bool
+) -> list[tuple[ErrorCode, str | None]]:
+    """Change each of *resources*; returns an error and a message for each, in their order."""
+    counts = Counter((r.resource_type, r.resource_name) for r in resources)
+    answers: list[tuple[ErrorCode, str | None]] = []
+    for asked in resources:
+        try:
+            if counts[asked.resource_type, asked.resource_name] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            await _apply(broker, asked, validate_only=validate_only, legacy=legacy)
+        except RefusedError as error:
+            answers.append((error.code, error.message))
+        else:
+            answers.append((ErrorCode.NONE, None))
+    return answers
+
+
+async def _apply(broker: Broker, asked: Asked, *, validate_only: bool, legacy: bool) -> None:
+    if len(set(asked.names)) < len(asked.names):
+        raise _invalid("Error due to duplicate config keys")
+    if asked.no_value:
+        raise _invalid(f"Null value not supported for : {','.join(asked.no_value)}")
+    match asked.resource_type:
+        case ResourceType.TOPIC:
+            topic = _topic(broker, asked.resource_name)
+            await broker.topics.alter_configs(topic, asked.change, validate_only=validate_only)
+        case ResourceType.BROKER:
+            _refuse_broker(broker, asked)
+        case ResourceType.BROKER_LOGGER if not legacy:
+            _refuse_logger(broker, asked)
+        case _:
+            raise _invalid(f"Unknown resource type {asked.resource_type}")
+
+
+def _topic(broker: Broker, name: str) -> Topic:
+    if not name:
+        raise _invalid("Default topic resources are not allowed.")
+    check_topic_name(name)
+    topic = broker.topics.by_name.get(name)
+    if topic is None:
+        if not broker.topics.known:
+            raise RefusedError(ErrorCode.NOT_CONTROLLER)
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        )
+    return topic
+
+
+def _refuse_broker(broker: Broker, asked: Asked) -> None:
+    name = asked.resource_name
+    if name and broker_id(name, "Node") != broker.node_id:
+        raise _invalid(
+            f"Unexpected broker id, expected {broker.node_id}, but received {name}"
+        )
+    if asked.names:
+        raise _invalid(f"Cannot update these configs dynamically: [{', '.join(asked.names)}]")
+
+
+def _refuse_logger(broker: Broker, asked: Asked) -> None:
+    if broker_id(asked.resource_name, "Node") != broker.node_id:
+        raise _invalid(
+            f"Unexpected node id. Expected {broker.node_id}, but received {asked.resource_name}"
+        )
+    if asked.names:
+        raise _invalid("Log levels are set when the agent is started")
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REQUEST, message)

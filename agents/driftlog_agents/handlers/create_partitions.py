@@ -1,0 +1,80 @@
+"""CreatePartitions: more partitions for topics that are there.
+
+Source: org.apache.kafka.controller.ReplicationControlManager#createPartitions.
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.create_topics import MAX_WAIT_S, check_replicas
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle(
+    broker: Broker,
+    request: CreatePartitionsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> CreatePartitionsResponse:
+    """Answer *request*."""
+    counts = Counter(topic.name for topic in request.topics)
+    results = [
+        CreatePartitionsTopicResult(
+            name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name."
+        )
+        for name, count in counts.items()
+        if count > 1
+    ]
+    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    async with asyncio.TaskGroup() as tasks:
+        done = [
+            tasks.create_task(_extend(broker, topic, request.validate_only, deadline_s))
+            for topic in request.topics
+            if counts[topic.name] == 1
+        ]
+    return CreatePartitionsResponse(results=results + [task.result() for task in done])
+
+
+async def _extend(
+    broker: Broker, asked: CreatePartitionsTopic, validate_only: bool, deadline_s: float
+) -> CreatePartitionsTopicResult:
+    try:
+        async with asyncio.timeout(deadline_s):
+            await _create(broker, asked, validate_only)
+    except RefusedError as error:
+        return CreatePartitionsTopicResult(
+            name=asked.name, error_code=error.code, error_message=error.message
+        )
+    except TimeoutError:
+        return CreatePartitionsTopicResult(
+            name=asked.name,
+            error_code=ErrorCode.REQUEST_TIMED_OUT,
+            error_message="The partitions are still being made.",
+        )
+    return CreatePartitionsTopicResult(name=asked.name)
+
+
+async def _create(broker: Broker, asked: CreatePartitionsTopic, validate_only: bool) -> None:
+    topic = broker.topics.by_name.get(asked.name)
+    if topic is None:
+        if not broker.topics.known:
+            raise RefusedError(ErrorCode.NOT_CONTROLLER)
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    added = asked.count - topic.partitions
+    if asked.assignments is not None and added > 0:
+        if len(asked.assignments) != added:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but only "
+                f"{len(asked.assignments)} assignment(s) were specified.",
+            )
+        for assignment in asked.assignments:
+            check_replicas(broker, assignment.broker_ids)
+    await broker.topics.create_partitions(topic, asked.count, validate_only=validate_only)

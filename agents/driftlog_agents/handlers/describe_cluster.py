@@ -1,0 +1,47 @@
+"""DescribeCluster: brokers, the controller, the cluster's id.
+
+There is no controller; a live agent stands for it, as any broker does in KRaft.
+Source: kafka.server.KafkaApis#handleDescribeCluster, AuthHelper#computeDescribeClusterResponse.
+Shell.
+"""
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, listener
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+_BROKERS = 1
+_CONTROLLERS = 2
+
+
+async def handle(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """Answer *request*."""
+    if request.endpoint_type == _CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an "
+            "endpoint of type CONTROLLER",
+        )
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    at = listener(broker.agent, context)
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.node_id, host=at.host, port=at.port, rack=broker.agent.rack
+            )
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )

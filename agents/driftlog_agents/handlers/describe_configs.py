@@ -1,0 +1,179 @@
+"""DescribeConfigs: every config of a topic or of this agent, with where it comes from.
+
+Source: kafka.server.ConfigHelper#describeConfigs; the errors are its own.
+Shell.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.broker_configs import resolve_broker
+from driftlog_agents.configs import (
+    ConfigSource,
+    ConfigType,
+    ConfigValue,
+    ResourceType,
+    resolve,
+)
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from driftlog_agents.topic_configs import TOPIC_CONFIGS
+from driftlog_agents.topics import check_topic_name
+
+ROOT_LOGGER: Final = "root"
+
+_Describe = Callable[[ConfigValue], DescribeConfigsResourceResult]
+
+
+async def handle(
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """Answer *request*."""
+
+    def describe(found: ConfigValue, *, read_only: bool) -> DescribeConfigsResourceResult:
+        secret = found.definition.type is ConfigType.PASSWORD
+        documented = request.include_documentation and context.api_version >= 3
+        return DescribeConfigsResourceResult(
+            name=found.definition.name,
+            value=None if secret else found.value,
+            read_only=read_only,
+            config_source=found.source,
+            is_sensitive=secret,
+            synonyms=[
+                DescribeConfigsSynonym(name=name, value=None if secret else value, source=source)
+                for name, value, source in (found.synonyms if request.include_synonyms else ())
+            ],
+            config_type=found.definition.type,
+            documentation=found.definition.documentation if documented else None,
+        )
+
+    return DescribeConfigsResponse(
+        results=[
+            _result(
+                broker,
+                resource,
+                lambda found: describe(found, read_only=False),
+                lambda found: describe(found, read_only=True),
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def _result(
+    broker: Broker, resource: DescribeConfigsResource, of_topic: _Describe, of_agent: _Describe
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    # KAFKA-9675: an empty list asks for nothing in the schema, and for all in every broker.
+    wanted = set(resource.configuration_keys or ())
+    try:
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                found = _topic(broker, resource.resource_name)
+                result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
+            case ResourceType.BROKER:
+                found = _broker(broker, resource.resource_name)
+                result.configs = [of_agent(c) for c in found if _asked(c.definition.name, wanted)]
+            case ResourceType.BROKER_LOGGER:
+                _check_logger_id(broker, resource.resource_name)
+                if _asked(ROOT_LOGGER, wanted):
+                    result.configs = [_root_logger()]
+            case _:
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Configs of resource type {resource.resource_type} are not kept here",
+                )
+    except RefusedError as error:
+        result.error_code, result.error_message = error.code, error.message or ""
+    return result
+
+
+def _asked(name: str, wanted: set[str]) -> bool:
+    return not wanted or name in wanted
+
+
+def _topic(broker: Broker, name: str) -> list[ConfigValue]:
+    check_topic_name(name)
+    topic = broker.topics.by_name.get(name)
+    if topic is None:
+        if not broker.topics.known:
+            raise RefusedError(ErrorCode.LEADER_NOT_AVAILABLE, "topics are not known yet")
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return resolve(TOPIC_CONFIGS, topic.configs, broker.topics.agent_configs)
+
+
+def _broker(broker: Broker, name: str) -> list[ConfigValue]:
+    if not name:
+        return []  # What was set for all brokers at run time: nothing ever is.
+    if broker_id(name, "Broker") != broker.node_id:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
+        )
+    return resolve_broker(broker_settings(broker))
+
+
+def _check_logger_id(broker: Broker, name: str) -> None:
+    if not name:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if broker_id(name, "Broker") != broker.node_id:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {broker.node_id} but received {name}",
+        )
+
+
+def _root_logger() -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=ROOT_LOGGER,
+        value=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+        read_only=True,
+        config_source=ConfigSource.DYNAMIC_BROKER_LOGGER,
+    )
+
+
+def broker_id(name: str, what: str) -> int:
+    """The node id that a resource's name says.
+
+    Raises:
+        RefusedError: INVALID_REQUEST: it is no number.
+    """
+    if not (name.isascii() and name.isdecimal() and len(name) <= 10):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}"
+        )
+    return int(name)
+
+
+def broker_settings(broker: Broker) -> Mapping[str, str | None]:
+    """What this agent has, by the names of Kafka's broker configs."""
+    settings = broker.settings
+    listeners = ",".join(f"{at.name}://{at.host}:{at.port}" for at in broker.agent.listeners)
+    return {
+        "advertised.listeners": listeners,
+        "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
+        "broker.id": str(broker.node_id),
+        "broker.rack": broker.agent.rack,
+        "connections.max.idle.ms": str(settings.connections_max_idle_ms),
+        "default.replication.factor": str(settings.default_replication_factor),
+        "fetch.max.bytes": str(settings.fetch_max_bytes),
+        "listeners": listeners,
+        "log.dir": settings.location or None,
+        "log.dirs": settings.location or None,
+        "max.connections": str(settings.max_connections),
+        "message.max.bytes": str(settings.message_max_bytes),
+        "node.id": str(broker.node_id),
+        "num.partitions": str(settings.num_partitions),
+        "socket.request.max.bytes": str(settings.socket_request_max_bytes),
+    }

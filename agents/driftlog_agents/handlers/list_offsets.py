@@ -1,0 +1,140 @@
+"""ListOffsets: offsets by time, exact to the record in every tier, and the special ones.
+
+    −1 latest    −2 earliest    −3 of the largest timestamp    −4 earliest local    −5 latest tiered
+
+Every partition is looked up by itself, at once; what has to read the bucket keeps nobody
+waiting who does not.  There is no tier apart from the log: −4 is the log's start, and −5 nothing.
+Source: kafka.server.ReplicaManager#fetchOffset, UnifiedLog#fetchOffsetByTimestamp.
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+import structlog
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.cluster import led_partition
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+
+_SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""The first version that may ask for it (ListOffsetsRequest)."""
+
+_DEADLINE_S: Final = 30.0
+"""Kafka's ``remote.list.offsets.request.timeout.ms``, where the client does not say."""
+
+_NOTHING: Final = (-1, -1, -1)
+
+
+async def handle(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    """Answer *request*.
+
+    There are no transactions: what is committed is stable, and both isolation levels see it.
+    """
+    version = context.api_version
+    deadline_s = _DEADLINE_S
+    if version >= 10 and request.timeout_ms > 0:
+        deadline_s = min(deadline_s, request.timeout_ms / 1000)
+    counts = Counter(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    topics: list[ListOffsetsTopicResponse] = []
+    async with asyncio.TaskGroup() as tasks:
+        for topic in request.topics:
+            answers: list[ListOffsetsPartitionResponse] = []
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+            for asked in topic.partitions:
+                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+                answers.append(answer)
+                twice = counts[topic.name, asked.partition_index] > 1
+                if twice or request.isolation_level not in (0, 1):
+                    answer.error_code = ErrorCode.INVALID_REQUEST
+                elif not _at_once(broker, topic.name, asked, version, answer):
+                    lookup = _later(broker, topic.name, asked, answer, deadline_s)
+                    tasks.create_task(lookup)
+    return ListOffsetsResponse(topics=topics)
+
+
+def _at_once(
+    broker: Broker,
+    topic: str,
+    asked: ListOffsetsPartition,
+    version: int,
+    answer: ListOffsetsPartitionResponse,
+) -> bool:
+    """Answer what memory knows; False: it takes a lookup."""
+    try:
+        if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
+            raise RefusedError(ErrorCode.UNSUPPORTED_VERSION)
+        _, log = led_partition(broker, topic, asked.partition_index, asked.current_leader_epoch)
+    except RefusedError as error:
+        answer.error_code = error.code
+        return True
+    if asked.timestamp == LATEST:
+        _found(answer, (log.high_watermark, -1, log.leader_epoch))
+    return asked.timestamp in (LATEST, LATEST_TIERED)
+
+
+async def _later(
+    broker: Broker,
+    topic: str,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    deadline_s: float,
+) -> None:
+    try:
+        engine, log = led_partition(
+            broker, topic, asked.partition_index, asked.current_leader_epoch
+        )
+        async with asyncio.timeout(deadline_s):
+            _found(answer, await _lookup(broker, engine, log, asked.timestamp))
+    except RefusedError as error:
+        answer.error_code = error.code
+    except TimeoutError:
+        answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+    except (UnavailableError, OutcomeUnknownError, CorruptError) as error:
+        # Damage is logged and counted by the reader; the client may ask again in either case.
+        structlog.get_logger().warning(
+            "offset_lookup_failed",
+            partition=f"{topic}-{asked.partition_index}",
+            timestamp=asked.timestamp,
+            error=str(error),
+        )
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def _lookup(
+    broker: Broker, engine: Engine, log: PartitionLog, timestamp: int
+) -> tuple[int, int, int]:
+    """(offset, timestamp, leader epoch)."""
+    await engine.loaded(log)  # Log start and epochs below the tail come with the manifest.
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.log_start, -1, log.epoch_at(log.log_start)
+    if timestamp == MAX_TIMESTAMP:
+        return await broker.reader.max_timestamp(log) or _NOTHING
+    return await broker.reader.find_timestamp(log, timestamp) or _NOTHING
+
+
+def _found(answer: ListOffsetsPartitionResponse, found: tuple[int, int, int]) -> None:
+    answer.offset, answer.timestamp, answer.leader_epoch = found

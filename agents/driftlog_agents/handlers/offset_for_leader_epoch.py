@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, for consumers whose log may have been cut.
+
+Source: kafka.server.ReplicaManager#lastOffsetForLeaderEpoch, LeaderEpochFileCache#endOffsetFor.
+Shell.
+"""
+
+import asyncio
+from typing import Final
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.cluster import led_partition
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from driftlog_metadata.errors import UnavailableError
+
+_DEADLINE_S: Final = 30.0
+
+
+async def handle(
+    broker: Broker,
+    request: OffsetForLeaderEpochRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> OffsetForLeaderEpochResponse:
+    """Answer *request*."""
+    async with asyncio.TaskGroup() as tasks:
+        answers = [
+            (
+                topic.topic,
+                [tasks.create_task(_end(broker, topic.topic, p)) for p in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(topic=name, partitions=[task.result() for task in ends])
+            for name, ends in answers
+        ]
+    )
+
+
+async def _end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=asked.partition)
+    try:
+        engine, log = led_partition(broker, topic, asked.partition, asked.current_leader_epoch)
+        async with asyncio.timeout(_DEADLINE_S):
+            await engine.loaded(log)
+        _, log = led_partition(broker, topic, asked.partition, asked.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(asked.leader_epoch)
+    except RefusedError as error:
+        answer.error_code = error.code
+    except (UnavailableError, TimeoutError):
+        answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return answer
