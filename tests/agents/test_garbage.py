@@ -1,0 +1,430 @@
+"""What the collector deletes, and when: on memory stores whose clock the test turns."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from driftlog_agents.collector import HOUR_MS, STATE_FILE, Collector, CollectorSettings
+from driftlog_agents.garbage import Run, Sightings, decode_sightings
+from driftlog_agents.log.posix_disk import PosixDisk
+from driftlog_metadata.codec import encode_flush_record, encode_topic
+from driftlog_metadata.errors import CorruptError, UnavailableError
+from driftlog_metadata.keys import deleted_key, flush_key, topic_key
+from driftlog_metadata.memory_store import MemoryMetadataStore
+from driftlog_metadata.model import FlushRecord, Topic, TopicPartition
+from driftlog_metadata.store import Delete, Put
+from driftlog_tiering import layout
+from driftlog_tiering.bucket_files import DeletedTopic, encode_deleted
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+
+SESSION = "5e55"
+GRACE_H = 12
+
+
+class World:
+    """A bucket, a metadata store, and a clock in hours."""
+
+    def __init__(self, path: Path) -> None:
+        self.now_h = 1_000.0
+        self.bucket = MemoryObjectStore(self._now_ms)
+        self.metadata = MemoryMetadataStore(self._now_ms)
+        self.disk = PosixDisk(path)
+        self.settings = CollectorSettings(pause_ms=0)
+        self.collector = self.new_collector()
+
+    def _now_ms(self) -> int:
+        return int(self.now_h * HOUR_MS)
+
+    def new_collector(self) -> Collector:
+        """As after a restart."""
+        return Collector(
+            metadata=self.metadata,
+            objects=self.bucket,
+            disk=self.disk,
+            settings=self.settings,
+        )
+
+    async def put(self, seq: int, nonce: str = "a") -> str:
+        """A flush object."""
+        key = layout.flush_key(SESSION, seq, nonce)
+        await self.bucket.put(key, [b"x"])
+        return key
+
+    async def name(self, seq: int, key: str) -> None:
+        """Commit it."""
+        record = FlushRecord(object_key=key, size_bytes=1, footer_start=0)
+        await self.metadata.txn((), [Put(flush_key(SESSION, seq), encode_flush_record(record))])
+
+    async def forget(self, seq: int) -> None:
+        """All of it is sealed."""
+        await self.metadata.txn((), [Delete(flush_key(SESSION, seq))])
+
+    async def live(self, hours: float, *, step_h: float = 1.0) -> None:
+        """Time goes by, with a look at every step."""
+        end_h = self.now_h + hours
+        while self.now_h < end_h:
+            self.now_h = min(self.now_h + step_h, end_h)
+            await self.collector.collect()
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """What is in the bucket."""
+        return [i.key async for page in self.bucket.list(prefix) for i in page.objects]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.disk.close()
+
+
+# ── Flush objects ──
+
+
+async def test_an_object_goes_a_grace_period_after_it_was_seen_unnamed(world: World) -> None:
+    """
+    Not before; and it does not matter how long it was named.
+    """
+    key = await world.put(1)
+    await world.name(1, key)
+    await world.live(100)
+    await world.forget(1)
+    await world.collector.collect()
+    await world.live(GRACE_H - 0.1)
+    before = await world.keys()
+    await world.live(0.1)
+
+    assert [key] == before
+    assert [] == await world.keys()
+
+
+async def test_what_is_named_stays_for_ever(world: World) -> None:
+    """
+    Also between neighbours that go, and under the same sequence number as one that goes.
+    """
+    keys = [await world.put(seq) for seq in range(5)]
+    orphan = await world.put(2, "0rphan")
+    await world.name(2, keys[2])
+    await world.live(50)
+
+    assert [keys[2]] == await world.keys()
+    assert orphan not in await world.keys()
+
+
+async def test_a_young_object_stays_though_its_neighbours_go(world: World) -> None:
+    """
+    An attempt that is on its way may be named yet: its own PUT must be older than the grace.
+    """
+    old = [await world.put(1), await world.put(3)]
+    await world.live(GRACE_H - 1)
+    young = await world.put(2)
+    await world.live(2)
+
+    assert [young] == await world.keys()
+    assert old
+
+
+async def test_grace_begins_again_where_an_object_was_named_in_between(world: World) -> None:
+    """
+    Seen unnamed, then named, then forgotten: what counts is the last.
+    """
+    key = await world.put(1)
+    await world.live(3)
+    await world.name(1, key)
+    await world.live(8)
+    await world.forget(1)
+    await world.live(GRACE_H)
+    kept = await world.keys()
+    await world.live(1)
+
+    assert [key] == kept
+    assert [] == await world.keys()
+
+
+async def test_a_restart_does_not_begin_the_grace_again(world: World) -> None:
+    """
+    It is in the agent's directory.
+    """
+    await world.put(1)
+    await world.collector.collect()
+    await world.live(GRACE_H - 1)
+    world.collector = world.new_collector()
+    await world.live(1)
+
+    assert [] == await world.keys()
+
+
+async def test_time_in_which_nobody_looked_does_not_count(world: World) -> None:
+    """
+    The object may have been named then: its readers get their whole grace.
+    """
+    key = await world.put(1)
+    await world.collector.collect()
+    world.now_h += 100
+    world.collector = world.new_collector()
+    await world.collector.collect()
+    kept = await world.keys()
+    await world.live(GRACE_H)
+
+    assert [key] == kept
+    assert [] == await world.keys()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"v":2}', b"\xff", b'{"v":1,"seen_ms":"x"}'])
+async def test_a_damaged_memory_costs_time_and_nothing_else(world: World, damage: bytes) -> None:
+    """
+    Every grace period begins again.
+    """
+    key = await world.put(1)
+    await world.live(GRACE_H - 1)
+    world.disk.save(STATE_FILE, damage)
+    world.collector = world.new_collector()
+    await world.live(GRACE_H)
+    kept = await world.keys()
+    await world.live(1)
+
+    assert [key] == kept
+    assert [] == await world.keys()
+
+
+async def test_nothing_goes_while_a_flush_record_cannot_be_read(world: World) -> None:
+    """
+    It may name anything.
+    """
+    key = await world.put(1)
+    await world.live(GRACE_H - 1)
+    await world.metadata.txn((), [Put(flush_key(SESSION, 9), b"garbage")])
+    world.now_h += 1
+    with pytest.raises(CorruptError):
+        await world.collector.collect()
+
+    assert [key] == await world.keys()
+
+
+async def test_strangers_are_left_alone(world: World) -> None:
+    """
+    What no driftlog writes, no driftlog deletes.
+    """
+    await world.bucket.put("flush/notes.txt", [b"x"])
+    await world.live(50)
+
+    assert ["flush/notes.txt"] == await world.keys()
+    assert 1 == world.collector.strange_objects
+
+
+async def test_a_pass_deletes_no_more_than_its_budget(world: World) -> None:
+    """
+    The rest goes with the next ones.
+    """
+    world.settings = CollectorSettings(pause_ms=0, max_deletes=3)
+    world.collector = world.new_collector()
+    for seq in range(5):
+        await world.put(seq)
+    await world.collector.collect()
+    left = []
+    await world.live(GRACE_H)
+    left.append(len(await world.keys()))
+    await world.collector.collect()
+    left.append(len(await world.keys()))
+
+    assert [2, 0] == left
+
+
+async def test_a_refused_request_ends_the_pass_and_loses_nothing(world: World) -> None:
+    """
+    The next pass does what this one did not; what was seen before is still known.
+    """
+    await world.put(1)
+    await world.collector.collect()
+    await world.live(GRACE_H - 1)
+    works, world.bucket.delete = world.bucket.delete, refuse  # type: ignore[method-assign]
+    world.now_h += 1
+    with pytest.raises(UnavailableError):
+        await world.collector.collect()
+    world.bucket.delete = works  # type: ignore[method-assign]
+    await world.collector.collect()
+
+    assert [] == await world.keys()
+
+
+async def refuse(keys: object) -> None:
+    raise UnavailableError("slow down")
+
+
+async def test_what_is_remembered_is_small(world: World) -> None:
+    """
+    Runs of neighbours: thousands of objects are a few numbers.
+    """
+    for seq in range(3_000):
+        await world.put(seq)
+    await world.name(1_500, layout.flush_key(SESSION, 1_500, "a"))
+    await world.collector.collect()
+    state = world.disk.load(STATE_FILE)
+
+    assert state is not None
+    assert 2 == len(json.loads(state)["runs"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_history_keeps_what_is_named_and_drops_what_was_not(
+    world: World, seed: int
+) -> None:
+    """
+    Against a model that remembers every object by itself: nothing named or within grace goes,
+    nothing else stays.
+    """
+    rng = Random(seed)
+    since: dict[str, float] = {}
+    puts: dict[str, float] = {}
+    named: dict[int, str] = {}
+    for seq in range(120):
+        match rng.choice(("put", "put", "name", "forget", "look", "look", "restart")):
+            case "put":
+                puts[await world.put(seq, rng.choice("abc"))] = world.now_h
+            case "name" if puts:
+                key = rng.choice([k for k, at in puts.items()][-5:])
+                if world.now_h - puts[key] < 6 and key in await world.keys():
+                    number = layout.parse_flush_key(key).seq
+                    await world.name(number, key)
+                    named[number] = key
+            case "forget" if named:
+                number = rng.choice(list(named))
+                await world.forget(number)
+                del named[number]
+            case "restart":
+                world.collector = world.new_collector()
+            case _:
+                world.now_h += rng.choice((0.3, 1.0, 2.0))
+                await world.collector.collect()
+                for key in puts:
+                    if key in named.values():
+                        since.pop(key, None)
+                    else:
+                        since.setdefault(key, world.now_h)
+                gone = {
+                    key
+                    for key, first_h in since.items()
+                    if world.now_h - first_h >= GRACE_H and world.now_h - puts[key] >= GRACE_H
+                }
+                assert sorted(set(puts) - gone) == await world.keys()
+
+
+def test_sightings_survive_being_stored() -> None:
+    """
+    What is loaded is what was saved.
+    """
+    known = Sightings(5, [Run("a", "c", 1), Run("d", "d", 2)], {str(UUID(int=3)): 4})
+
+    assert known == decode_sightings(known.encode())
+    assert [1, 1, 1, 2, None] == [known.since(key) for key in ("a", "b", "c", "d", "e")]
+
+
+# ── Deleted topics ──
+
+TOPIC = Topic(name="t", topic_id=UUID(int=7, version=4), partitions=1)
+TP = TopicPartition(TOPIC.topic_id, 0)
+SEGMENT = layout.segment_key("t", TP, 0, 5, "a")
+LATE = layout.segment_key("t", TP, 5, 9, "b")
+MARK = layout.deleted_key("t", TOPIC.topic_id)
+TOMBSTONE = deleted_key(TOPIC.topic_id)
+
+
+async def delete_topic(world: World) -> None:
+    """A topic with a file and a segment, deleted now."""
+    await world.bucket.put(layout.topic_key("t", TOPIC.topic_id, 1), [b"x"])
+    await world.bucket.put(SEGMENT, [b"x"])
+    await world.live(20)
+    await world.metadata.txn((), [Put(TOMBSTONE, encode_topic(TOPIC))])
+    mark = DeletedTopic("t", TOPIC.topic_id, 0)
+    await world.bucket.create(MARK, [encode_deleted(mark)])
+
+
+async def test_objects_of_a_deleted_topic_go_then_its_mark_then_its_tombstone(
+    world: World,
+) -> None:
+    """
+    Objects a grace period after the mark, the rest when nothing came for another one.
+    """
+    await delete_topic(world)
+    await world.live(GRACE_H - 1)
+    all_there = await world.keys()
+    await world.live(1)
+    only_mark = await world.keys()
+    await world.live(GRACE_H)
+    still = await world.metadata.get(TOMBSTONE)
+    await world.live(1)
+
+    assert 3 == len(all_there)
+    assert [MARK] == only_mark
+    assert still is not None
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+
+
+async def test_what_comes_late_keeps_the_tombstone(world: World) -> None:
+    """
+    A segment that was on its way when the topic was deleted goes a grace period after its PUT,
+    and the tombstone stays for another one.
+    """
+    await delete_topic(world)
+    await world.live(GRACE_H + 5)
+    await world.bucket.put(LATE, [b"x"])
+    await world.live(GRACE_H - 1)
+    kept = await world.keys()
+    await world.live(1)
+    gone = await world.keys()
+    await world.live(GRACE_H)
+    still = await world.metadata.get(TOMBSTONE)
+    await world.live(1)
+
+    assert [LATE, MARK] == kept
+    assert [MARK] == gone
+    assert still is not None
+    assert await world.metadata.get(TOMBSTONE) is None
+
+
+async def test_a_topic_whose_deletion_is_not_finished_is_left_alone(world: World) -> None:
+    """
+    While its key is there, or its mark is not, nothing of it goes.
+    """
+    await delete_topic(world)
+    await world.metadata.txn((), [Put(topic_key("t"), encode_topic(TOPIC))])
+    await world.live(50)
+    named = await world.keys()
+    await world.metadata.txn((), [Delete(topic_key("t"))])
+    await world.bucket.delete([MARK])
+    await world.live(50)
+
+    assert 3 == len(named)
+    assert 2 == len(await world.keys())
+    assert await world.metadata.get(TOMBSTONE) is not None
+
+
+async def test_a_new_topic_of_the_same_name_keeps_its_objects(world: World) -> None:
+    """
+    Objects lie under the topic's id.
+    """
+    await delete_topic(world)
+    again = Topic(name="t", topic_id=UUID(int=8, version=4), partitions=1)
+    own = layout.segment_key("t", TopicPartition(again.topic_id, 0), 0, 5, "c")
+    await world.metadata.txn((), [Put(topic_key("t"), encode_topic(again))])
+    await world.bucket.put(own, [b"x"])
+    await world.live(50)
+
+    assert [own] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+
+
+async def test_a_topic_that_is_not_deleted_keeps_everything(world: World) -> None:
+    """
+    However old.
+    """
+    await world.metadata.txn((), [Put(topic_key("t"), encode_topic(TOPIC))])
+    await world.bucket.put(SEGMENT, [b"x"])
+    await world.live(100)
+
+    assert [SEGMENT] == await world.keys()
