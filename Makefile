@@ -71,9 +71,10 @@ localstack: .cache/localstack.stamp
 
 # ── Work ──
 
-demo: setup spark-jars
+# Spark's own jars read a directory: nothing has to be fetched.
+demo: setup
 	@tools/preflight java
-	@$(BIN)/python tools/demo.py $(INPUT)
+	@$(BIN)/python -m tools.demo $(if $(INPUT),'$(INPUT)')
 
 test: setup components
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 10 $(ARGS)
