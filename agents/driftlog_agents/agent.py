@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import structlog
 from driftlog_agents.broker import Broker, BrokerSettings
-from driftlog_agents.collector import Collector
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
@@ -79,7 +78,6 @@ class AgentProcess:
         self.broker: Broker
         self.server: Server
         self.dispatcher: Dispatcher
-        self.collector: Collector
         self.sessions = 0
 
     def stop(self) -> None:
@@ -102,7 +100,6 @@ class AgentProcess:
                 tasks.create_task(self.server.close_idle()),
                 tasks.create_task(self.broker.reader.run()),
                 tasks.create_task(self.broker.topics.run()),
-                tasks.create_task(self.collector.run()),
             ]
             await self._sessions()
             self.server.stop_listening()
@@ -150,7 +147,6 @@ class AgentProcess:
         self.broker.topics = Topics(self.broker)
         self.broker.producer_ids = ProducerIds(self.broker)
         self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
-        self.collector = Collector(self.broker, world.disk)
 
     def _agent(self) -> Agent:
         return Agent(

@@ -5,6 +5,7 @@ Root.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -33,8 +34,14 @@ from driftlog_tiering.locations import open_object_store
 DEV_SEAL_MS: Final = 60_000
 """`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
 
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+"""The log's objects are many, long-lived and without cycles: look for cycles less often."""
+
 _DIRECTORY_FLUSHES_PER_SECOND: Final = 200
 """A directory has no price per PUT: a lockstep producer is not held to 20 answers a second."""
+
+_DIRECTORY_UPLOADS: Final = 2
+"""More threads that copy into the page cache only take the cores from the event loop."""
 
 
 class StartError(Exception):
@@ -60,6 +67,8 @@ def run(options: Options) -> int:
     """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
     _configure_log(options.log_level)
     code = 0
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         with _runner() as runner:
             runner.run(_serve(options))
@@ -160,6 +169,7 @@ def _settings(options: Options, host: str, port: int, location: str) -> AgentSet
             flush,
             flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
             burst=_DIRECTORY_FLUSHES_PER_SECOND / 4,
+            max_uploads=_DIRECTORY_UPLOADS,
         )
     seal = SealSettings()
     if options.seal_ms is not None:

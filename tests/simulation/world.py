@@ -48,7 +48,7 @@ SETTINGS = EngineSettings(
     session=SessionSettings(ttl_ms=6_000),
     flush=FlushSettings(flush_bytes=1_500, max_uploads=3, upload_deadline_ms=3_000),
     memory=MemorySettings(memory_bytes=6_000, pending_bytes=40_000),
-    buffer=BufferSettings(disk_bytes=24_000, file_bytes=3_000),
+    buffer=BufferSettings(disk_bytes=24_000, cache_bytes=12_000, file_bytes=3_000),
     seal=SealSettings(
         segment_bytes=3_000,
         segment_ms=4_000,

@@ -37,7 +37,7 @@ from driftlog_agents.protocol.messages.fetch import (
     PartitionData,
 )
 from driftlog_agents.protocol.types import NULL_UUID
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.object_store import Buffer
 
 _ZSTD_FROM_VERSION: Final = 10
@@ -364,11 +364,21 @@ class _Fetch:
             if size:
                 buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit) or []
             else:
+                limits = self._broker.topics.limits.get(log.topic)
                 buffers = await self._broker.reader.read(
-                    log, asked.fetch_offset, limit, zstd=self._version >= _ZSTD_FROM_VERSION
+                    log,
+                    asked.fetch_offset,
+                    limit,
+                    zstd=self._version >= _ZSTD_FROM_VERSION,
+                    codec=None if limits is None else limits.codec,
                 )
         except RefusedError as error:
             data.error_code = error.code
+            return data, 0
+        except CorruptError as error:
+            # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
+            self._owner.log.error("log_damaged", log=repr(log), error=str(error))
+            data.error_code = ErrorCode.CORRUPT_MESSAGE
             return data, 0
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
             self._owner.log.warning("cold_read_failed", log=repr(log), error=str(error))

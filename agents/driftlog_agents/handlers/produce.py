@@ -18,22 +18,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from driftlog_agents.broker import Broker
+from driftlog_agents.handlers.produce_answers import encode_success
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.network.server import Slot
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
     API,
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
 from driftlog_agents.topic_configs import TopicLimits
-from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_tiering import batch as batches
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import Reason
@@ -111,30 +113,118 @@ _OPEN: Final = -2
 """No error code of Kafka's: the partition is not answered yet."""
 
 
+class _One:
+    """A `Waiter`: a request of one batch, which is nearly every request."""
+
+    __slots__ = (
+        "base_offset",
+        "correlation_id",
+        "done",
+        "log_append_time_ms",
+        "partition",
+        "slot",
+        "topic",
+        "version",
+    )
+
+    def __init__(
+        self, slot: Slot, version: int, correlation_id: int, topic: str, partition: int
+    ) -> None:
+        self.slot = slot
+        self.version = version
+        self.correlation_id = correlation_id
+        self.topic = topic
+        self.partition = partition
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.done = False
+
+    def committed(self, log: PartitionLog) -> None:
+        if self.done:
+            return
+        self.done = True
+        slot = self.slot
+        if not slot.connection.closed:
+            slot.respond(
+                (
+                    encode_success(
+                        self.version,
+                        self.correlation_id,
+                        self.topic,
+                        self.partition,
+                        self.base_offset,
+                        self.log_append_time_ms,
+                        log.log_start,
+                    ),
+                )
+            )
+
+    synced = committed
+
+    def refuse(
+        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
+    ) -> None:
+        """Answer with an error."""
+        if self.done:
+            return
+        self.done = True
+        answer = PartitionProduceResponse(index=self.partition)
+        _refuse(answer, code, message)
+        if leader is not None:
+            answer.current_leader = leader
+        response = ProduceResponse(
+            responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
+        )
+        if not self.slot.connection.closed:
+            self.slot.respond(
+                API.encode_response_parts(self.version, self.correlation_id, response)
+            )
+
+    def lost(self, log: PartitionLog) -> None:
+        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+    def time_out(self) -> None:
+        """It may be in the log, now or later."""
+        self.refuse(ErrorCode.REQUEST_TIMED_OUT, None)
+
+
 class _Answer:
     """A `Waiter`: one partition of a request."""
 
-    __slots__ = ("answer", "base_offset", "pending")
+    __slots__ = ("answer", "base_offset", "log_append_time_ms", "pending")
 
     def __init__(self, pending: _Pending, answer: PartitionProduceResponse) -> None:
         self.pending = pending
         self.answer = answer
         self.base_offset = -1
+        self.log_append_time_ms = -1
 
     def committed(self, log: PartitionLog) -> None:
         answer = self.answer
         if answer.error_code == _OPEN:
             answer.error_code = 0
             answer.base_offset = self.base_offset
+            answer.log_append_time_ms = self.log_append_time_ms
             answer.log_start_offset = log.log_start
             self.pending.one_done()
 
     synced = committed
 
-    def lost(self, log: PartitionLog) -> None:
+    def refuse(
+        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
+    ) -> None:
+        """This partition's answer is an error."""
         if self.answer.error_code == _OPEN:
-            _refuse(self.answer, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+            _refuse(self.answer, code, message)
+            if leader is not None:
+                self.answer.current_leader = leader
             self.pending.one_done()
+
+    def lost(self, log: PartitionLog) -> None:
+        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+
+_Waiter = _One | _Answer
 
 
 class Producing:
@@ -144,7 +234,7 @@ class Producing:
         self._broker = broker
         self._offload = offload
         self._spawn = spawn
-        self._timeouts: dict[int, deque[tuple[float, _Pending]]] = {}
+        self._timeouts: dict[int, deque[tuple[float, _One | _Pending]]] = {}
         self.requests = 0
         self.bytes = 0
         self.errors = 0
@@ -153,37 +243,55 @@ class Producing:
         self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
     ) -> None:
         """Admit everything in the request, now; answer through *slot*."""
-        acks = request.acks
-        wanted = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = _Pending(self._broker, slot, version, correlation_id, wanted + 1)
         self.requests += 1
         engine = self._broker.engine
         if engine is not None and not engine.ready.is_set():
             engine = None
+        topics = request.topic_data
+        if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.acks != 0:
+            name, data = topics[0].name, topics[0].partition_data[0]
+            one = _One(slot, version, correlation_id, name, data.index)
+            try:
+                self._partition(engine, name, data, request.acks, version, one, slot)
+            except RefusedError as error:
+                self._refused(engine, name, data.index, one, error)
+            if not one.done and request.acks < 0:
+                self._expect_by(slot, one, request.timeout_ms)
+            return
+        self._several(engine, slot, version, correlation_id, request)
+
+    def _several(
+        self,
+        engine: Engine | None,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        request: ProduceRequest,
+    ) -> None:
+        acks = request.acks
+        wanted = sum(len(topic.partition_data) for topic in request.topic_data)
+        pending = _Pending(self._broker, slot, version, correlation_id, wanted + 1)
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
+            pending.topics.append(
+                TopicProduceResponse(name=topic.name, partition_responses=answers)
+            )
             for data in topic.partition_data:
                 answer = PartitionProduceResponse(
                     index=data.index, error_code=_OPEN, base_offset=-1
                 )
                 answers.append(answer)
+                waiter = _Answer(pending, answer)
                 try:
-                    self._partition(
-                        engine, pending, answer, topic.name, data.records, acks, version, slot
-                    )
+                    self._partition(engine, topic.name, data, acks, version, waiter, slot)
                 except RefusedError as error:
-                    self.errors += 1
-                    self._refuse(engine, topic.name, answer, error)
-                    pending.one_done()
-            pending.topics.append(
-                TopicProduceResponse(name=topic.name, partition_responses=answers)
-            )
+                    self._refused(engine, topic.name, data.index, waiter, error)
         if acks == 0:
             self._acks_zero(pending, slot)
             return
         pending.one_done()
-        if not pending.done:
-            self._expect_by(pending, request.timeout_ms)
+        if not pending.done and acks < 0:
+            self._expect_by(slot, pending, request.timeout_ms)
 
     def _acks_zero(self, pending: _Pending, slot: Slot) -> None:
         """No answer; an error closes the connection, the only way to say so (KafkaApis)."""
@@ -201,19 +309,19 @@ class Producing:
     def _partition(
         self,
         engine: Engine | None,
-        pending: _Pending,
-        answer: PartitionProduceResponse,
         topic: str,
-        records: memoryview | None,
+        data: PartitionProduceData,
         acks: int,
         version: int,
+        waiter: _Waiter,
         slot: Slot,
     ) -> None:
         if acks not in (-1, 0, 1):
             raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}")
         if engine is None:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        log = _find(engine, topic, answer.index)
+        log = _find(engine, topic, data.index)
+        records = data.records
         if not records:
             raise RefusedError(
                 ErrorCode.INVALID_RECORD, "a produce request has one record batch per partition"
@@ -225,15 +333,14 @@ class Producing:
         limits = self._limits(topic)
         self._check_limits(limits, checked, size, version)
         self.bytes += size
-        waiter = _Answer(pending, answer)
         if log.busy or needs_rewrite(limits, checked):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
-        elif engine.admission.parks(log, checked[2]):
+        elif log.state is State.LOADING and engine.admission.parks(log, checked[2]):
             log.parked.append(
-                lambda: self._resume(engine, log, records, checked, acks, slot, waiter)
+                lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )
         else:
-            self._admit(engine, log, records, checked, acks, slot, waiter)
+            self._admit(engine, log, limits, records, checked, acks, slot, waiter)
 
     def _limits(self, topic: str) -> TopicLimits:
         limits = self._broker.topics.limits.get(topic)
@@ -274,24 +381,24 @@ class Producing:
         self,
         engine: Engine,
         log: PartitionLog,
+        limits: TopicLimits,
         records: memoryview,
         checked: tuple[int, ...],
         acks: int,
         slot: Slot,
-        waiter: _Answer,
+        waiter: _Waiter,
     ) -> None:
-        limits = self._limits(log.topic)
         count, attributes, producer_id, epoch, sequence, _, max_timestamp = checked
         if limits.log_append_time:
             max_timestamp = self._broker.wall_ms()
             batches.stamp_log_append_time(records, max_timestamp)
             attributes |= _LOG_APPEND_TIME
-            waiter.answer.log_append_time_ms = max_timestamp
+            waiter.log_append_time_ms = max_timestamp
         elif attributes & _LOG_APPEND_TIME:
             raise RefusedError(
                 ErrorCode.INVALID_TIMESTAMP, "clients may not write log append times"
             )
-        admitted = engine.admission.admit(
+        base_offset, answered = engine.admission.admit(
             log,
             records,
             count,
@@ -304,27 +411,26 @@ class Producing:
             slot.connection.source,
             waiter,
         )
-        waiter.base_offset = admitted.base_offset
-        if admitted.answered:
+        waiter.base_offset = base_offset
+        if answered:
             waiter.committed(log)
 
     def _resume(
         self,
         engine: Engine,
         log: PartitionLog,
+        limits: TopicLimits,
         records: memoryview,
         checked: tuple[int, ...],
         acks: int,
         slot: Slot,
-        waiter: _Answer,
+        waiter: _Waiter,
     ) -> None:
         """Admit what had to wait; errors are this partition's."""
         try:
-            self._admit(engine, log, records, checked, acks, slot, waiter)
+            self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
-            if waiter.answer.error_code == _OPEN:
-                self._refuse(engine, log.topic, waiter.answer, error)
-                waiter.pending.one_done()
+            self._refused(engine, log.topic, log.partition, waiter, error)
 
     # ── Off the loop ──
 
@@ -337,7 +443,7 @@ class Producing:
         checked: tuple[int, ...],
         acks: int,
         slot: Slot,
-        waiter: _Answer,
+        waiter: _Waiter,
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
         log.busy.append((engine, limits, records, checked, acks, slot, waiter))
@@ -352,13 +458,13 @@ class Producing:
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
                     records, checked = done.records, done.checked
                 await engine.loaded(log)
-                self._admit(engine, log, records, checked, acks, slot, waiter)
+                self._admit(engine, log, limits, records, checked, acks, slot, waiter)
             except RefusedError as error:
-                self._refuse(engine, log.topic, waiter.answer, error)
-                waiter.pending.one_done()
+                self._refused(engine, log.topic, log.partition, waiter, error)
             except CorruptError as error:
-                _refuse(waiter.answer, ErrorCode.INVALID_RECORD, str(error))
-                waiter.pending.one_done()
+                waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
+            except UnavailableError:
+                waiter.lost(log)
             except Exception:
                 waiter.lost(log)
                 raise
@@ -367,28 +473,27 @@ class Producing:
 
     # ── Errors and time ──
 
-    def _refuse(
+    def _refused(
         self,
         engine: Engine | None,
         topic: str,
-        answer: PartitionProduceResponse,
+        partition: int,
+        waiter: _Waiter,
         error: RefusedError,
     ) -> None:
-        _refuse(answer, error.code, str(error) or None)
-        if error.code is ErrorCode.INVALID_RECORD or error.code is ErrorCode.INVALID_TIMESTAMP:
-            answer.record_errors = [
-                BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=str(error))
-            ]
+        self.errors += 1
+        leader = None
         if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and engine is not None:
-            log = engine.log(topic, answer.index)
+            log = engine.log(topic, partition)
             if log is not None:
-                answer.current_leader = LeaderIdAndEpoch(
+                leader = LeaderIdAndEpoch(
                     leader_id=self._broker.node_id, leader_epoch=log.leader_epoch
                 )
+        waiter.refuse(error.code, str(error) or None, leader)
 
-    def _expect_by(self, pending: _Pending, timeout_ms: int) -> None:
+    def _expect_by(self, slot: Slot, pending: _One | _Pending, timeout_ms: int) -> None:
         due = self._timeouts.setdefault(max(0, timeout_ms), deque())
-        due.append((pending.slot.connection.source.heard_ms + max(0, timeout_ms), pending))
+        due.append((slot.connection.source.heard_ms + max(0, timeout_ms), pending))
 
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed; call it a few times a second."""
@@ -428,6 +533,10 @@ def _bad_batch(records: memoryview, reason: int) -> RefusedError:
 def _refuse(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
     answer.error_code = code
     answer.error_message = message
+    if code is ErrorCode.INVALID_RECORD or code is ErrorCode.INVALID_TIMESTAMP:
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)
+        ]
     answer.base_offset = -1
     answer.log_append_time_ms = -1
     answer.log_start_offset = -1

@@ -11,12 +11,13 @@ Shell.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flush import Batch, Source
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import PartitionLog, State, Waiter
+from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.producers import ProducerBatch, Refusal
 
@@ -26,8 +27,7 @@ _REFUSALS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """The batch is in the log, or was before.  *answered*: nothing more is to be waited for."""
 
     base_offset: int
@@ -42,12 +42,14 @@ class Admission:
         *,
         flusher: Flusher,
         buffer: BufferLog,
-        alive: Callable[[], bool],
+        session: Session,
+        now_ms: Callable[[], float],
         patch: Callable[[bytearray | memoryview, int, int, int], None],
     ) -> None:
         self._flusher = flusher
         self._buffer = buffer
-        self._alive = alive
+        self._session = session
+        self._now_ms = now_ms
         self._patch = patch
 
     def parks(self, log: PartitionLog, producer_id: int) -> bool:
@@ -81,7 +83,8 @@ class Admission:
         Raises:
             RefusedError: with Kafka's error code; nothing was appended.
         """
-        if log.state is State.CLOSED or not self._alive():
+        now_ms = self._now_ms()
+        if log.state is State.CLOSED or now_ms >= self._session.valid_until_ms:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if log.state is State.OFFLINE:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
@@ -110,13 +113,13 @@ class Admission:
             max_timestamp_ms,
         )
         if waiter is None or acks == 0:
-            self._flusher.append(log, batch, None, None)
+            self._flusher.append(log, batch, None, None, now_ms)
             return Admitted(base_offset, answered=True)
         if acks == 1:
-            self._flusher.append(log, batch, None, waiter)
+            self._flusher.append(log, batch, None, waiter, now_ms)
         else:
             log.waiters.append((base_offset + records, waiter))
-            self._flusher.append(log, batch, source, None)
+            self._flusher.append(log, batch, source, None, now_ms)
         return Admitted(base_offset, answered=False)
 
     def _duplicate(

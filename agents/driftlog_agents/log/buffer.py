@@ -39,6 +39,10 @@ class BufferSettings:
     """Budget of all buffer files.  More: longer outages of the store are bridged, and more of
     the recent log is read without it."""
 
+    cache_bytes: int = 1024 * MiB
+    """What is committed is kept up to here before its file is written over.  More: more of the
+    recent log is read locally; fresh pages cost more CPU than used ones."""
+
     file_bytes: int = 64 * MiB
     """A new file is begun at this size: the unit in which cache is given up."""
 
@@ -145,7 +149,7 @@ class BufferLog:
             one = waiter is not None
             buffers.append(
                 encode_entry_header(
-                    use.salt, log.topic_id.bytes, log.partition, batch.length, one
+                    use.salt, log.topic_bytes, log.partition, batch.length, one
                 )
             )
             buffers.append(batch.view)
@@ -195,8 +199,8 @@ class BufferLog:
         self._by_file[file] = use
 
     def _spare(self) -> _InUse | None:
-        """The oldest file that is only cache, if the budget is used up."""
-        if self.disk_bytes + self._settings.file_bytes <= self._settings.disk_bytes:
+        """The oldest file that is only cache, if there is enough cache."""
+        if self.disk_bytes + self._settings.file_bytes <= self._settings.cache_bytes:
             return None
         for use in self._files:
             if use.uncommitted == 0 and use is not self._files[-1]:

@@ -44,6 +44,8 @@ _ENTRY_HEAD: Final = Struct(">4sI")
 _U32: Final = Struct(">I")
 _FILE_MAGIC: Final = b"DLBF"
 _ENTRY_MAGIC: Final = b"DLBE"
+_pack: Final = _ENTRY.pack
+_crc: Final = crc32c.crc32c
 assert _ENTRY_HEAD.size + _ENTRY.size == ENTRY_HEADER_BYTES
 
 
@@ -66,8 +68,8 @@ def encode_entry_header(
     salt: int, topic_id: bytes, partition: int, length: int, acks_one: bool
 ) -> bytes:
     """The 48 bytes before a batch of *length* bytes; *topic_id* as its 16 bytes."""
-    rest = _ENTRY.pack(salt, length, ACKS_ONE if acks_one else 0, topic_id, partition, 0)
-    return _ENTRY_HEAD.pack(_ENTRY_MAGIC, crc32c.crc32c(rest)) + rest
+    rest = _pack(salt, length, ACKS_ONE if acks_one else 0, topic_id, partition, 0)
+    return b"%b%b%b" % (_ENTRY_MAGIC, _crc(rest).to_bytes(4, "big"), rest)
 
 
 def decode_file_header(data: bytes | memoryview) -> tuple[int, int] | None:

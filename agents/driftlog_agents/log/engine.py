@@ -124,7 +124,8 @@ class Engine:
         self.admission = Admission(
             flusher=self.flusher,
             buffer=self.buffer,
-            alive=lambda: self.session.alive,
+            session=self.session,
+            now_ms=ports.now_ms,
             patch=kernel.patch,
         )
         self.takeover = Takeover(session=self.session, objects=ports.objects)
@@ -238,7 +239,12 @@ class Engine:
         # Before anything can be flushed: a record of a topic that is not known would be forgotten.
         for topic in taken.topics.values():
             self._open_topic(topic, taken.topic_revisions[topic.topic_id])
-        recovery = Recovery(disk=self.ports.disk, flusher=self.flusher, taken=taken)
+        recovery = Recovery(
+            disk=self.ports.disk,
+            flusher=self.flusher,
+            taken=taken,
+            now_ms=self.ports.now_ms,
+        )
         await recovery.append_leftovers(taken.old_sessions)
         self.open_logs(taken.logs)
         background.append(

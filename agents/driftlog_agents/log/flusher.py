@@ -54,7 +54,7 @@ from driftlog_tiering.object_store import AlreadyExistsError, Buffer, ObjectStor
 class MemorySettings:
     """What the log may keep in memory."""
 
-    memory_bytes: int = 128 * MiB
+    memory_bytes: int = 96 * MiB
     """Batches in memory, in flight and as cache.  More: fewer reads of the recent log touch the
     disk."""
 
@@ -153,7 +153,12 @@ class Flusher:
     # ── Entry ──
 
     def append(
-        self, log: PartitionLog, batch: Batch, source: Source | None, waiter: Waiter | None
+        self,
+        log: PartitionLog,
+        batch: Batch,
+        source: Source | None,
+        waiter: Waiter | None,
+        now_ms: float,
     ) -> None:
         """Buffer an admitted batch.
 
@@ -162,7 +167,6 @@ class Flusher:
         """
         self._buffer.add(log, batch, waiter)
         self._pending_bytes += batch.length
-        now_ms = self._now_ms()
         if self._pipeline.append(log, batch, source, now_ms):
             self.tick()
         elif self._timer is None or (source is not None and not self._early_armed):
@@ -389,11 +393,22 @@ class Flusher:
 
 
 def _body(data: TailData) -> list[Buffer]:
+    """The object's batches: from memory, or with one read per buffer file that holds them."""
     if data.views is not None:
         return list(data.views)
+    assert data.file_positions is not None
+    assert data.file_numbers is not None
+    whole: list[tuple[int, memoryview]] = []
+    for number, file in enumerate(data.files):
+        assert file.alive, "a file that holds what is not committed was given up"
+        places = [i for i, n in enumerate(data.file_numbers) if n == number]
+        start = min(data.file_positions[i] for i in places)
+        end = max(data.file_positions[i] + data.lengths[i] for i in places)
+        whole.append((start, memoryview(file.read(start, end - start))))
     body: list[Buffer] = []
-    for index in range(len(data)):
-        batch = data.read_local(index)
-        assert batch is not None, "a file that holds what is not committed was given up"
-        body.append(batch)
+    for number, position, length in zip(
+        data.file_numbers, data.file_positions, data.lengths, strict=True
+    ):
+        start, view = whole[number]
+        body.append(view[position - start : position - start + length])
     return body

@@ -98,6 +98,7 @@ class PartitionLog:
         "slices",
         "state",
         "topic",
+        "topic_bytes",
         "topic_id",
         "unsealed_batches",
         "unsealed_bytes",
@@ -120,6 +121,7 @@ class PartitionLog:
         assert 0 <= log_start
         self.topic = topic
         self.topic_id = topic_id
+        self.topic_bytes = topic_id.bytes
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.log_start = log_start

@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -52,8 +52,16 @@ class _Arrival:
 class Recovery:
     """Appends the leftovers of old sessions, and removes their directories when it may."""
 
-    def __init__(self, *, disk: AgentDisk, flusher: Flusher, taken: Taken) -> None:
+    def __init__(
+        self,
+        *,
+        disk: AgentDisk,
+        flusher: Flusher,
+        taken: Taken,
+        now_ms: Callable[[], float],
+    ) -> None:
         self._disk = disk
+        self._now_ms = now_ms
         self._flusher = flusher
         self._taken = taken
         self._log = structlog.get_logger()
@@ -134,7 +142,7 @@ class Recovery:
         )
         log.start_epoch(header.partition_leader_epoch, header.base_offset)
         log.append(records, header.producer_id, header.producer_epoch, header.base_sequence)
-        self._flusher.append(log, batch, None, None)
+        self._flusher.append(log, batch, None, None, self._now_ms())
         self._recovered.add(log)
         self.batches += 1
         return True

@@ -110,7 +110,7 @@ def lay_out(
 
     Returns its data, the topic ids and columns for the footer, and the slice of each partition.
     """
-    logs = sorted(batches, key=lambda log: (log.topic_id.bytes, log.partition))
+    logs = sorted(batches, key=lambda log: (log.topic_bytes, log.partition))
     topic_ids: list[UUID] = []
     ordered: list[Batch] = []
     topics: array[int] = array("i")

@@ -85,7 +85,10 @@ class Dispatcher:
         api = API[header.api_key]
         if header.api_version not in api.served:
             assert header.api_key is ApiKey.API_VERSIONS
-            connection.turn().respond([unsupported_version_response(header.correlation_id)])
+            answer = api.encode_response(
+                0, header.correlation_id, unsupported_version_response()
+            )
+            connection.turn().respond([answer])
             return
         request = api.decode_request(header.api_version, frame, header.body_offset)
         connection.client_id = header.client_id

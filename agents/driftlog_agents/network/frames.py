@@ -12,7 +12,9 @@ buffered.
 Pure.
 """
 
+from collections import deque
 from struct import Struct
+from sys import getrefcount
 from typing import Final
 
 from driftlog_agents.protocol.errors import CorruptFrameError
@@ -21,6 +23,56 @@ LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8
 """Key, version and correlation id: there is no shorter request."""
 _SIZE: Final = Struct(">i")
+_FINE_BYTES: Final = 64 * 1024
+_COARSE_BYTES: Final = 1024 * 1024
+"""Sizes of pooled buffers: multiples of the first up to the second, then of the second."""
+_LOOK: Final = 16
+"""Buffers asked whether they are free: they come free in about the order of their use."""
+
+
+class FramePool:
+    """Memory of large frames, used again: fresh pages cost more than all else on the way in.
+
+    A buffer is free when nothing but the pool refers to it: views of it count, for each keeps
+    its buffer alive.
+
+    Args:
+        limit_bytes: kept at most; what is over it is the allocator's.
+    """
+
+    __slots__ = ("_bytes", "_limit_bytes", "_rings")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._rings: dict[int, deque[bytearray]] = {}
+
+    def take(self, length: int) -> bytearray:
+        """A buffer of at least *length* bytes, with anything in it."""
+        step = _FINE_BYTES if length <= _COARSE_BYTES else _COARSE_BYTES
+        size = (length + step - 1) // step * step
+        ring = self._rings.setdefault(size, deque())
+        for _ in range(min(len(ring), _LOOK)):
+            ring.rotate(-1)
+            if getrefcount(ring[-1]) <= 2:  # the ring's, and the argument's
+                return ring[-1]
+        if self._bytes + size > self._limit_bytes:
+            self._forget(size)
+        made = bytearray(size)
+        if self._bytes + size <= self._limit_bytes:
+            self._bytes += size
+            ring.append(made)
+        return made
+
+    def _forget(self, wanted: int) -> None:
+        """Give up free buffers of other sizes."""
+        for size, ring in self._rings.items():
+            if size != wanted:
+                while ring and getrefcount(ring[0]) <= 2 and self._bytes > 0:
+                    ring.popleft()
+                    self._bytes -= size
+                    if self._bytes + wanted <= self._limit_bytes:
+                        return
 
 
 class FrameReader:
@@ -29,17 +81,21 @@ class FrameReader:
     Args:
         socket_request_max_bytes: hang up on a larger request, before buffering it.
         shared: where small reads land; may be shared, for it is emptied at once.
+        pool: memory of large frames.
     """
 
-    __slots__ = ("_at", "_head", "_large", "_limit", "_shared", "_tail")
+    __slots__ = ("_at", "_head", "_large", "_limit", "_pool", "_shared", "_tail")
 
-    def __init__(self, socket_request_max_bytes: int, shared: memoryview) -> None:
+    def __init__(
+        self, socket_request_max_bytes: int, shared: memoryview, pool: FramePool
+    ) -> None:
         assert len(shared) > LARGE_BYTES
+        self._pool = pool
         self._limit = socket_request_max_bytes
         self._shared = shared
         self._head = b""
         """Of a frame that is not complete, with its size."""
-        self._large: bytearray | None = None
+        self._large: memoryview | None = None
         self._tail: memoryview | None = None
         self._at = 0
 
@@ -64,9 +120,9 @@ class FrameReader:
             assert self._large is not None
             self._at += size
             if self._at < len(self._large):
-                self._tail = memoryview(self._large)[self._at :]
+                self._tail = self._large[self._at :]
                 return []
-            frame = memoryview(self._large)
+            frame = self._large
             self._large = self._tail = None
             return [frame]
         return self._cut(size)
@@ -97,10 +153,10 @@ class FrameReader:
         return frames
 
     def _begin_large(self, length: int, head: memoryview) -> None:
-        self._large = bytearray(length)
+        self._large = memoryview(self._pool.take(length))[:length]
         self._at = len(head)
         self._large[: self._at] = head
-        self._tail = memoryview(self._large)[self._at :]
+        self._tail = self._large[self._at :]
 
 
 def _bad_size(length: int, limit: int) -> str:

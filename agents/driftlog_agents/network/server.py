@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import structlog
 from driftlog_agents.log.flush import Source
-from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.frames import FramePool, FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
 
 Buffer = bytes | bytearray | memoryview
@@ -48,6 +48,9 @@ class Slot:
         self.connection.answered()
 
 
+_POOL_BYTES: Final = 192 * 1024 * 1024
+"""The log keeps 96 MiB of frames in memory (`MemorySettings`), and some are on their way."""
+
 _FINISH_S: Final = 1.0
 """How long leaving waits for clients to take their last answers."""
 
@@ -59,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: "Server") -> None:
         self._server = server
-        self._frames = FrameReader(server.socket_request_max_bytes, server.shared)
+        self._frames = FrameReader(server.socket_request_max_bytes, server.shared, server.pool)
         self._slots: deque[Slot] = deque()
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
@@ -223,6 +226,7 @@ class Server:
         self.now_ms = now_ms
         self.socket_request_max_bytes = socket_request_max_bytes
         self.shared = memoryview(bytearray(_SHARED_BYTES))
+        self.pool = FramePool(_POOL_BYTES)
         self.log = structlog.get_logger()
         self.loop = asyncio.get_running_loop()
         self.overloaded = False
