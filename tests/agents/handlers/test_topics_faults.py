@@ -1,0 +1,234 @@
+"""Topics while stores lose answers, refuse, or deliver requests long after their sender is gone."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from driftlog_agents.handlers import create_partitions, delete_topics, incremental_alter_configs
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import incremental_alter_configs as iac
+from driftlog_agents.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from driftlog_metadata.codec import decode_topic
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import (
+    DELETED_PREFIX,
+    LEADERS_PREFIX,
+    PARTITIONS_PREFIX,
+    TOPICS_PREFIX,
+    deleted_key,
+)
+from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
+from driftlog_tiering import bucket_files, layout
+from driftlog_tiering.object_store import Buffer, ObjectStore
+from tests.agents.handlers.asking import create, describe, new
+from tests.simulation.batches import make_batch
+from tests.support.engine import NODE_ID, RunningAgent
+
+
+class Metadata:
+    """A store that remembers what was asked of topics, and loses answers when told to."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.losing = False
+        self.asked: list[tuple[Sequence[Compare], Sequence[Operation], Sequence[Operation]]] = []
+        self._lost: set[bytes] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        topics = any(
+            isinstance(op, Put) and op.key.startswith((TOPICS_PREFIX, DELETED_PREFIX))
+            for op in then
+        )
+        if topics:
+            self.asked.append((compares, then, otherwise))
+        result = await self._store.txn(compares, then, otherwise)
+        name = repr((compares, then)).encode()
+        if self.losing and topics and name not in self._lost:
+            self._lost.add(name)
+            raise OutcomeUnknownError("the answer was lost")
+        return result
+
+    async def everything(self) -> list[Any]:
+        """All that is kept of topics and partitions."""
+        prefixes = (TOPICS_PREFIX, DELETED_PREFIX, LEADERS_PREFIX, PARTITIONS_PREFIX)
+        return [kv for prefix in prefixes for kv in (await self._store.get_prefix(prefix))[1]]
+
+
+class Objects:
+    """A bucket that takes no topic files while it is told not to."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.refuses = False
+        self.refused = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def create(self, key: str, body: Sequence[Buffer]) -> None:
+        if self.refuses:
+            self.refused.set()
+            raise UnavailableError("slow down")
+        await self._store.create(key, body)
+
+
+async def alter(agent: RunningAgent, name: str, value: str) -> int:
+    config = iac.AlterableConfig(name="retention.ms", config_operation=0, value=value)
+    resource = iac.AlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
+    request = iac.IncrementalAlterConfigsRequest(resources=[resource])
+    response = await incremental_alter_configs.handle(agent.broker, request, agent.context(1))
+    return response.responses[0].error_code
+
+
+async def extend(agent: RunningAgent, name: str, count: int) -> int:
+    topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=30_000)
+    response = await create_partitions.handle(agent.broker, request, agent.context(3))
+    return response.results[0].error_code
+
+
+async def delete(agent: RunningAgent, name: str) -> int:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=30_000)
+    response = await delete_topics.handle(agent.broker, request, agent.context(6))
+    return response.responses[0].error_code
+
+
+async def test_a_lost_answer_is_not_a_failure(tmp_path: Path) -> None:
+    """
+    Every change happens, its first answer is lost, and the client is told that it happened.
+    """
+    stores: list[Metadata] = []
+    async with RunningAgent(tmp_path, metadata=lambda s: _kept(stores, Metadata(s))) as agent:
+        stores[0].losing = True
+        made = await create(agent, new("t", 2), new("u"))
+        codes = [
+            *(result.error_code for result in made.values()),
+            await alter(agent, "t", "5"),
+            await extend(agent, "t", 3),
+            await delete(agent, "u"),
+        ]
+        topic = agent.broker.topics.by_name["t"]
+        known = set(agent.broker.topics.by_name)
+
+    assert [0] * 5 == codes
+    assert ({"t"}, 3, {"retention.ms": "5"}) == (known, topic.partitions, dict(topic.configs))
+
+
+async def test_a_late_copy_of_any_change_does_nothing(tmp_path: Path) -> None:
+    """
+    Each transaction is delivered again after all of them, in its session and in the next one;
+    deleted topics stay deleted, changed ones changed.
+    """
+    stores: list[Metadata] = []
+    async with RunningAgent(tmp_path, metadata=lambda s: _kept(stores, Metadata(s))) as agent:
+        store = stores[0]
+        await create(agent, new("t"), new("u"))
+        await alter(agent, "t", "5")
+        await alter(agent, "t", "6")
+        await alter(agent, "u", "5")
+        await extend(agent, "t", 2)
+        await delete(agent, "u")
+        for _ in range(2):
+            before = await store.everything()
+            for copy in list(store.asked):
+                await store._store.txn(*copy)
+            after = await store.everything()
+            assert before == after
+            await agent.lose_session()
+
+    assert 7 == len(store.asked)
+
+
+async def test_a_copy_that_comes_first_in_a_later_session_makes_nothing(tmp_path: Path) -> None:
+    """
+    A create that its session did not live to see: the next session has not read the topic, so
+    it must not appear behind it.
+    """
+    stores: list[Metadata] = []
+    async with RunningAgent(tmp_path, metadata=lambda s: _kept(stores, Metadata(s))) as agent:
+        store = stores[0]
+        await create(agent, new("t"))
+        late = store.asked[-1]
+        await delete(agent, "t")
+        await store._store.txn((), [_forget_tombstone(late)])
+        await agent.lose_session()
+        before = await store.everything()
+        await store._store.txn(*late)
+        after = await store.everything()
+
+    assert before == after
+
+
+async def test_a_bucket_that_is_away_delays_a_topic_and_fails_nothing(tmp_path: Path) -> None:
+    """
+    Who does not want to wait is told so; the topic is made when the bucket is back.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        bucket = stores[0]
+        bucket.refuses = True
+        late = await create(agent, new("t"), timeout_ms=200)
+        waiting = asyncio.create_task(create(agent, new("u")))
+        await bucket.refused.wait()
+        bucket.refuses = False
+        made = await waiting
+        again = await create(agent, new("t"))
+        (seen,) = await describe(agent, "t")
+
+    assert ErrorCode.REQUEST_TIMED_OUT == late["t"].error_code
+    assert 0 == made["u"].error_code
+    assert ErrorCode.TOPIC_ALREADY_EXISTS == again["t"].error_code
+    assert [NODE_ID] == [p.leader_id for p in seen.partitions]
+
+
+async def test_a_session_that_ends_meanwhile_leaves_the_topic_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """
+    The client is told to ask again, and finds the topic, served, with its file in the bucket.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        bucket = stores[0]
+        bucket.refuses = True
+        making = asyncio.create_task(create(agent, new("t")))
+        await bucket.refused.wait()
+        await agent.lose_session()
+        first = await making
+        bucket.refuses = False
+        await agent.broker.topics.repaired.wait()
+        again = await create(agent, new("t"))
+        await agent.append("t", 0, make_batch([b"x"], timestamp_ms=1))
+        topic = agent.broker.topics.by_name["t"]
+        body = await agent.broker.objects.get(layout.topic_key("t", topic.topic_id, 1))
+
+    assert ErrorCode.NOT_CONTROLLER == first["t"].error_code
+    assert ErrorCode.TOPIC_ALREADY_EXISTS == again["t"].error_code
+    assert topic == bucket_files.decode_topic(body).topic
+
+
+def _kept(stores: list[Any], store: Any) -> Any:
+    stores.append(store)
+    return store
+
+
+def _forget_tombstone(
+    copy: tuple[Sequence[Compare], Sequence[Operation], Sequence[Operation]],
+) -> Operation:
+    """As the collector does, a day later."""
+    (put,) = copy[1]
+    assert isinstance(put, Put)
+    return Delete(deleted_key(decode_topic(put.value).topic_id))
