@@ -15,6 +15,7 @@ from driftlog_agents.handlers import (
     describe_topic_partitions,
     metadata,
 )
+from driftlog_agents.log.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -565,6 +566,19 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(tmp_path: Path, by_i
     assert tombstone is not None
     assert ("t", first) == (mark.name, mark.topic_id)
     assert first != second == again.topic_id
+
+
+async def test_nothing_is_taken_for_a_deleted_topic(tmp_path: Path) -> None:
+    """
+    Its partitions are closed, whoever still holds one.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        log = agent.log("t", 0)
+        await delete(agent, DeleteTopicState(name="t"))
+
+        assert agent.engine.log("t", 0) is None
+        assert State.CLOSED is log.state
 
 
 async def test_deleting_what_is_not_there_or_is_said_badly(tmp_path: Path) -> None:
