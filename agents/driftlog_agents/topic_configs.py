@@ -16,11 +16,11 @@ from driftlog_agents.configs import (
     ConfigDef,
     ConfigType,
     InvalidConfigError,
+    Value,
     at_least,
     between,
     gzip_level,
     one_of,
-    resolve,
     throttled_replicas,
 )
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
@@ -366,22 +366,23 @@ _CODECS: Final = {
 
 def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicLimits:
     """What *configs*, which are valid, come to; *agent* as in `configs.resolve`."""
-    values = {
-        found.definition.name: found.definition.parse(found.value or "")
-        for found in resolve(TOPIC_CONFIGS, configs, agent)
-    }
-    word = values["compression.type"]
-    policies = values["cleanup.policy"]
+
+    def value(name: str) -> Value:
+        definition = TOPIC_CONFIGS[name]
+        inherited = agent.get(definition.broker_name, definition.default)
+        return definition.parse(configs.get(name, inherited or ""))
+
+    word, policies = value("compression.type"), value("cleanup.policy")
     assert isinstance(word, str)
     assert isinstance(policies, list)
-    level = values.get(f"compression.{word}.level")
+    level = f"compression.{word}.level"
     return TopicLimits(
-        max_message_bytes=_int(values["max.message.bytes"]),
+        max_message_bytes=_int(value("max.message.bytes")),
         codec=_CODECS[word],
-        compression_level=None if level is None else _int(level),
-        log_append_time=values["message.timestamp.type"] == "LogAppendTime",
-        timestamp_before_max_ms=_int(values["message.timestamp.before.max.ms"]),
-        timestamp_after_max_ms=_int(values["message.timestamp.after.max.ms"]),
+        compression_level=_int(value(level)) if level in TOPIC_CONFIGS else None,
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=_int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=_int(value("message.timestamp.after.max.ms")),
         compacted="compact" in policies,
     )
 
