@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 import structlog
+
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.log.disk import AgentDisk

@@ -12,13 +12,14 @@ import asyncio
 from typing import Final
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
 from driftlog_agents import metrics
 from driftlog_agents.agent import AgentProcess
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_metadata.errors import CorruptError, FencedError, StoreError
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 _SEAL_DEADLINE_S: Final = 600
 _RETRY_S: Final = 0.3

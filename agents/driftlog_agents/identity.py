@@ -41,13 +41,12 @@ async def join_cluster(
     """
     in_bucket = await _read_bucket(objects)
     kv = await metadata.get(CLUSTER_KEY)
-    if kv is None:
-        if in_bucket is not None:
-            raise WrongClusterError(
-                f"{location} belongs to cluster {in_bucket.cluster_id}, which this metadata store "
-                f"does not know.  Start with that cluster's metadata store (its --dir), choose "
-                f"another location, or rebuild the metadata from the bucket (restore)"
-            )
+    if kv is None and in_bucket is not None:
+        raise WrongClusterError(
+            f"{location} belongs to cluster {in_bucket.cluster_id}, which this metadata store "
+            f"does not know.  Start with that cluster's metadata store (its --dir), choose "
+            f"another location, or rebuild the metadata from the bucket (restore)"
+        )
     cluster = decode_cluster(kv.value if kv is not None else await _create(metadata, rng))
     if cluster.format_version > FORMAT_VERSION:
         raise WrongClusterError(

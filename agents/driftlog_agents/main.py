@@ -18,6 +18,7 @@ from random import SystemRandom
 from typing import Any, Final
 
 import structlog
+
 from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.http_api import HttpApi
@@ -74,7 +75,7 @@ def run(options: Options) -> int:
             runner.run(_serve(options))
     except* (StartError, StoreError, CorruptError) as group:
         for error in _leaves(group):
-            print(f"driftlog: {error}", file=sys.stderr)
+            sys.stderr.write(f"driftlog: {error}\n")
         code = 1
     return code
 
@@ -103,7 +104,9 @@ async def _serve(options: Options) -> None:
         except ValueError as error:
             raise StartError(f"--store: {error}") from error
         stack.push_async_callback(objects.close)
-        pools = [ThreadPoolExecutor(n, name) for n, name in ((1, "seal"), (2, "read"), (1, "produce"))]
+        pools = [
+            ThreadPoolExecutor(n, name) for n, name in ((1, "seal"), (2, "read"), (1, "produce"))
+        ]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
         settings = _settings(options, host, port, location)
@@ -122,7 +125,9 @@ async def _serve(options: Options) -> None:
         try:
             http_port = await http.start(http_host, http_port)
         except OSError as error:
-            raise StartError(f"--http-listener {options.http_listener}: {error.strerror}") from error
+            raise StartError(
+                f"--http-listener {options.http_listener}: {error.strerror}"
+            ) from error
         stack.push_async_callback(http.stop)
         agent.settings = replace(settings, http_address=f"{http_host}:{http_port}")
         await _run(agent, options, location)

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from driftlog_agents.agent import AgentProcess
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from driftlog_agents.agent import AgentProcess
 
 
 def collect(agent: AgentProcess) -> Iterable[Metric]:
@@ -66,19 +67,27 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog_pending_bytes", "Admitted and not committed", engine.flusher.pending_bytes
     )
     yield _gauge(
-        "driftlog_unsealed_bytes", "Committed and not sealed", sum(log.unsealed_bytes for log in logs)
+        "driftlog_unsealed_bytes",
+        "Committed and not sealed",
+        sum(log.unsealed_bytes for log in logs),
     )
-    yield _gauge("driftlog_flush_records", "Flush records in the metadata store", len(engine.records))
+    yield _gauge(
+        "driftlog_flush_records", "Flush records in the metadata store", len(engine.records)
+    )
     yield _counter("driftlog_flush_puts", "PUTs of flush objects, hedges too", pipeline.puts)
     yield _counter("driftlog_flush_hedges", "PUTs that were a hedge", pipeline.hedges)
     yield _counter("driftlog_flushes_early", "Flushes cut early", engine.flusher.early)
     yield _counter(
         "driftlog_committed_bytes", "Bytes of committed flushes", engine.flusher.committed_bytes
     )
-    yield _counter("driftlog_buffer_bytes", "Bytes written to buffer files", engine.buffer.bytes_written)
+    yield _counter(
+        "driftlog_buffer_bytes", "Bytes written to buffer files", engine.buffer.bytes_written
+    )
     yield _counter("driftlog_buffer_syncs", "fdatasync calls", engine.buffer.syncs)
     yield _counter("driftlog_segments_sealed", "Segments sealed", engine.sealer.segments)
-    yield _counter("driftlog_sealed_bytes", "Bytes sealed, uncompressed", engine.sealer.sealed_bytes)
+    yield _counter(
+        "driftlog_sealed_bytes", "Bytes sealed, uncompressed", engine.sealer.sealed_bytes
+    )
     yield _counter(
         "driftlog_undecodable_batches",
         "Batches kept as they came because their records cannot be decoded",

@@ -71,7 +71,7 @@ def _agent_options(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="DIR",
-        help="the agent's directory: metadata, buffer files, and the objects unless --store is given",
+        help="the agent's directory: metadata, buffer files, and the objects without --store",
     )
     parser.add_argument(
         "--store",

@@ -238,7 +238,9 @@ class Producer:
         self.unacknowledged.remove(sent)
         self.last = (sent, base_offset)
         for i, value in enumerate(sent.values):
-            self.world.acknowledge(self.tp, base_offset + i, b"" if sent.garbage else value, sent.garbage)
+            self.world.acknowledge(
+                self.tp, base_offset + i, b"" if sent.garbage else value, sent.garbage
+            )
 
 
 @dataclass(slots=True, eq=False)

@@ -118,7 +118,7 @@ def _now(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, Exception | None]:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value, None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
         return None, error
     raise AssertionError("a memory store waited for something")
 

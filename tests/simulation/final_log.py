@@ -76,7 +76,9 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
                     _put(world, found, offset, value)
     ordered = [epoch for _, epoch in sorted(epochs)]
     world.expect(ordered == sorted(ordered), f"leader epochs go back: {ordered}")
-    world.expect(sorted(found) == list(range(len(found))), f"offsets are not dense: {sorted(found)}")
+    world.expect(
+        sorted(found) == list(range(len(found))), f"offsets are not dense: {sorted(found)}"
+    )
     return [found[offset] for offset in range(len(found))]
 
 

@@ -5,20 +5,32 @@ function of the program and its seed.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 
 class DeadlockError(Exception):
     """Nothing is ready, and nothing ever will be."""
 
 
+class LivelockError(Exception):
+    """Callbacks run and run, and time stands still."""
+
+
+_MAX_TURNS: Final = 200_000
+"""Turns of the loop at one instant; what is honest needs a few hundred."""
+
+
 class _VirtualSelector:
     def __init__(self, loop: "VirtualLoop") -> None:
         self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise DeadlockError("every task waits for something that nobody will do")
+        self._turns = 0 if timeout > 0 else self._turns + 1
+        if self._turns > _MAX_TURNS:
+            raise LivelockError(f"time stands still at {self._loop.now_s}")
         self._loop.now_s += max(0.0, timeout)
         return []
 

@@ -99,7 +99,7 @@ def acks_one_behind_a_hole(patch: pytest.MonkeyPatch) -> None:
 def sync_failure_ignored(patch: pytest.MonkeyPatch) -> None:
     """After a failed fdatasync acks=1 is answered all the same."""
 
-    def failed(self: BufferLog, waiters: Any, files: Any) -> None:
+    def failed(self: BufferLog, waiters: Any) -> None:
         for log, _, waiter in waiters:
             waiter.synced(log)
 

@@ -183,9 +183,7 @@ class World:
         return self
 
     async def _main(self) -> None:
-        await self.metadata.txn(
-            (), [Put(topic_key(t.name), encode_topic(t)) for t in self.topics]
-        )
+        await self.metadata.txn((), [Put(topic_key(t.name), encode_topic(t)) for t in self.topics])
         self._make_producers()
         async with asyncio.TaskGroup() as tasks:
             clients = [tasks.create_task(p.run()) for p in self.producers]
@@ -211,7 +209,7 @@ class World:
             await asyncio.sleep(3)
         await asyncio.sleep(self.rng.uniform(0, 8))
         while self._stopping:
-            await asyncio.sleep(0.1)  # it is leaving, and will be started again
+            await asyncio.sleep(0.1)  # noqa: ASYNC110  # it leaves, and will be started again
         self._kill_mode = "finish"
         for _ in range(600):
             if self.engine is not None and self.engine.ready.is_set():
@@ -367,9 +365,7 @@ class World:
                 case "expire" if self.engine is not None:
                     self.count("expire")
                     self.trace("expire")
-                    await self.metadata.revoke_lease(
-                        lease_id_of(self.engine.agent.session_id)
-                    )
+                    await self.metadata.revoke_lease(lease_id_of(self.engine.agent.session_id))
                 case "disk":
                     self.platter.full = not self.platter.full
                     if self.disk is not None:

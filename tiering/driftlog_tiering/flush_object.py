@@ -36,12 +36,14 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from struct import Struct, error as StructError
+from struct import Struct
+from struct import error as StructError
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import crc32c
 import zstandard
+
 from driftlog_metadata.errors import CorruptError
 
 VERSION: Final = 1
@@ -84,7 +86,7 @@ class Slice(NamedTuple):
     base: int
     end: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)

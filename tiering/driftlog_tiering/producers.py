@@ -21,18 +21,20 @@ Pure.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from struct import Struct, error as StructError
+from struct import Struct
+from struct import error as StructError
 from typing import Final, NamedTuple
 
 import crc32c
 import zstandard
+
 from driftlog_metadata.errors import CorruptError
 
 WINDOW: Final = 64
 """Batches remembered per producer and partition (design.md, step 1)."""
 
 MAX_PRODUCERS: Final = 5_000
-"""Producers remembered per partition; Kafka forgets them after a day (`producer.id.expiration.ms`)."""
+"""Producers remembered per partition; Kafka forgets them after `producer.id.expiration.ms`."""
 
 _SEQUENCE_MODULUS: Final = 1 << 31
 _HEAD: Final = Struct(">4sHHIIq")
@@ -70,7 +72,7 @@ class _Producer:
 
 
 def last_sequence(base_sequence: int, records: int) -> int:
-    """Sequence of the last of *records* ≥ 1; wraps at 2^31 (`DefaultRecordBatch.incrementSequence`)."""
+    """Sequence of the last of *records* ≥ 1 (`DefaultRecordBatch.incrementSequence`: wraps)."""
     return (base_sequence + records - 1) % _SEQUENCE_MODULUS
 
 

@@ -57,9 +57,7 @@ class Fetching:
         self.bytes = 0
         self.cold_reads = 0
 
-    def handle(
-        self, slot: Slot, version: int, correlation_id: int, request: FetchRequest
-    ) -> None:
+    def handle(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest) -> None:
         """Answer through *slot*, now or when there is something to say."""
         self.requests += 1
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
@@ -114,7 +112,7 @@ class _Fetch:
             # Not one of ours: there are none (FetchSessionCache#newContext).
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
-        found, size, cold = self._read(final=request.max_wait_ms <= 0)
+        found, size, cold = self._read()
         if cold:
             self._go_cold()
         elif found is not None and (
@@ -179,7 +177,7 @@ class _Fetch:
     def _out_of_time(self) -> None:
         """Answer with what there is."""
         self._forget()
-        found, size, cold = self._read(final=True)
+        found, size, cold = self._read()
         if cold:
             self._go_cold()
         else:
@@ -196,9 +194,7 @@ class _Fetch:
 
     # ── Reading what is here ──
 
-    def _read(
-        self, *, final: bool
-    ) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
+    def _read(self) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
         """(answers, bytes, whether some of it is only in the bucket)."""
         engine = self._broker.engine
         responses: list[FetchableTopicResponse] = []
@@ -228,9 +224,7 @@ class _Fetch:
             )
         return responses, size, False
 
-    def _put(
-        self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool
-    ) -> int:
+    def _put(self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool) -> int:
         size = sum(map(len, buffers))
         if size > limit and not first:
             return 0  # a first batch larger than what is left is only for the first partition
@@ -258,9 +252,7 @@ class _Fetch:
             high_watermark=-1,
             last_stable_offset=-1,
             log_start_offset=-1,
-            aborted_transactions=[]
-            if self._request.isolation_level == _READ_COMMITTED
-            else None,
+            aborted_transactions=[] if self._request.isolation_level == _READ_COMMITTED else None,
             records=[],
         )
         if engine is None or not engine.ready.is_set():
@@ -293,9 +285,7 @@ class _Fetch:
             return data, None
         return data, log
 
-    def _check_epochs(
-        self, data: PartitionData, log: PartitionLog, asked: FetchPartition
-    ) -> bool:
+    def _check_epochs(self, data: PartitionData, log: PartitionLog, asked: FetchPartition) -> bool:
         """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch."""
         current = asked.current_leader_epoch
         if current not in (_INVALID_EPOCH, log.leader_epoch):

@@ -70,7 +70,16 @@ Offload = Callable[..., Awaitable[Any]]
 class _Pending:
     """One Produce request until every partition of it is answered."""
 
-    __slots__ = ("answers", "broker", "correlation_id", "done", "slot", "topics", "version", "wanted")
+    __slots__ = (
+        "answers",
+        "broker",
+        "correlation_id",
+        "done",
+        "slot",
+        "topics",
+        "version",
+        "wanted",
+    )
 
     def __init__(
         self, broker: Broker, slot: Slot, version: int, correlation_id: int, wanted: int
@@ -94,9 +103,7 @@ class _Pending:
         if self.slot.connection.closed:
             return
         response = ProduceResponse(responses=self.topics)
-        self.slot.respond(
-            API.encode_response_parts(self.version, self.correlation_id, response)
-        )
+        self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def time_out(self) -> None:
         """Answer what is still open as timed out: it may be in the log, now or later."""
@@ -362,9 +369,7 @@ class Producing:
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
             )
         if attributes & _TRANSACTIONAL:
-            raise RefusedError(
-                ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet"
-            )
+            raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
         if not limits.log_append_time and checked[6] >= 0:
             now_ms = self._broker.wall_ms()
             if (

@@ -56,5 +56,12 @@ def encode_success(
             after,
         )
     return packer.pack(
-        packer.size - 4, correlation_id, before, partition, 0, base_offset, log_append_time_ms, after
+        packer.size - 4,
+        correlation_id,
+        before,
+        partition,
+        0,
+        base_offset,
+        log_append_time_ms,
+        after,
     )

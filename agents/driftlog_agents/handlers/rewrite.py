@@ -52,9 +52,7 @@ def rewrite(limits: TopicLimits, records: memoryview, checked: tuple[int, ...]) 
     header = batches.parse_header(records)
     codec = Codec(header.codec_id)
     plain = decompress(codec, records[HEADER_BYTES:], _DECOMPRESSED_LIMIT_BYTES)
-    sizes = kernel.scan(
-        plain, header.record_count, header.last_offset_delta, header.base_timestamp
-    )
+    sizes = kernel.scan(plain, header.record_count, header.last_offset_delta, header.base_timestamp)
     if limits.compacted and sizes[5]:
         raise RefusedError(
             ErrorCode.INVALID_RECORD,
@@ -64,7 +62,11 @@ def rewrite(limits: TopicLimits, records: memoryview, checked: tuple[int, ...]) 
     if max_timestamp < 0 and not limits.log_append_time:
         max_timestamp, _ = kernel.max_timestamp(plain, header.record_count, header.base_timestamp)
     target = codec if limits.codec is None else Codec(limits.codec)
-    body = records[HEADER_BYTES:] if target is codec else memoryview(compress(target, plain, limits.compression_level))
+    body = (
+        records[HEADER_BYTES:]
+        if target is codec
+        else memoryview(compress(target, plain, limits.compression_level))
+    )
     attributes = header.attributes & ~_CODEC_MASK | target
     out = memoryview(
         batches.build_batch(

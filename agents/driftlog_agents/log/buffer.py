@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
-
 import structlog
+
 from driftlog_agents.log.buffer_format import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -148,9 +148,7 @@ class BufferLog:
             assert batch.view is not None
             one = waiter is not None
             buffers.append(
-                encode_entry_header(
-                    use.salt, log.topic_bytes, log.partition, batch.length, one
-                )
+                encode_entry_header(use.salt, log.topic_bytes, log.partition, batch.length, one)
             )
             buffers.append(batch.view)
             batch.position = at + ENTRY_HEADER_BYTES
@@ -224,24 +222,22 @@ class BufferLog:
             waiters, self._to_sync = self._to_sync, []
             if not waiters:
                 continue
-            failed: list[BufferFile] = []
+            failed = False
             for use in [use for use in self._files if use.dirty]:
                 use.dirty = False
                 try:
                     self.syncs += 1
                     await use.file.sync()
                 except UnavailableError as error:
-                    failed.append(use.file)
+                    failed = True
                     self._log.warning("buffer_sync_failed", error=str(error))
             if failed:
-                self._sync_failed(waiters, failed)
+                self._sync_failed(waiters)
             else:
                 for log, _, waiter in waiters:
                     waiter.synced(log)
 
-    def _sync_failed(
-        self, waiters: list[tuple[PartitionLog, int, Waiter]], failed: list[BufferFile]
-    ) -> None:
+    def _sync_failed(self, waiters: list[tuple[PartitionLog, int, Waiter]]) -> None:
         """After a failed sync nobody knows what the disk has: these wait for the commit."""
         self._failed_at_ms = self._now_ms()
         for log, end, waiter in waiters:
@@ -254,5 +250,3 @@ def _wait_for_commit(log: PartitionLog, end: int, waiter: Waiter) -> None:
         waiter.committed(log)
     else:
         log.waiting_duplicates.append((end, waiter))
-
-

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 import crc32c
+
 from driftlog_metadata.errors import CorruptError
 
 VERSION: Final = 1

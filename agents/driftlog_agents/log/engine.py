@@ -20,6 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import structlog
+
 from driftlog_agents.log.admission import Admission
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.disk import AgentDisk
@@ -31,7 +32,6 @@ from driftlog_agents.log.recovery import Recovery
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Manifests, Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
-from driftlog_agents.log.tail import TailData
 from driftlog_agents.log.takeover import Takeover
 from driftlog_metadata import transactions
 from driftlog_metadata.errors import (
@@ -247,9 +247,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.open_logs(taken.logs)
-        background.append(
-            tasks.create_task(recovery.remove_directories(taken.old_sessions))
-        )
+        background.append(tasks.create_task(recovery.remove_directories(taken.old_sessions)))
         self._log.info(
             "session_ready",
             session=mine,
@@ -368,7 +366,6 @@ class Engine:
         self,
         seq: int,
         record: FlushRecord,
-        data: TailData,
         slices: list[tuple[PartitionLog, Slice]],
     ) -> None:
         key = flush_key(self.agent.session_id, seq)
@@ -424,5 +421,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-

@@ -19,6 +19,7 @@ from random import Random
 from uuid import UUID
 
 import structlog
+
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flush import (
     Abandon,
@@ -74,7 +75,7 @@ class _Payload:
     tasks: dict[int, asyncio.Task[None]]
 
 
-Published = Callable[[int, FlushRecord, TailData, list[tuple[PartitionLog, Slice]]], None]
+Published = Callable[[int, FlushRecord, list[tuple[PartitionLog, Slice]]], None]
 
 
 class Flusher:
@@ -82,7 +83,7 @@ class Flusher:
 
     Args:
         published: told of each committed flush after high watermarks moved:
-            (seq, record, data, slices).
+            (seq, record, slices).
     """
 
     def __init__(
@@ -138,9 +139,7 @@ class Flusher:
         limit = self._memory.pending_bytes
         if self._pending_bytes <= limit // 8:
             return False
-        return self._pending_bytes > limit or (
-            self._in_memory_only() > self._memory.memory_bytes
-        )
+        return self._pending_bytes > limit or (self._in_memory_only() > self._memory.memory_bytes)
 
     def _in_memory_only(self) -> int:
         """Bytes of pending flushes that no buffer file holds: the disk fails."""
@@ -360,7 +359,7 @@ class Flusher:
             ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
             ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
         record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
-        self._published(flush.seq, record, data, payload.slices)
+        self._published(flush.seq, record, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)
 

@@ -78,6 +78,7 @@ class PartitionLog:
     """The state of one partition at its leader."""
 
     __slots__ = (
+        "_bases",
         "busy",
         "epochs",
         "high_watermark",
@@ -105,7 +106,6 @@ class PartitionLog:
         "waiters",
         "waiting_duplicates",
         "waiting_fetches",
-        "_bases",
     )
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which flush records may be forgotten: all of whose batches are sealed, or of topics that are gone.
+"""Which flush records may be forgotten: all their batches are sealed, or of topics that are gone.
 
     commit ──▶ known ──sealed, partition by partition──▶ nothing left ──▶ forget the record
 

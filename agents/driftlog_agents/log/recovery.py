@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
+
 from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.flush import Batch
@@ -100,7 +101,7 @@ class Recovery:
                 since = 0
                 await asyncio.sleep(0)
         while self._flusher.overloaded:
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S)  # noqa: ASYNC110  # once in a start, for seconds
 
     def _take(self, session_id: str, entry: Entry) -> bool:
         tp = TopicPartition(entry.topic_id, entry.partition)

@@ -51,9 +51,7 @@ def due(
     now_ms: float,
 ) -> list[tuple[PartitionLog, int]]:
     """Partitions to seal now and the end of each, the most urgent first."""
-    candidates = [
-        log for log in logs if log.slices and log.state in (State.ONLINE, State.LOADING)
-    ]
+    candidates = [log for log in logs if log.slices and log.state in (State.ONLINE, State.LOADING)]
     chosen = [
         log
         for log in candidates
@@ -61,9 +59,7 @@ def due(
     ]
     total = sum(log.unsealed_bytes for log in candidates)
     batches = sum(log.unsealed_batches for log in candidates)
-    bound = max(
-        settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(candidates)
-    )
+    bound = max(settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(candidates))
     if not chosen and (total > bound or batches > settings.unsealed_batches):
         by_batches = batches > settings.unsealed_batches
         chosen = [
@@ -74,8 +70,7 @@ def due(
         ]
     chosen.sort(key=lambda log: -log.unsealed_bytes)
     return [
-        (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic))))
-        for log in chosen
+        (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic)))) for log in chosen
     ]
 
 
@@ -86,9 +81,7 @@ def segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:
     return topic.segment_bytes
 
 
-def _is_due(
-    log: PartitionLog, settings: SealSettings, topic: TopicSealing, now_ms: float
-) -> bool:
+def _is_due(log: PartitionLog, settings: SealSettings, topic: TopicSealing, now_ms: float) -> bool:
     if log.unsealed_bytes >= segment_bytes(settings, topic):
         return True
     assert log.oldest_unsealed_ms is not None
@@ -108,4 +101,3 @@ def seal_end(log: PartitionLog, wanted_bytes: int) -> int:
         if size >= wanted_bytes:
             return tail.end
     return log.high_watermark
-

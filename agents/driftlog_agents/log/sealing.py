@@ -15,11 +15,11 @@ Shell.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
-
 from random import Random
 from typing import IO, Any, Final, Protocol
 
 import structlog
+
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.seal_policy import (
@@ -306,9 +306,7 @@ class Sealer:
 
     # ── What goes in ──
 
-    async def _chunks(
-        self, log: PartitionLog, base: int, end: int
-    ) -> AsyncIterator[list[Buffer]]:
+    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncIterator[list[Buffer]]:
         """Batches of ``[base, end)`` in offset order."""
         chunk: list[Buffer] = []
         size = 0
@@ -456,9 +454,7 @@ class Manifests:
             if known is None:
                 tp = TopicPartition(log.topic_id, log.partition)
                 async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                    known = await load_at_least(
-                        self._objects, log.topic, tp, log.manifest_version
-                    )
+                    known = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
                 self._newest[log] = known
             return known
 
@@ -510,5 +506,3 @@ def _epochs(headers: list[BatchHeader]) -> tuple[LeaderEpoch, ...]:
 
 def _name(log: PartitionLog) -> str:
     return f"{log.topic}-{log.partition}"
-
-

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TypeVar
 
 import structlog
+
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_head
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
@@ -95,9 +96,7 @@ class Session:
         key = session_key(self.session_id)
         agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
         while not self.revision:
-            txn = transactions.open_session(
-                self._agent, agent_kv.mod_revision if agent_kv else 0
-            )
+            txn = transactions.open_session(self._agent, agent_kv.mod_revision if agent_kv else 0)
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
             if result.succeeded:
                 self.revision = result.revision

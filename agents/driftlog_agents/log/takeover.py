@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 import structlog
+
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.session import Session, close_head
@@ -145,9 +146,7 @@ class Takeover:
             return True
         return claim.leader.session_id not in live
 
-    async def _claim(
-        self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]
-    ) -> None:
+    async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
         """Claim in one transaction; where it does not hold, each by itself on what is there now."""
         session = self._session
         result = await session.transact(
@@ -170,9 +169,7 @@ class Takeover:
                 assert leader_kv is not None
                 assert state_kv is not None
                 self._claimed(taken, claim, leader_kv.mod_revision, state_kv.mod_revision)
-            elif len(claims) > 1:
-                await self._claim(taken, [now], old_sessions)
-            elif now != claim:
+            elif len(claims) > 1 or now != claim:
                 await self._claim(taken, [now], old_sessions)
             else:
                 # As the store has it and still refused: its leader's session lives.
@@ -217,8 +214,7 @@ class Takeover:
             ]
         # A topic is gone only if a read that began after the records were read lacks it.
         there = {
-            decode_topic(kv.value).topic_id
-            for kv in await self._session.read_prefix(TOPICS_PREFIX)
+            decode_topic(kv.value).topic_id for kv in await self._session.read_prefix(TOPICS_PREFIX)
         }
         slices: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
         for (kv, record), read in zip(records, reads, strict=True):

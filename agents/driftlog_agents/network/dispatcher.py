@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
+
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Offload, Producing
@@ -31,9 +32,7 @@ from driftlog_metadata.errors import StoreError
 class Dispatcher:
     """Routes the requests of all connections of one agent."""
 
-    def __init__(
-        self, broker: Broker, offload: Offload, now_ms: Callable[[], float]
-    ) -> None:
+    def __init__(self, broker: Broker, offload: Offload, now_ms: Callable[[], float]) -> None:
         self._broker = broker
         self._now_ms = now_ms
         self._log = structlog.get_logger()
@@ -85,9 +84,7 @@ class Dispatcher:
         api = API[header.api_key]
         if header.api_version not in api.served:
             assert header.api_key is ApiKey.API_VERSIONS
-            answer = api.encode_response(
-                0, header.correlation_id, unsupported_version_response()
-            )
+            answer = api.encode_response(0, header.correlation_id, unsupported_version_response())
             connection.turn().respond([answer])
             return
         request = api.decode_request(header.api_version, frame, header.body_offset)
@@ -123,7 +120,7 @@ class Dispatcher:
             connection.hang_up(
                 "request_failed", f"{header.api_key.kafka_name}: {str(error) or repr(error)}"
             )
-        except Exception:
+        except Exception:  # noqa: BLE001  # see below
             # In connection code an error costs one connection, not the agent's partitions.
             self._log.exception(
                 "handler_bug", api=header.api_key.kafka_name, client=connection.client_host

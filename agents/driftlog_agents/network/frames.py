@@ -86,9 +86,7 @@ class FrameReader:
 
     __slots__ = ("_at", "_head", "_large", "_limit", "_pool", "_shared", "_tail")
 
-    def __init__(
-        self, socket_request_max_bytes: int, shared: memoryview, pool: FramePool
-    ) -> None:
+    def __init__(self, socket_request_max_bytes: int, shared: memoryview, pool: FramePool) -> None:
         assert len(shared) > LARGE_BYTES
         self._pool = pool
         self._limit = socket_request_max_bytes

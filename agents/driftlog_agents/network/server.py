@@ -1,6 +1,6 @@
 """Connections: requests are admitted as they are read, answers go out in request order.
 
-    socket ──▶ FrameReader ──▶ dispatch ──▶ Slot ──▶ … answered ──▶ written in turn, once a loop turn
+    socket ──▶ FrameReader ──▶ dispatch ──▶ Slot ──▶ answered ──▶ written in turn
 
 A connection is read continuously and does not wait for one answer before it admits the
 next request.  It is paused while its client does not read answers, while it has too many
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import structlog
+
 from driftlog_agents.log.flush import Source
 from driftlog_agents.network.frames import FramePool, FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
@@ -302,6 +303,6 @@ class Server:
             connection.finish()
         deadline = self.loop.time() + _FINISH_S
         while self.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # noqa: ASYNC110  # at the very end, for a second
         for connection in list(self.connections):
             connection.close()
