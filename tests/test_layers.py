@@ -37,7 +37,7 @@ PURE_STDLIB: Final = set(
 
 ONLY: Final = {
     "random": {"random.Random"},  # an argument's type
-    "sys": {"sys.byteorder", "sys.intern", "sys.maxsize", "sys.version_info"},
+    "sys": {"sys.byteorder", "sys.getrefcount", "sys.intern", "sys.maxsize", "sys.version_info"},
     "threading": {"threading.local"},  # zstandard's objects must not be shared by threads
 }
 """Modules of which pure code may use these names and no others."""
@@ -55,7 +55,11 @@ IMPURE_NAMES: Final = set(
 
 PURE_THIRD_PARTY: Final = {"cramjam", "crc32c", "pyarrow", "zstandard"}
 
-DISTRIBUTIONS: Final = {"confluent_kafka": "confluent-kafka", "py4j": "pyspark"}
+DISTRIBUTIONS: Final = {
+    "confluent_kafka": "confluent-kafka",
+    "prometheus_client": "prometheus-client",
+    "py4j": "pyspark",
+}
 """What installs an import, where its name does not say."""
 
 

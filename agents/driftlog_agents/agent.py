@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.broker import Broker, BrokerSettings
+from driftlog_agents.collector import Collector
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
@@ -79,6 +80,7 @@ class AgentProcess:
         self.broker: Broker
         self.server: Server
         self.dispatcher: Dispatcher
+        self.collector: Collector
         self.sessions = 0
 
     def stop(self) -> None:
@@ -101,6 +103,7 @@ class AgentProcess:
                 tasks.create_task(self.server.close_idle()),
                 tasks.create_task(self.broker.reader.run()),
                 tasks.create_task(self.broker.topics.run()),
+                tasks.create_task(self.collector.run()),
             ]
             await self._sessions()
             self.server.stop_listening()
@@ -147,6 +150,7 @@ class AgentProcess:
         )
         self.broker.topics = Topics(self.broker)
         self.broker.producer_ids = ProducerIds(self.broker)
+        self.collector = Collector(metadata=world.metadata, objects=world.objects, disk=world.disk)
         self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
 
     def _agent(self) -> Agent:

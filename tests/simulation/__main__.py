@@ -37,7 +37,8 @@ def main() -> int:
     counts = ", ".join(f"{count:,} {what}" for what, count in sorted(total.counts.items()))
     print(
         f"\n{total.seeds:,} seeds in {time.monotonic() - began:,.0f} s: "
-        f"{total.virtual_s / 3600:.1f} virtual hours, {total.events:,} requests, {total.acknowledged:,} records acknowledged\n"
+        f"{total.virtual_s / 3600:.1f} virtual hours, {total.events:,} requests, "
+        f"{total.acknowledged:,} records acknowledged\n"
         f"faults: {counts}\n{len(total.failed)} seeds failed"
     )
     return 1 if total.failed else 0

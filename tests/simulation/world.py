@@ -208,8 +208,8 @@ class World:
             self._kill("kill")
             await asyncio.sleep(3)
         await asyncio.sleep(self.rng.uniform(0, 8))
-        while self._stopping:
-            await asyncio.sleep(0.1)  # noqa: ASYNC110  # it leaves, and will be started again
+        while self._stopping:  # noqa: ASYNC110  # it leaves, and will be started again
+            await asyncio.sleep(0.1)
         self._kill_mode = "finish"
         for _ in range(600):
             if self.engine is not None and self.engine.ready.is_set():
