@@ -226,7 +226,7 @@ class Reading:
 
 
 def _record(message: Message) -> Record:
-    headers: list[tuple[str, Any]] = message.headers() or []
+    headers: Any = message.headers() or []  # a list of pairs, and not the dict of its type
     return Record(
         _bytes(message.value()) or b"",
         key=_bytes(message.key()),

@@ -8,7 +8,9 @@ Shell.
 
 import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -128,13 +130,29 @@ def _running(command: list[str], out: Path, log: Path) -> Iterator[subprocess.Po
     try:
         yield process
     finally:
-        # Spark's JVM ends when the Python that started it does: its standard input closes.
-        process.terminate()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the process, then to what it has started (Spark's JVM is in its group)."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_TIMEOUT_S)
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while _signal_group(
+        process.pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
+    ):
+        process.poll()
+        time.sleep(0.05)
+
+
+def _signal_group(group: int, number: signal.Signals) -> bool:
+    """False: nobody is in it any more."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):  # macOS says the latter of zombies.
+        return False
+    return True
 
 
 def _ended(what: str, log: Path) -> DemoError:
