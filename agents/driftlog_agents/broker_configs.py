@@ -33,6 +33,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("controlled.shutdown.enable", BOOLEAN, "true", "An agent flushes and releases as it leaves."),
     ("default.replication.factor", INT, "1", "What -1 replicas mean; the bucket replicates."),
     ("delete.topic.enable", BOOLEAN, "true", "Topics may be deleted."),
+    ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
     ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to a fetch."),
     ("group.initial.rebalance.delay.ms", INT, "3000", "Groups are not served yet."),
     ("group.max.session.timeout.ms", INT, "1800000", "Groups are not served yet."),

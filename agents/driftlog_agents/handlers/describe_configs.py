@@ -170,6 +170,7 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "fetch.max.bytes": str(settings.fetch_max_bytes),
         "listeners": listeners,
         "log.dir": settings.location or None,
+        "driftlog.http.address": broker.agent.http_address or None,
         "log.dirs": settings.location or None,
         "max.connections": str(settings.max_connections),
         "message.max.bytes": str(settings.message_max_bytes),

@@ -100,8 +100,8 @@ class Recovery:
             if since >= _BREATHE_BYTES:
                 since = 0
                 await asyncio.sleep(0)
-        while self._flusher.overloaded:
-            await asyncio.sleep(_RETRY_S)  # noqa: ASYNC110  # once in a start, for seconds
+        while self._flusher.overloaded:  # noqa: ASYNC110
+            await asyncio.sleep(_RETRY_S)  # once in a start, for seconds
 
     def _take(self, session_id: str, entry: Entry) -> bool:
         tp = TopicPartition(entry.topic_id, entry.partition)

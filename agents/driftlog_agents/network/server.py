@@ -302,7 +302,7 @@ class Server:
         for connection in list(self.connections):
             connection.finish()
         deadline = self.loop.time() + _FINISH_S
-        while self.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110  # at the very end, for a second
+        while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # at the very end, for a second
         for connection in list(self.connections):
             connection.close()
