@@ -30,7 +30,13 @@ from driftlog_agents.broker import Broker
 from driftlog_agents.configs import InvalidConfigError
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topic_configs import TopicLimits, topic_limits, topic_sealing, validate
+from driftlog_agents.topic_configs import (
+    TOPIC_CONFIGS,
+    TopicLimits,
+    topic_limits,
+    topic_sealing,
+    validate,
+)
 from driftlog_metadata.codec import decode_topic, encode_topic
 from driftlog_metadata.errors import (
     CorruptError,
@@ -105,8 +111,12 @@ class Topics:
 
     @property
     def agent_configs(self) -> dict[str, str]:
-        """The agent's settings that topics inherit, by broker config."""
-        return {"message.max.bytes": str(self._broker.settings.message_max_bytes)}
+        """The agent's settings that topics inherit and that are not Kafka's defaults, by broker
+        config."""
+        largest = str(self._broker.settings.message_max_bytes)
+        if largest == TOPIC_CONFIGS["max.message.bytes"].default:
+            return {}
+        return {"message.max.bytes": largest}
 
     async def run(self) -> None:
         """Carry out what is asked for, until cancelled."""

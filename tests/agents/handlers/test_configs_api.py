@@ -119,6 +119,17 @@ async def test_every_topic_config_is_said_with_where_it_comes_from(tmp_path: Pat
     assert all(c.config_type and c.documentation for c in found.values())
 
 
+async def test_what_nobody_set_is_a_default(tmp_path: Path) -> None:
+    """
+    Tools show what is not a default beside a topic, and copy it to others.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        found = await configs_of(agent, TOPIC, "t")
+
+    assert {5} == {config.config_source for config in found.values()}
+
+
 async def test_a_broker_says_what_tools_look_for(tmp_path: Path) -> None:
     """
     User interfaces read these; secrets have no value; all are read-only.

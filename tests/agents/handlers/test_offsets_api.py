@@ -15,6 +15,7 @@ from driftlog_agents.handlers import (
 )
 from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
 from driftlog_agents.handlers.table import HANDLERS
+from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
@@ -279,6 +280,17 @@ async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 
     assert {(0, 0)} == {(r.error_code, r.producer_epoch) for r in given}
     assert 3_002 == len({r.producer_id for r in given})
+
+
+async def test_two_agents_take_different_blocks(tmp_path: Path) -> None:
+    """
+    Though both read the last block before either took the next.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        agents = [ProducerIds(agent.broker) for _ in range(5)]
+        given = await asyncio.gather(*(ids.next() for ids in agents))
+
+    assert [0, 1_000, 2_000, 3_000, 4_000] == sorted(given)
 
 
 @pytest.mark.parametrize(
