@@ -267,7 +267,7 @@ class World:
     async def _process(self) -> None:
         """One process: sessions, one after the other, until it is stopped or killed."""
         process = self.process
-        while not process.dead:
+        while not process.dead and not self._stopping:
             engine = self._new_engine(process)
             self.engine = engine
             try:
