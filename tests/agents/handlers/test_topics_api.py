@@ -627,22 +627,3 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == gone.error_code
     assert (None, []) == (key, leaders)
     assert 0 == made["t"].error_code
-
-
-async def test_a_deleted_topic_does_not_cost_the_session(tmp_path: Path) -> None:
-    """
-    Deleting while batches are in flight and a segment is being sealed loses no session.
-    """
-    async with RunningAgent(tmp_path) as agent:
-        await create(agent, new("t"), new("kept"))
-        for i in range(3):
-            await agent.append("t", 0, make_batch([b"x" * 100], timestamp_ms=i))
-        session = agent.engine.session.session_id
-        sealing = asyncio.create_task(agent.seal("t", 0))
-        await asyncio.sleep(0)
-        await delete(agent, DeleteTopicState(name="t"))
-        await asyncio.gather(sealing, return_exceptions=True)
-        await agent.append("kept", 0, make_batch([b"y"], timestamp_ms=1))
-
-        assert session == agent.engine.session.session_id
-        assert 1 == agent.sessions

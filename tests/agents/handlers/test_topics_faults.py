@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from driftlog_agents.handlers import create_partitions, delete_topics, incremental_alter_configs
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import incremental_alter_configs as iac
@@ -74,6 +76,10 @@ class Objects:
         self._store = store
         self.refuses = False
         self.refused = asyncio.Event()
+        self.gate = asyncio.Event()
+        """Manifests wait for it."""
+        self.gate.set()
+        self.waiting = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -82,6 +88,9 @@ class Objects:
         if self.refuses:
             self.refused.set()
             raise UnavailableError("slow down")
+        if "/manifest/" in key:
+            self.waiting.set()
+            await self.gate.wait()
         await self._store.create(key, body)
 
 
@@ -218,6 +227,29 @@ async def test_a_session_that_ends_meanwhile_leaves_the_topic_to_the_next_one(
     assert ErrorCode.NOT_CONTROLLER == first["t"].error_code
     assert ErrorCode.TOPIC_ALREADY_EXISTS == again["t"].error_code
     assert topic == bucket_files.decode_topic(body).topic
+
+
+async def test_a_topic_that_is_deleted_while_it_is_sealed_costs_no_session(
+    tmp_path: Path,
+) -> None:
+    """
+    Its keys are gone when the sealer wants to write them: it gives up, other topics go on.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        bucket = stores[0]
+        await create(agent, new("t"), new("kept"))
+        await agent.append("t", 0, make_batch([b"x"], timestamp_ms=1))
+        bucket.gate.clear()
+        sealing = asyncio.create_task(agent.seal("t", 0))
+        await bucket.waiting.wait()
+        deleted = await delete(agent, "t")
+        bucket.gate.set()
+        with pytest.raises(UnavailableError):
+            await sealing
+        await agent.append("kept", 0, make_batch([b"y"], timestamp_ms=1))
+
+        assert (0, 1) == (deleted, agent.sessions)
 
 
 def _kept(stores: list[Any], store: Any) -> Any:
