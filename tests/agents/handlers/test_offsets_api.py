@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,7 @@ from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
 )
 from driftlog_tiering.batch import build_batch
 from driftlog_tiering.kernel_py import Record, encode_record
+from driftlog_tiering.object_store import ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import RunningAgent
 
@@ -223,6 +225,57 @@ async def test_an_epoch_ends_where_the_next_one_begins(tmp_path: Path) -> None:
         2: (0, -1, -1),
     } == found
     assert [74, 0, 75] == [code for code, _, _ in fenced]
+
+
+class SlowManifests:
+    """A bucket whose manifests are read when the test says so."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.gate = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if "/manifest/" in key:
+            await self.gate.wait()
+        return await self._store.get(key, start, end)
+
+
+async def test_epochs_wait_for_the_manifest_and_the_latest_offset_does_not(
+    tmp_path: Path,
+) -> None:
+    """
+    A partition that is being loaded knows its end, and not yet what is below its tail.
+    """
+    stores: list[SlowManifests] = []
+
+    def slow(store: ObjectStore) -> Any:
+        stores.append(SlowManifests(store))
+        return stores[0]
+
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        await agent.append("t", 0, batch(100, 300))
+        await agent.seal("t", 0)
+    async with RunningAgent(tmp_path, objects=slow) as agent:
+        latest = await look(agent, LATEST)
+        waiting = [
+            asyncio.create_task(look(agent, EARLIEST)),
+            asyncio.create_task(look(agent, 101)),
+        ]
+        ending = asyncio.create_task(ends(agent, 0))
+        done, _ = await asyncio.wait((*waiting, ending), timeout=0.05)
+        stores[0].gate.set()
+        earliest, found = [await task for task in waiting]
+        end = await ending
+
+    assert set() == done
+    assert (0, 2, -1, 1) == latest
+    assert (0, 0, -1, 0) == earliest
+    assert (0, 1, 300, 0) == found
+    assert (0, 0, 2) == end
 
 
 # ── Sizes ──
