@@ -5,6 +5,7 @@
     large frames   (> 32 KiB, once part of one is there) get their exact bytearray, and the
                    socket reads straight into its tail: what is checked, patched, written to
                    disk and uploaded is the memory that the kernel filled
+    huge frames    (> 2 MiB) get more as they come: who announces 100 MiB has not sent them
 
 A frame is ``int32 size`` and *size* bytes.  A size over the limit is refused before it is
 buffered.
@@ -26,6 +27,10 @@ _SIZE: Final = Struct(">i")
 _FINE_BYTES: Final = 64 * 1024
 _COARSE_BYTES: Final = 1024 * 1024
 """Sizes of pooled buffers: multiples of the first up to the second, then of the second."""
+_TRUSTED_BYTES: Final = 2 * 1024 * 1024
+"""Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
+_GROWTH: Final = 4
+"""A full buffer is exchanged for one this many times larger: a third of a copy for each byte."""
 _LOOK: Final = 16
 """Buffers asked whether they are free: they come free in about the order of their use."""
 
@@ -84,7 +89,7 @@ class FrameReader:
         pool: memory of large frames.
     """
 
-    __slots__ = ("_at", "_head", "_large", "_limit", "_pool", "_shared", "_tail")
+    __slots__ = ("_at", "_head", "_large", "_length", "_limit", "_pool", "_shared", "_tail")
 
     def __init__(self, socket_request_max_bytes: int, shared: memoryview, pool: FramePool) -> None:
         assert len(shared) > LARGE_BYTES
@@ -94,6 +99,8 @@ class FrameReader:
         self._head = b""
         """Of a frame that is not complete, with its size."""
         self._large: memoryview | None = None
+        """Of a large frame: all of it, or as much as has been earned."""
+        self._length = 0
         self._tail: memoryview | None = None
         self._at = 0
 
@@ -117,7 +124,9 @@ class FrameReader:
         if self._tail is not None:
             assert self._large is not None
             self._at += size
-            if self._at < len(self._large):
+            if self._at < self._length:
+                if self._at == len(self._large):
+                    self._grow()
                 self._tail = self._large[self._at :]
                 return []
             frame = self._large
@@ -151,10 +160,19 @@ class FrameReader:
         return frames
 
     def _begin_large(self, length: int, head: memoryview) -> None:
-        self._large = memoryview(self._pool.take(length))[:length]
+        self._length = length
+        size = min(length, _TRUSTED_BYTES)
+        self._large = memoryview(self._pool.take(size))[:size]
         self._at = len(head)
         self._large[: self._at] = head
         self._tail = self._large[self._at :]
+
+    def _grow(self) -> None:
+        assert self._large is not None
+        size = min(self._length, _GROWTH * len(self._large))
+        larger = memoryview(self._pool.take(size))[:size]
+        larger[: self._at] = self._large
+        self._large = larger
 
 
 def _bad_size(length: int, limit: int) -> str:
