@@ -82,12 +82,13 @@ class AgentProcess:
         self.dispatcher: Dispatcher
         self.collector: Collector
         self.sessions = 0
+        self._engine: Engine | None = None
 
     def stop(self) -> None:
         """Drain and leave (SIGTERM)."""
         self._stopping.set()
-        if self.broker.engine is not None:
-            self.broker.engine.stop()
+        if self._engine is not None:
+            self._engine.stop()
 
     async def run(self) -> None:
         """Serve until `stop`.
@@ -213,7 +214,9 @@ class AgentProcess:
             settings=self.settings.engine,
         )
         engine.flusher.on_pressure = self.server.set_overloaded
-        self.broker.engine = engine
+        self.broker.engine = self._engine = engine
+        if self._stopping.is_set():
+            return
         try:
             async with asyncio.TaskGroup() as tasks:
                 begun = tasks.create_task(self._when_ready(engine))
@@ -224,7 +227,7 @@ class AgentProcess:
         except* FencedError as group:
             raise FencedError(str(group.exceptions[0])) from group
         finally:
-            self.broker.engine = None
+            self.broker.engine = self._engine = None
             self.server.set_overloaded(False)
 
     async def _when_ready(self, engine: Engine) -> None:
