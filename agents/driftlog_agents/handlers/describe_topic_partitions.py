@@ -97,4 +97,6 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         check_topic_name(name)
     except RefusedError as error:
         code = error.code
-    return DescribeTopicPartitionsResponseTopic(name=name, error_code=code)
+    return DescribeTopicPartitionsResponseTopic(
+        name=name, error_code=code, topic_authorized_operations=TOPIC_OPERATIONS
+    )

@@ -195,6 +195,7 @@ async def test_a_bucket_that_is_away_delays_a_topic_and_fails_nothing(tmp_path: 
         bucket.refuses = False
         made = await waiting
         again = await create(agent, new("t"))
+        await alter(agent, "t", "5")  # Takes its turn behind what still makes it.
         (seen,) = await describe(agent, "t")
 
     assert ErrorCode.REQUEST_TIMED_OUT == late["t"].error_code
