@@ -199,7 +199,9 @@ def test_spark_and_a_consumer_read_the_same(spark: SparkSession, cluster: Cluste
 
 def consume(agent: DriftlogProcess, topic: str, count: int) -> list[Row]:
     """*count* records from the first offset of every partition on."""
-    consumer = Consumer({"bootstrap.servers": agent.bootstrap, "group.id": "none"})
+    consumer = Consumer(
+        {"bootstrap.servers": agent.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     found = [_consumed(message) for message in consumer.consume(count, 60)]
     consumer.close()

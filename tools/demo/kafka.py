@@ -5,6 +5,7 @@ Nothing here knows driftlog: any Kafka cluster answers the same.
 Shell.
 """
 
+import logging
 import threading
 import time
 import zlib
@@ -23,6 +24,12 @@ _STALLED_S: Final = 30
 _SAMPLES: Final = 5
 _TICK_RECORDS: Final = 2_000
 
+_SILENT: Final = logging.getLogger("driftlog.demo.librdkafka")
+"""Its own log lines would be in the way of a person; what fails comes as an error too."""
+
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
 Describe = Callable[[Record], str]
 
 
@@ -31,7 +38,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     Raises:
         DemoError: it was refused.
     """
-    admin = AdminClient(_settings(bootstrap))
+    admin = AdminClient(_settings(bootstrap), logger=_SILENT)
     for future in admin.create_topics([NewTopic(topic, num_partitions=partitions)]).values():
         try:
             future.result(timeout=_TIMEOUT_S)
@@ -95,7 +102,7 @@ def produce(
     Raises:
         DemoError: a record was refused.
     """
-    producer = Producer(_settings(bootstrap))
+    producer = Producer(_settings(bootstrap), logger=_SILENT)
     acknowledged = Acknowledged([Tally() for _ in range(partitions)])
     try:
         for number, record in enumerate(records):
@@ -165,7 +172,8 @@ class Reading:
         self._stop = threading.Event()
         # Assigned partitions need no group; librdkafka wants a name for one all the same.
         self._consumer = Consumer(
-            {**_settings(bootstrap), "group.id": "driftlog-demo", "enable.auto.commit": False}
+            {**_settings(bootstrap), "group.id": "driftlog-demo", "enable.auto.commit": False},
+            logger=_SILENT,
         )
         self._next = dict.fromkeys(range(partitions), 0)
         self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
@@ -239,5 +247,5 @@ def _bytes(text: str | bytes | None) -> bytes | None:
 
 
 def _settings(bootstrap: str) -> dict[str, str | int | float | bool]:
-    """All defaults; librdkafka's own log lines would be in the way of a person."""
-    return {"bootstrap.servers": bootstrap, "log_level": 2}
+    """All defaults."""
+    return {"bootstrap.servers": bootstrap}
