@@ -121,7 +121,6 @@ class AgentProcess:
         )
         number = await node_id(world.metadata, world.disk, cluster)
         self.server = Server(
-            dispatch=lambda connection, frame: self.dispatcher.dispatch(connection, frame),
             now_ms=now_ms,
             socket_request_max_bytes=settings.broker.socket_request_max_bytes,
             max_connections=settings.broker.max_connections,
@@ -147,12 +146,13 @@ class AgentProcess:
                 refresh=self._refresh,
                 now_ms=now_ms,
             ),
-            wall_ms=lambda: time.time_ns() // 1_000_000,
+            wall_ms=_wall_ms,
         )
         self.broker.topics = Topics(self.broker)
         self.broker.producer_ids = ProducerIds(self.broker)
         self.collector = Collector(metadata=world.metadata, objects=world.objects, disk=world.disk)
         self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
+        self.server.dispatch = self.dispatcher.dispatch
 
     def _agent(self) -> Agent:
         return Agent(
@@ -247,6 +247,10 @@ class AgentProcess:
 def now_ms() -> float:
     """Milliseconds of a clock that never goes back and counts suspended time."""
     return _clock() * 1000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _boot_time() -> float:

@@ -114,13 +114,13 @@ class Admission:
         )
         if waiter is None or acks == 0:
             self._flusher.append(log, batch, None, None, now_ms)
-            return Admitted(base_offset, answered=True)
+            return Admitted(base_offset, True)
         if acks == 1:
             self._flusher.append(log, batch, None, waiter, now_ms)
         else:
             log.waiters.append((base_offset + records, waiter))
             self._flusher.append(log, batch, source, None, now_ms)
-        return Admitted(base_offset, answered=False)
+        return Admitted(base_offset, False)
 
     def _duplicate(
         self, log: PartitionLog, original: ProducerBatch, acks: int, waiter: Waiter | None

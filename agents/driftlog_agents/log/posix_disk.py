@@ -24,6 +24,7 @@ from driftlog_agents.log.disk import Buffer, BufferFile
 from driftlog_metadata.errors import FencedError, UnavailableError
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
+_JOIN_BYTES: Final = 4096
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -63,14 +64,22 @@ class PosixBufferFile:
         return start
 
     def _write(self, buffers: list[Buffer]) -> None:
-        while buffers:
-            written = os.pwritev(self.descriptor, buffers, self._size)
+        total = sum(map(len, buffers))
+        if total < len(buffers) * _JOIN_BYTES:
+            buffers = [b"".join(buffers)]  # copying small ones takes less than a vector of them
+        if (written := os.pwritev(self.descriptor, buffers, self._size)) == total:
+            self._size += total
+            return
+        self._write_rest(buffers, written)
+
+    def _write_rest(self, buffers: list[Buffer], written: int) -> None:
+        """Go on after a write that took only part: the disk is about to be full."""
+        self._size += written
+        rest = memoryview(b"".join(buffers))[written:]
+        while rest:
+            written = os.pwrite(self.descriptor, rest, self._size)
             self._size += written
-            while buffers and written >= len(buffers[0]):
-                written -= len(buffers[0])
-                del buffers[0]
-            if buffers and written:
-                buffers[0] = memoryview(buffers[0])[written:]
+            rest = rest[written:]
 
     def read(self, position: int, length: int) -> bytes:
         assert self.alive

@@ -211,19 +211,23 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
+def _nobody(_: Connection, __: memoryview) -> None:
+    raise AssertionError("a server that was started before it had a dispatcher")
+
+
 class Server:
     """Listens, and owns every connection."""
 
     def __init__(
         self,
         *,
-        dispatch: Dispatch,
         now_ms: Callable[[], float],
         socket_request_max_bytes: int,
         max_connections: int,
         connections_max_idle_ms: float,
     ) -> None:
-        self.dispatch = dispatch
+        self.dispatch: Dispatch = _nobody
+        """Set before `start`."""
         self.now_ms = now_ms
         self.socket_request_max_bytes = socket_request_max_bytes
         self.shared = memoryview(bytearray(_SHARED_BYTES))
