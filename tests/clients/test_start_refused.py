@@ -1,0 +1,283 @@
+"""An agent that must not start says why, in one line, and ends with an error."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import environ
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import make_topic, seal
+from tests.clients.peers import Confluent
+from tests.clients.records import Record, at_offsets
+from tests.support.driftlog_process import DriftlogProcess, driftlog_command
+from tests.support.process_usage import free_port
+from tests.support.s3_servers import S3Server
+
+RECORDS = [Record(b"k", b"%d" % n, 1_700_000_000_000) for n in range(100)]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a start ended."""
+
+    code: int
+    said: str
+
+
+def refused(
+    directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Refusal:
+    """Start an agent that shall end by itself."""
+    command = driftlog_command()
+    assert command is not None
+    line = [command, "dev", "--dir", str(directory), "--listener", f"127.0.0.1:{free_port()}"]
+    done = subprocess.run(
+        [*line, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**environ, **(environment or {})},
+        text=True,
+    )
+    assert "ready" not in done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    return Refusal(done.returncode, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an agent that was stopped, with a topic `kept`, sealed in half."""
+    directory = tmp_path_factory.mktemp("original") / "data"
+    with DriftlogProcess(directory) as agent:
+        client = Confluent()
+        client.produce(agent.bootstrap, {"kept": "none"}, RECORDS[:50])
+        seal(agent, "kept")
+        client.produce(agent.bootstrap, {"kept": "zstd"}, RECORDS[50:])
+    return directory
+
+
+@pytest.fixture
+def stopped(original: Path, tmp_path: Path) -> Path:
+    """A copy of it to break."""
+    shutil.copytree(original, tmp_path / "stopped")
+    return tmp_path / "stopped"
+
+
+def test_a_second_agent_on_a_directory_is_refused(agent: DriftlogProcess) -> None:
+    """
+    The lock says that somebody is there; the first one does not notice.
+    """
+    topic = make_topic(agent)
+
+    refusal = refused(agent.directory)
+
+    assert refusal.code == 1
+    assert "another agent" in refusal.said or "in use" in refusal.said, refusal.said
+    assert str(agent.directory) in refusal.said
+    client = Confluent()
+    client.produce(agent.bootstrap, {topic: "none"}, RECORDS)
+    assert client.consume(agent.bootstrap, {topic: 100})[topic] == at_offsets(RECORDS)
+
+
+def test_a_second_cluster_on_a_prefix_is_refused(agent: DriftlogProcess, tmp_path: Path) -> None:
+    """
+    cluster.json says whose it is.
+    """
+    objects = agent.directory / "objects"
+
+    refusal = refused(tmp_path / "other", "--store", str(objects))
+
+    assert refusal.code == 1
+    assert "belongs to cluster" in refusal.said
+    assert str(objects) in refusal.said
+
+
+def test_two_clusters_that_know_themselves_cannot_share_a_prefix(
+    agent: DriftlogProcess, stopped: Path
+) -> None:
+    """
+    A directory with its own cluster and its own topics, on the prefix of another.
+    """
+    refusal = refused(stopped, "--store", str(agent.directory / "objects"))
+
+    assert refusal.code == 1
+    assert "two clusters cannot share a prefix" in refusal.said
+
+
+def test_a_directory_of_another_cluster_is_refused(
+    agent: DriftlogProcess, stopped: Path
+) -> None:
+    """
+    metadata.db and objects of one cluster, node_id.json of another.
+    """
+    theirs = json.loads((agent.directory / "node_id.json").read_text())
+    (stopped / "node_id.json").write_text(json.dumps(theirs))
+
+    refusal = refused(stopped)
+
+    assert refusal.code == 1
+    assert theirs["cluster_id"] in refusal.said
+
+
+def test_a_store_without_the_cluster_s_topics_is_refused(stopped: Path, tmp_path: Path) -> None:
+    """
+    A mistyped --store does not start an empty log under the old metadata.
+    """
+    refusal = refused(stopped, "--store", str(tmp_path / "elsewhere"))
+
+    assert refusal.code == 1
+    assert "is the location right?" in refusal.said
+
+
+def test_a_bucket_without_its_metadata_is_refused(stopped: Path) -> None:
+    """
+    metadata.db is gone: no new cluster takes over the old one's objects.
+    """
+    for file in stopped.glob("metadata.db*"):
+        file.unlink()
+
+    refusal = refused(stopped)
+
+    assert refusal.code == 1
+    assert "restore" in refusal.said
+
+
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "empty"])
+def test_damaged_metadata_is_refused_and_left_alone(stopped: Path, damage: str) -> None:
+    """
+    What is not a metadata store is not written over; the message names the file.
+    """
+    database = stopped / "metadata.db"
+    whole = database.read_bytes()
+    for side in stopped.glob("metadata.db-*"):
+        side.unlink()
+    left = {"garbage": os.urandom(len(whole)), "truncated": whole[: len(whole) // 2], "empty": b""}
+    database.write_bytes(left[damage])
+
+    refusal = refused(stopped)
+
+    assert refusal.code == 1
+    if damage == "empty":
+        assert "restore" in refusal.said
+    else:
+        assert "metadata.db" in refusal.said
+        assert database.read_bytes() == left[damage]
+
+
+def test_a_damaged_node_id_is_refused(stopped: Path) -> None:
+    """
+    The message says what to do; done, the agent starts and has its records.
+    """
+    (stopped / "node_id.json").write_bytes(b"\0" * 40)
+
+    refusal = refused(stopped)
+
+    assert refusal.code == 1
+    assert "node_id.json" in refusal.said
+    (stopped / "node_id.json").unlink()
+    with DriftlogProcess(stopped) as agent:
+        reads = Confluent().consume(agent.bootstrap, {"kept": 100})["kept"]
+    assert reads == at_offsets(RECORDS)
+
+
+def test_a_damaged_cluster_file_is_refused(stopped: Path) -> None:
+    """
+    cluster.json is named.
+    """
+    (stopped / "objects" / "cluster.json").write_bytes(b"{")
+
+    refusal = refused(stopped)
+
+    assert refusal.code == 1
+    assert "cluster.json" in refusal.said
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    """
+    Another broker is there: the message names the address and the option.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refusals = [
+            refused(tmp_path / "data", option, address)
+            for option in ("--listener", "--http-listener")
+        ]
+
+    assert [refusal.code for refusal in refusals] == [1, 1]
+    assert all(address in refusal.said for refusal in refusals)
+    assert all("-listener" in refusal.said for refusal in refusals)
+
+
+@pytest.mark.parametrize("listener", ["localhost:kafka", "127.0.0.1:70000"])
+def test_a_listener_that_is_none_is_refused(tmp_path: Path, listener: str) -> None:
+    """
+    With an example of one.
+    """
+    refusal = refused(tmp_path / "data", "--listener", listener)
+
+    assert refusal.code == 1
+    assert "HOST:PORT" in refusal.said
+
+
+@pytest.mark.parametrize("store", ["ftp://host/path", "s3:///prefix"])
+def test_a_store_that_is_none_is_refused(tmp_path: Path, store: str) -> None:
+    """
+    The message names the option, and no folder is made of it.
+    """
+    refusal = refused(tmp_path / "data", "--store", store)
+
+    assert refusal.code == 1
+    assert "--store" in refusal.said
+
+
+def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, moto_s3: S3Server) -> None:
+    """
+    NoSuchBucket, by name: agents make no buckets.
+    """
+    refusal = refused(
+        tmp_path / "data", "--store", "s3://no-such-bucket", environment=moto_s3.environment
+    )
+
+    assert refusal.code == 1
+    assert "no-such-bucket" in refusal.said
+
+
+def test_a_store_that_does_not_answer_is_refused(tmp_path: Path, moto_s3: S3Server) -> None:
+    """
+    Nobody listens at the endpoint.
+    """
+    nobody = {**moto_s3.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+
+    refusal = refused(tmp_path / "data", "--store", moto_s3.location, environment=nobody)
+
+    assert refusal.code == 1
+    assert refusal.said.strip()
+
+
+def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    """
+    --dir names a file.
+    """
+    (tmp_path / "file").write_text("not a directory")
+
+    refusal = refused(tmp_path / "file")
+
+    assert refusal.code == 1
+    assert str(tmp_path / "file") in refusal.said
+
+
+def test_a_directory_that_was_copied_goes_on_where_it_was(stopped: Path) -> None:
+    """
+    Objects and all: nothing in it is absolute, and the copies above were good ones.
+    """
+    with DriftlogProcess(stopped) as agent:
+        reads = Confluent().consume(agent.bootstrap, {"kept": 100})["kept"]
+
+    assert reads == at_offsets(RECORDS)
