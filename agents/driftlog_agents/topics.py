@@ -18,10 +18,10 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -73,6 +73,9 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 _AT_ONCE: Final = 32
 """Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
 
+_MAX_PENDING: Final = 20_000
+"""Changes that wait for their turn: two of the largest requests.  More are refused."""
+
 _BUCKET_DEADLINE_S: Final = 10.0
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
@@ -104,6 +107,9 @@ class Topics:
         """Whether `by_name` is all there is: not before the first session."""
         self.repaired = asyncio.Event()
         """The files of all topics were looked through in this session."""
+        self.pending = 0
+        """Changes that were asked for and are not done."""
+        self._making: set[str] = set()
         self._alike: dict[str, set[str]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
@@ -140,7 +146,12 @@ class Topics:
         topic = self._checked(engine, new)
         if validate_only:
             return topic
-        return await self._owned(self._create(engine, topic))
+        self._making.add(topic.name)
+        return await self._owned(self._create(engine, topic), topic.name)
+
+    def is_making(self, name: str) -> bool:
+        """Whether somebody asked for this topic and it is not there yet."""
+        return name in self._making
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic: it is gone for clients when this returns.
@@ -539,13 +550,14 @@ class Topics:
 
     # ── Tasks and turns ──
 
-    async def _owned(self, work: Awaitable[T]) -> T:
+    async def _owned(self, work: Coroutine[Any, Any, T], making: str = "") -> T:
         """Do *work* in a task of `run`; whoever awaits it here may go away."""
         tasks = self._tasks
-        if tasks is None:
-            if asyncio.iscoroutine(work):
-                work.close()
-            raise RefusedError(ErrorCode.NOT_CONTROLLER, "the agent is starting or leaving")
+        if tasks is None or self.pending >= _MAX_PENDING:
+            work.close()
+            self._making.discard(making)
+            why = "the agent is starting or leaving" if tasks is None else "too many changes wait"
+            raise RefusedError(ErrorCode.NOT_CONTROLLER, why)
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def do() -> None:
@@ -564,8 +576,11 @@ class Topics:
                 if not done.done():
                     done.set_result(result)
             finally:
+                self.pending -= 1
+                self._making.discard(making)
                 done.cancel()
 
+        self.pending += 1
         tasks.create_task(do())
         return await done
 

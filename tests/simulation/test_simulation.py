@@ -10,9 +10,10 @@ from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("DRIFTLOG_SEEDS", "1000"))
 CHUNK = 20
-FOUND = (13, 16, 58, 236)
+FOUND = (13, 16, 58, 236, 840, 1140)
 """Seeds that found something once: a timer that spun, acks=1 behind a hole, a session that was
-opened for ever, a claim refused for the own session taken for a partition led elsewhere."""
+opened for ever, a claim refused for the own session taken for a partition led elsewhere, a torn
+entry that hid what later files had."""
 SEEDS_PER_BUG = 300
 
 

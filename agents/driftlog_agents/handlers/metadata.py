@@ -135,7 +135,8 @@ async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCo
     try:
         async with asyncio.timeout(_CREATION_WAIT_S), asyncio.TaskGroup() as tasks:
             for name in missing:
-                tasks.create_task(create(name))
+                if not broker.topics.is_making(name):  # Or clients that ask on would pile up.
+                    tasks.create_task(create(name))
     except TimeoutError:
         pass  # It goes on without us.
     return refused

@@ -94,12 +94,17 @@ class Recovery:
                 self._log.warning("buffer_file_unreadable", error=str(error), advice="tried again")
                 await asyncio.sleep(_RETRY_S)
         since = 0
-        for entry in entries(data):
-            if self._take(session_id, entry):
-                since += len(entry.batch)
-            if since >= _BREATHE_BYTES:
-                since = 0
-                await asyncio.sleep(0)
+        try:
+            for entry in entries(data):
+                if self._take(session_id, entry):
+                    since += len(entry.batch)
+                if since >= _BREATHE_BYTES:
+                    since = 0
+                    await asyncio.sleep(0)
+        except CorruptBatchError:
+            # Torn: by the crash, or by a write that failed.  It was not synced, and so nothing
+            # behind it in this file was; what was promised later is in later files.
+            self._log.info("buffer_file_torn", session=session_id, file=number)
         while self._flusher.overloaded:  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_S)  # once in a start, for seconds
 
@@ -115,11 +120,7 @@ class Recovery:
             return False
         if log in self._holes:
             return False
-        try:
-            header = check_batch(entry.batch, from_client=False)
-        except CorruptBatchError:
-            self._holes.add(log)  # torn by the crash: it was not synced, and not promised
-            return False
+        header = check_batch(entry.batch, from_client=False)
         records = header.last_offset_delta + 1
         if header.base_offset < log.log_end:
             return False
