@@ -204,6 +204,28 @@ async def test_a_bucket_that_is_away_delays_a_topic_and_fails_nothing(tmp_path: 
     assert [NODE_ID] == [p.leader_id for p in seen.partitions]
 
 
+async def test_clients_that_keep_asking_for_a_topic_do_not_pile_up(tmp_path: Path) -> None:
+    """
+    While the bucket is away one change waits, however many clients want the topic; then it is
+    there.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        bucket, topics = stores[0], agent.broker.topics
+        bucket.refuses = True
+        first = asyncio.create_task(describe(agent, "t", auto=True))
+        await bucket.refused.wait()
+        others = [await describe(agent, "t", auto=True) for _ in range(20)]
+        pending = topics.pending
+        bucket.refuses = False
+        (made,) = await first
+
+    assert 1 == pending
+    assert {ErrorCode.LEADER_NOT_AVAILABLE} == {t.error_code for (t,) in others}
+    assert (0, [NODE_ID]) == (made.error_code, [p.leader_id for p in made.partitions])
+    assert (0, False) == (topics.pending, topics.is_making("t"))
+
+
 async def test_a_session_that_ends_meanwhile_leaves_the_topic_to_the_next_one(
     tmp_path: Path,
 ) -> None:
