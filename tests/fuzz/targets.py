@@ -1,18 +1,30 @@
 """What is fuzzed: functions of bytes, and good inputs for them.
 
+    connection   what a socket brings: whole streams through framing, decoders and the batch check
+    request      one frame, decoded as an agent does
+    response     one frame, decoded as a client does
+
 A target returns for input that it accepts and for input that it refuses in the way it
 promises; whatever else it raises is a bug.
 """
 
 import functools
+import random
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
+from driftlog_agents.network.frames import LARGE_BYTES, FramePool, FrameReader
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.messages import produce
 from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_tiering import kernel
 from tests.agents.protocol.random_messages import MessageMaker
+from tests.simulation.batches import make_batch
 
 AGAIN_BYTES = 8192
 """Longer frames are not encoded again: strings that are not UTF-8 grow when they are replaced,
@@ -27,7 +39,74 @@ class Target:
     good: Callable[[], Sequence[bytes]]
 
 
-def read_request(frame: bytes) -> None:
+REQUEST_MAX_BYTES: Final = 100 << 20
+"""The default of socket.request.max.bytes: what mutated sizes announce must not be believed."""
+
+TRUSTED_BYTES: Final = 2 << 20
+"""What a connection may hold for a frame that is only announced."""
+
+_shared = memoryview(bytearray(256 * 1024))
+_pool = FramePool(16 << 20)
+
+
+def read_connection(stream: bytes) -> None:
+    """Take a stream in pieces, as a socket brings it, and every frame as an agent does.
+
+    The frames are those that a plain loop finds in the whole stream, and memory stays in
+    proportion to what was received, whatever was announced.
+
+    Raises:
+        Anything but CorruptFrameError: a bug.
+    """
+    wanted, refused = _plain_frames(stream)
+    reader = FrameReader(REQUEST_MAX_BYTES, _shared, _pool)
+    seen = 0
+    try:
+        for piece in _pieces(stream):
+            at = 0
+            while at < len(piece):
+                buffer = reader.buffer()
+                size = min(len(buffer), len(piece) - at)
+                buffer[:size] = piece[at : at + size]
+                at += size
+                for frame in reader.received(size):
+                    assert seen < len(wanted), "a frame that nobody sent"
+                    assert frame == wanted[seen], "a frame that is not what was sent"
+                    seen += 1
+                    read_request(frame)
+            assert reader.buffered_bytes <= TRUSTED_BYTES + 5 * len(stream)
+    except CorruptFrameError:
+        assert refused
+        return
+    assert not refused, "a size that no frame may have was taken"
+    assert seen == len(wanted), "a frame that is complete was kept"
+
+
+def _plain_frames(stream: bytes) -> tuple[list[memoryview], bool]:
+    """The frames of *stream*, and whether a size that is no frame's stands behind them."""
+    view, at = memoryview(stream), 0
+    frames: list[memoryview] = []
+    while len(stream) - at >= 4:
+        (size,) = struct.unpack_from(">i", stream, at)
+        if not 8 <= size <= REQUEST_MAX_BYTES:
+            return frames, True
+        if len(stream) - at - 4 < size:
+            break
+        frames.append(view[at + 4 : at + 4 + size])
+        at += 4 + size
+    return frames, False
+
+
+def _pieces(stream: bytes) -> list[memoryview]:
+    """*stream* whole or cut up to five times: where, its bytes say."""
+    view = memoryview(stream)
+    rng = random.Random(zlib.crc32(stream))
+    inner = [rng.randrange(len(stream) + 1) for _ in range(rng.choice((0, 1, 2, 5)))]
+    cuts = [0, *sorted(inner), len(stream)]
+    return [view[start:end] for start, end in pairwise(cuts)]
+
+
+def read_request(frame: bytes | memoryview) -> None:
     """Decode as an agent does.  What was understood can be said again, and means the same.
 
     Raises:
@@ -42,10 +121,20 @@ def read_request(frame: bytes) -> None:
         request = api.decode_request(header.api_version, frame, header.body_offset)
     except CorruptFrameError:
         return
+    if isinstance(request, produce.ProduceRequest):
+        _check_batches(request)
     if len(frame) < AGAIN_BYTES:
         again = api.encode_request(header.api_version, 0, None, request)
         offset = decode_request_header(again[4:]).body_offset
         assert request == api.decode_request(header.api_version, again[4:], offset)
+
+
+def _check_batches(request: produce.ProduceRequest) -> None:
+    """As the Produce handler does: a batch is taken or refused for a reason, and never raises."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records:
+                kernel.check(data.records, 0, len(data.records))
 
 
 def read_response(data: bytes) -> None:
@@ -86,7 +175,35 @@ def _frames(api: Api[Any, Any], kind: str, version: int) -> list[bytes]:
     return frames
 
 
+@functools.cache
+def _good_streams() -> Sequence[bytes]:
+    """One to four requests behind each other; some of real batches, some of large ones."""
+    rng = random.Random(1)
+    small = [struct.pack(">i", len(frame)) + frame for frame in _good("Request")]
+    large = [_produce(version, size) for version, size in ((3, LARGE_BYTES), (9, 100_000))]
+    batches = [_produce(version, size) for version in produce.API.served for size in (1, 100, 2000)]
+    streams = [*small, *large]
+    for first in batches * 4 + small:
+        streams.append(b"".join([first, *rng.choices(small, k=rng.randrange(4))]))
+    streams += [large[0] + rng.choice(small), rng.choice(small) + large[1]]
+    return streams
+
+
+def _produce(version: int, value_bytes: int) -> bytes:
+    data = produce.PartitionProduceData(
+        index=1,
+        records=memoryview(make_batch([b"v" * value_bytes], timestamp_ms=1_700_000_000_000)),
+    )
+    request = produce.ProduceRequest(
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[produce.TopicProduceData(name="topic", partition_data=[data])],
+    )
+    return produce.API.encode_request(version, 7, "fuzz", request)
+
+
 TARGETS: Mapping[str, Target] = {
+    "connection": Target(read_connection, _good_streams),
     "request": Target(read_request, lambda: _good("Request")),
     "response": Target(read_response, lambda: _good("Response")),
 }
