@@ -8,8 +8,7 @@
    or, after a crash, by the next one (`reconcile`).
 2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
    of a create or change either.  The topic's objects go later (`collector`).
-3. The newest file of a topic says what its key says: who writes one reads the key again after
-   it, and goes on until both agree.
+3. The newest file of a topic says what its key says (`topic_files`).
 
 What changes topics runs in tasks of `run`, so that a client that hangs up cuts nothing in half;
 per name one after the other.
@@ -18,7 +17,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -37,13 +36,9 @@ from driftlog_agents.topic_configs import (
     topic_sealing,
     validate,
 )
+from driftlog_agents.topic_files import TopicFiles
 from driftlog_metadata.codec import decode_topic, encode_topic
-from driftlog_metadata.errors import (
-    CorruptError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from driftlog_metadata.errors import CorruptError, FencedError
 from driftlog_metadata.keys import (
     DELETED_PREFIX,
     deleted_key,
@@ -63,9 +58,7 @@ from driftlog_metadata.store import (
     Put,
 )
 from driftlog_metadata.transactions import Txn
-from driftlog_tiering import bucket_files, layout
-from driftlog_tiering.bucket_files import DeletedTopic, TopicFile
-from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
+from driftlog_tiering import layout
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
@@ -75,10 +68,6 @@ _AT_ONCE: Final = 32
 
 _MAX_PENDING: Final = 20_000
 """Changes that wait for their turn: two of the largest requests.  More are refused."""
-
-_BUCKET_DEADLINE_S: Final = 10.0
-_RETRY_S: Final = 0.2
-_MAX_RETRY_S: Final = 5.0
 
 T = TypeVar("T")
 
@@ -98,6 +87,7 @@ class Topics:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._log = structlog.get_logger()
+        self._files = TopicFiles(broker)
         self.by_name: dict[str, Topic] = {}
         """Every topic, also between two sessions."""
         self.by_id: dict[UUID, Topic] = {}
@@ -275,7 +265,7 @@ class Topics:
                         ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
                     )
                 revision = there.mod_revision  # Our own attempt, its answer lost.
-            await self._repeat(lambda: self._first_file(topic))
+            await self._files.create(engine, topic)
             self._know(engine, topic)  # Before it is led: a batch asks for its limits.
             await engine.add_topic(topic, revision)
         self._log.info(
@@ -343,7 +333,7 @@ class Topics:
                 if kv is not None and kv.value == encode_topic(wanted):
                     revision = kv.mod_revision  # Our own attempt, its answer lost.
                     break
-            await self._write_file(engine, wanted)
+            await self._files.update(engine, wanted)
             self._know(engine, wanted)
             await engine.add_topic(wanted, revision)
         self._log.info(
@@ -376,10 +366,7 @@ class Topics:
         """All that follows a tombstone; harmless at any time after it."""
         engine.remove_topic(topic.topic_id)
         self._forget(engine, topic)
-        mark = DeletedTopic(topic.name, topic.topic_id, self._broker.wall_ms())
-        body = bucket_files.encode_deleted(mark)
-        where = layout.deleted_key(topic.name, topic.topic_id)
-        await self._repeat(lambda: self._create_object(where, body))
+        await self._files.mark_deleted(engine, topic)
         key = topic_key(topic.name)
         gone = (
             DeletePrefix(leaders_prefix(topic.topic_id)),
@@ -397,71 +384,6 @@ class Topics:
             )
             if result.succeeded:
                 return
-
-    # ── In the bucket ──
-
-    async def _first_file(self, topic: Topic) -> None:
-        body = bucket_files.encode_topic(TopicFile(1, topic))
-        await self._create_object(layout.topic_key(topic.name, topic.topic_id, 1), body)
-
-    async def _write_file(self, engine: Engine, topic: Topic) -> None:
-        """Make the topic's newest file say what its key says."""
-        key = topic_key(topic.name)
-        while True:
-            kv = await engine.session.read(key)
-            now = None if kv is None else decode_topic(kv.value)
-            if now is None or now.topic_id != topic.topic_id:
-                return  # Deleted meanwhile.
-            newest = await self._repeat(lambda: self._newest_file(topic))
-            if newest is not None and newest.topic == now:
-                return
-            version = 1 if newest is None else newest.version + 1
-            body = bucket_files.encode_topic(TopicFile(version, now))
-            where = layout.topic_key(topic.name, topic.topic_id, version)
-            await self._repeat(lambda w=where, b=body: self._create_object(w, b))  # type: ignore[misc]
-
-    async def _newest_file(self, topic: Topic) -> TopicFile | None:
-        prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
-        newest: str | None = None
-        async for page in self._broker.objects.list(prefix):
-            for info in page.objects:
-                if info.key != layout.deleted_key(topic.name, topic.topic_id):
-                    newest = info.key
-        if newest is None:
-            return None
-        try:
-            return bucket_files.decode_topic(await self._broker.objects.get(newest))
-        except (CorruptError, NotFoundError) as error:
-            # A newer version will say it again.
-            self._log.error("topic_file_damaged", object=newest, error=str(error))
-            return TopicFile(
-                layout.parse_topic_key(newest).version, replace(topic, partitions=0)
-            )
-
-    async def _create_object(self, key: str, body: bytes) -> None:
-        """Whoever made it first: what is in it is looked at by whom it concerns."""
-        try:
-            await self._broker.objects.create(key, [body])
-        except AlreadyExistsError:
-            return
-
-    async def _repeat(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Ask the bucket until it answers, while the session lives.
-
-        Raises:
-            FencedError: it ended; the next one repairs what is missing.
-        """
-        engine, wait_s = self._broker.engine, _RETRY_S
-        while True:
-            try:
-                async with asyncio.timeout(_BUCKET_DEADLINE_S):
-                    return await request()
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("topic_file_request_repeated", error=repr(error))
-            if engine is None or not engine.session.alive or self._broker.engine is not engine:
-                raise FencedError("the session ended while the bucket did not answer")
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MAX_RETRY_S)
 
     # ── After a crash ──
 
@@ -498,7 +420,7 @@ class Topics:
         async def repair(topic: Topic) -> None:
             async with self._only(topic.name):
                 if self._broker.engine is engine:
-                    await self._write_file(engine, topic)
+                    await self._files.update(engine, topic)
 
         try:
             for i in range(0, len(topics), _AT_ONCE):

@@ -269,6 +269,25 @@ async def test_a_file_that_a_crash_left_out_is_written_by_the_next_session(
     assert [NODE_ID] == [p.leader_id for p in seen.partitions]
 
 
+async def test_a_damaged_topic_file_is_followed_by_a_sound_one(tmp_path: Path) -> None:
+    """
+    The next session sees it, and says the same again under the next version.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        topic_id = (await create(agent, new("t", 2)))["t"].topic_id
+        where = layout.topic_key("t", topic_id, 1)
+        await agent.broker.objects.delete([where])
+        await agent.broker.objects.put(where, [b"{}"])
+        await agent.lose_session()
+        await agent.broker.topics.repaired.wait()
+        body = await agent.broker.objects.get(layout.topic_key("t", topic_id, 2))
+
+    assert (2, 2) == (
+        bucket_files.decode_topic(body).version,
+        bucket_files.decode_topic(body).topic.partitions,
+    )
+
+
 # ── Metadata ──
 
 
