@@ -230,6 +230,9 @@ class BufferLog:
                     await use.file.sync()
                 except UnavailableError as error:
                     failed = True
+                    # What else is in it and not committed is no safer: until it is, no sync of
+                    # later files may pass for a promise.
+                    use.dirty = use.uncommitted > 0
                     self._log.warning("buffer_sync_failed", error=str(error))
             if failed:
                 self._sync_failed(waiters)
