@@ -100,6 +100,7 @@ class SimDisk:
         self.rng = rng
         self.sync_fails = 0.0
         self.write_fails = 0.0
+        self._open: set[SimBufferFile] = set()
 
     def sessions(self) -> list[str]:
         return list(self.platter.sessions)
@@ -112,7 +113,15 @@ class SimDisk:
         self._check()
         pages = _Pages()
         self.platter.sessions[session_id][number] = pages
-        return SimBufferFile(self, pages, (session_id, number))
+        return self._opened(SimBufferFile(self, pages, (session_id, number)))
+
+    def _opened(self, file: SimBufferFile) -> SimBufferFile:
+        self._open.add(file)
+        return file
+
+    def _close(self, file: SimBufferFile) -> None:
+        file.alive = False
+        self._open.discard(file)
 
     def recycle_file(self, file: BufferFile, session_id: str, number: int) -> SimBufferFile:
         self._check()
@@ -120,12 +129,12 @@ class SimDisk:
         old_session, old_number = file.place
         pages = self.platter.sessions[old_session].pop(old_number)
         self.platter.sessions[session_id][number] = pages
-        file.alive = False
-        return SimBufferFile(self, pages, (session_id, number))
+        self._close(file)
+        return self._opened(SimBufferFile(self, pages, (session_id, number)))
 
     def remove_file(self, file: BufferFile) -> None:
         assert isinstance(file, SimBufferFile)
-        file.alive = False
+        self._close(file)
         self.platter.sessions[file.place[0]].pop(file.place[1], None)
 
     async def read_files(self, session_id: str) -> list[int]:
@@ -138,6 +147,8 @@ class SimDisk:
     def remove_session(self, session_id: str) -> None:
         if not self.process.dead:
             self.platter.sessions.pop(session_id, None)
+            for file in [file for file in self._open if file.place[0] == session_id]:
+                self._close(file)
 
     def load(self, name: str) -> bytes | None:
         return self.platter.small.get(name)

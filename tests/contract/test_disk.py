@@ -1,0 +1,421 @@
+"""What the disk port promises, sentence by sentence, of the real disk and of the simulator's."""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
+from driftlog_metadata.errors import UnavailableError
+from tests.simulation.faults import Process
+from tests.simulation.sim_disk import Platter, SimDisk
+
+SESSION = "11111111111111111111111111111111"
+OTHER = "22222222222222222222222222222222"
+
+
+class Posix:
+    """The real disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.disk: AgentDisk = PosixDisk(directory)
+
+    @contextmanager
+    def no_room(self) -> Iterator[None]:
+        """The next byte of any file is refused (EFBIG), root's too."""
+        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+    def again(self) -> AgentDisk:
+        """As the next process opens it."""
+        self.disk.close()
+        self.disk = PosixDisk(self._directory)
+        return self.disk
+
+
+class Simulated:
+    """The simulator's disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._platter, self._rng = Platter(), Random(1)
+        self.disk: AgentDisk = SimDisk(self._platter, Process("first"), self._rng)
+
+    @contextmanager
+    def no_room(self) -> Iterator[None]:
+        """Nothing more can be written."""
+        self._platter.full = True
+        yield
+        self._platter.full = False
+
+    def again(self) -> AgentDisk:
+        """As the next process opens it, after a loss of power."""
+        self.disk.close()
+        self._platter.lose_power(self._rng)
+        self.disk = SimDisk(self._platter, Process("second"), self._rng)
+        return self.disk
+
+
+Subject = Posix | Simulated
+
+
+@pytest.fixture(params=[Posix, Simulated])
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    """An empty disk, with one session."""
+    opened: Subject = request.param(tmp_path)
+    opened.disk.create_session(SESSION)
+    yield opened
+    opened.disk.close()
+
+
+@pytest.fixture
+def disk(subject: Subject) -> AgentDisk:
+    """An empty disk with one session, for tests that need nothing else."""
+    return subject.disk
+
+
+# ── Buffer files ──
+
+
+def test_what_was_appended_is_read_wherever_it_stands(disk: AgentDisk) -> None:
+    """
+    Appends of any number of buffers of any kind and size, empty ones too, return where they
+    begin, and every range of what was appended is read back.
+    """
+    rng = Random(2)
+    file = disk.create_file(SESSION, 1)
+    whole = b""
+    for _ in range(60):
+        parts = [rng.randbytes(rng.choice((0, 1, 48, 3000))) for _ in range(rng.randrange(1, 9))]
+        kinds = (bytes, bytearray, memoryview)
+        start = file.append([rng.choice(kinds)(part) for part in parts])
+        assert len(whole) == start
+        whole += b"".join(parts)
+
+    assert len(whole) == file.size
+    for _ in range(300):
+        position = rng.randrange(len(whole))
+        length = rng.randrange(len(whole) - position + 1)
+        assert whole[position : position + length] == file.read(position, length)
+
+
+def test_one_append_takes_any_number_of_buffers(disk: AgentDisk) -> None:
+    """
+    More than one system call takes (IOV_MAX, 1024) are one append all the same.
+    """
+    buffers = [number.to_bytes(4, "big") for number in range(5000)]
+    file = disk.create_file(SESSION, 1)
+    file.append([b"before"])
+
+    start = file.append(buffers)
+
+    assert (6, b"".join(buffers)) == (start, file.read(6, 20_000))
+
+
+async def test_what_was_synced_is_there_after_the_end_of_the_process(subject: Subject) -> None:
+    """
+    Of appends before the last sync every byte is in the file that the next process reads.
+    """
+    file = subject.disk.create_file(SESSION, 7)
+    file.append([b"a" * 1000])
+    await file.sync()
+    file.append([b"b" * 1000])
+    await file.sync()
+    file.append([b"c" * 1000])
+
+    found = await subject.again().read_file(SESSION, 7)
+
+    assert b"a" * 1000 + b"b" * 1000 == found[:2000]
+
+
+async def test_an_append_during_a_sync_is_kept(disk: AgentDisk) -> None:
+    """
+    The file is written to while it is being synced, and synced again.
+    """
+    file = disk.create_file(SESSION, 1)
+    file.append([b"first"])
+    syncing = asyncio.ensure_future(file.sync())
+    await asyncio.sleep(0)
+    file.append([b"second"])
+    await syncing
+    await file.sync()
+
+    assert b"firstsecond" == file.read(0, 11)
+
+
+def test_a_full_disk_refuses_and_keeps_what_was_there(subject: Subject) -> None:
+    """
+    An append that is not wholly written raises, does not count, and leaves what stands before
+    it readable.
+    """
+    file = subject.disk.create_file(SESSION, 1)
+    file.append([b"kept"])
+
+    with subject.no_room(), pytest.raises(UnavailableError):
+        file.append([b"x" * 10_000, b"y" * 10_000])
+
+    assert (4, b"kept") == (file.size, file.read(0, 4))
+
+
+def test_a_file_that_failed_is_not_written_to_again(subject: Subject) -> None:
+    """
+    Half an entry may stand at its end: with room again it still refuses, and a new file takes.
+    """
+    file = subject.disk.create_file(SESSION, 1)
+    with subject.no_room(), pytest.raises(UnavailableError):
+        file.append([b"x" * 10_000])
+
+    with pytest.raises(UnavailableError):
+        file.append([b"y"])
+
+    fresh = subject.disk.create_file(SESSION, 2)
+    assert 0 == fresh.append([b"y"])
+    assert b"y" == fresh.read(0, 1)
+
+
+async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
+    """
+    After it nobody knows what the disk has (fsyncgate): the file is not written to again.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        descriptor = os.open("/dev/null", os.O_RDWR)  # takes writes, knows no sync
+        real = PosixBufferFile(descriptor, Path("/dev/null"), executor)
+        simulated = SimDisk(Platter(), Process("it"), Random(1))
+        simulated.create_session(SESSION)
+        simulated.sync_fails = 1.0
+        for file in (real, simulated.create_file(SESSION, 1)):
+            file.append([b"x"])
+            with pytest.raises(UnavailableError):
+                await file.sync()
+            with pytest.raises(UnavailableError):
+                file.append([b"y"])
+        os.close(descriptor)
+
+
+def test_a_file_that_was_cut_behind_our_back_is_unavailable(tmp_path: Path) -> None:
+    """
+    Fewer bytes than were appended are never handed out as if they were all.
+    """
+    disk = PosixDisk(tmp_path)
+    disk.create_session(SESSION)
+    file = disk.create_file(SESSION, 1)
+    file.append([b"x" * 100])
+    os.truncate(file.path, 50)
+
+    with pytest.raises(UnavailableError, match=r"shorter"):
+        file.read(20, 80)
+    disk.close()
+
+
+# ── Files used again ──
+
+
+async def test_a_recycled_file_is_a_new_file_in_old_pages(disk: AgentDisk) -> None:
+    """
+    It is empty, has its new number and only that, and what the earlier use wrote stands behind
+    its end; positions in the old one mean nothing.
+    """
+    old = disk.create_file(SESSION, 1)
+    old.append([b"0123456789"])
+
+    new = disk.recycle_file(old, SESSION, 2)
+    assert (False, True, 0) == (old.alive, new.alive, new.size)
+    assert 0 == new.append([b"abc"])
+
+    assert [2] == await disk.read_files(SESSION)
+    assert b"abc3456789" == await disk.read_file(SESSION, 2)
+    assert (3, b"abc") == (new.size, new.read(0, 3))
+
+
+async def test_a_file_is_recycled_into_another_session(disk: AgentDisk) -> None:
+    """
+    The old session has it no more, and removing that session leaves the file alone.
+    """
+    disk.create_session(OTHER)
+    old = disk.create_file(SESSION, 3)
+    old.append([b"old"])
+
+    new = disk.recycle_file(old, OTHER, 1)
+    new.append([b"new"])
+    assert [] == await disk.read_files(SESSION)
+    disk.remove_session(SESSION)
+
+    assert (True, b"new") == (new.alive, new.read(0, 3))
+    assert b"new" == await disk.read_file(OTHER, 1)
+
+
+async def test_what_a_recycled_file_had_synced_may_be_overwritten_and_synced(
+    subject: Subject,
+) -> None:
+    """
+    After a sync of the new use its bytes survive, not those that they replaced.
+    """
+    old = subject.disk.create_file(SESSION, 1)
+    old.append([b"o" * 3000])
+    await old.sync()
+    new = subject.disk.recycle_file(old, SESSION, 2)
+    new.append([b"n" * 1000])
+    await new.sync()
+
+    assert b"n" * 1000 == (await subject.again().read_file(SESSION, 2))[:1000]
+
+
+async def test_a_removed_file_is_gone_and_not_alive(disk: AgentDisk) -> None:
+    """
+    The next process does not find it; other files stay.
+    """
+    gone, stays = disk.create_file(SESSION, 1), disk.create_file(SESSION, 2)
+    disk.remove_file(gone)
+    disk.remove_file(gone)
+
+    assert [2] == await disk.read_files(SESSION)
+    assert (False, True) == (gone.alive, stays.alive)
+
+
+# ── Sessions ──
+
+
+async def test_the_next_process_finds_the_files_of_every_session(subject: Subject) -> None:
+    """
+    Sessions in any order, numbers ascending as numbers, bytes as they were synced.
+    """
+    subject.disk.create_session(OTHER)
+    for session, number in ((SESSION, 9), (SESSION, 10), (SESSION, 11), (OTHER, 1)):
+        file = subject.disk.create_file(session, number)
+        file.append([f"{session}/{number}".encode()])
+        await file.sync()
+
+    disk = subject.again()
+
+    assert sorted([SESSION, OTHER]) == sorted(disk.sessions())
+    assert [9, 10, 11] == await disk.read_files(SESSION)
+    assert f"{SESSION}/10".encode() == await disk.read_file(SESSION, 10)
+    assert f"{OTHER}/1".encode() == await disk.read_file(OTHER, 1)
+
+
+async def test_removing_a_session_takes_its_files_and_no_others(disk: AgentDisk) -> None:
+    """
+    Files of it that are open are not alive after that; a session that is not there is no error.
+    """
+    disk.create_session(OTHER)
+    gone, stays = disk.create_file(SESSION, 1), disk.create_file(OTHER, 1)
+    stays.append([b"x"])
+
+    disk.remove_session(SESSION)
+    disk.remove_session(SESSION)
+
+    assert [OTHER] == disk.sessions()
+    assert (False, True) == (gone.alive, stays.alive)
+    assert b"x" == await disk.read_file(OTHER, 1)
+
+
+def test_an_empty_session_is_a_session(subject: Subject) -> None:
+    """
+    One that died before its first batch is found, so that its head is closed too.
+    """
+    assert [SESSION] == subject.again().sessions()
+
+
+# ── Small files ──
+
+
+def test_a_small_file_that_is_not_there_is_none(disk: AgentDisk) -> None:
+    """
+    The first start of an agent is no error.
+    """
+    assert disk.load("node_id.json") is None
+
+
+def test_small_files_are_replaced_and_survive(subject: Subject) -> None:
+    """
+    The newest of each name is there at the next start; they are no sessions.
+    """
+    subject.disk.save("node_id.json", b"1")
+    subject.disk.save("other.json", b"")
+    subject.disk.save("node_id.json", b"22")
+
+    disk = subject.again()
+
+    assert (b"22", b"") == (disk.load("node_id.json"), disk.load("other.json"))
+    assert [SESSION] == disk.sessions()
+
+
+def test_a_small_file_that_cannot_be_replaced_stays_whole(subject: Subject) -> None:
+    """
+    With no room the old contents stay; with room again the new ones take their place.
+    """
+    subject.disk.save("node_id.json", b"old")
+    with subject.no_room(), pytest.raises(UnavailableError):
+        subject.disk.save("node_id.json", b"new")
+
+    assert b"old" == subject.disk.load("node_id.json")
+    subject.disk.save("node_id.json", b"new")
+    assert b"new" == subject.again().load("node_id.json")
+
+
+# ── The lock ──
+
+
+def test_a_second_process_is_refused_and_told_who_has_the_directory(tmp_path: Path) -> None:
+    """
+    The message names the directory, the process and the way out; a killed holder's lock is free.
+    """
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from driftlog_agents.log.posix_disk import PosixDisk\n"
+        "disk = PosixDisk(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"open\n"
+
+    with pytest.raises(DirectoryLockedError) as refusal:
+        PosixDisk(tmp_path)
+    holder.kill()
+    holder.communicate()
+
+    assert f"process {holder.pid})" in str(refusal.value)
+    assert str(tmp_path) in str(refusal.value)
+    assert "--dir" in str(refusal.value)
+    PosixDisk(tmp_path).close()
+
+
+def test_the_lock_is_free_after_close_and_not_before(tmp_path: Path) -> None:
+    """
+    A refused attempt takes nothing from the holder, neither the lock nor its name in it.
+    """
+    first = PosixDisk(tmp_path)
+    for _ in range(2):
+        with pytest.raises(DirectoryLockedError, match=f"process {os.getpid()}"):
+            PosixDisk(tmp_path)
+    first.close()
+
+    second = PosixDisk(tmp_path)
+    with pytest.raises(DirectoryLockedError, match=f"process {os.getpid()}"):
+        PosixDisk(tmp_path)
+    second.close()
+
+
+def test_a_directory_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    """
+    A file stands in its place: the message names it.
+    """
+    (tmp_path / "taken").write_bytes(b"")
+
+    with pytest.raises(UnavailableError, match=r"taken"):
+        PosixDisk(tmp_path / "taken")
