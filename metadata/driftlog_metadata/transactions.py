@@ -173,12 +173,26 @@ def claim(session_id: str, session_revision: int, claims: Sequence[Claim]) -> Tx
     return Txn(tuple(compares), tuple(then), tuple(otherwise))
 
 
-def release(tp: TopicPartition, leader_epoch: int, leader_revision: int) -> Txn:
-    """Give the partition up, finally.  Otherwise-reads: the leader's key."""
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A partition to be given up, as we lead it."""
+
+    tp: TopicPartition
+    leader_epoch: int
+    leader_revision: int
+
+
+def release(releases: Sequence[Release]) -> Txn:
+    """Give up all of *releases* (at most `MAX_TXN_OPS`), finally, or none.
+
+    Otherwise-reads: the leader's key of each, in order.
+    """
     return Txn(
-        compares=(ModRevisionIs(leader_key(tp), leader_revision),),
-        then=(Put(leader_key(tp), encode_leader(Leader(None, leader_epoch))),),
-        otherwise=(Get(leader_key(tp)),),
+        compares=tuple(ModRevisionIs(leader_key(r.tp), r.leader_revision) for r in releases),
+        then=tuple(
+            Put(leader_key(r.tp), encode_leader(Leader(None, r.leader_epoch))) for r in releases
+        ),
+        otherwise=tuple(Get(leader_key(r.tp)) for r in releases),
     )
 
 

@@ -273,12 +273,26 @@ class Engine:
             )
             await self.session.close()
             return
-        for log in self.logs():
-            tp = TopicPartition(log.topic_id, log.partition)
-            txn = transactions.release(tp, log.leader_epoch, log.leader_revision)
-            await self.session.transact(txn)
+        await self._release([log for log in self.logs() if log.leader_revision])
         self.ports.disk.remove_session(self.agent.session_id)
         await self.session.close()
+
+    async def _release(self, logs: list[PartitionLog]) -> None:
+        """Give the partitions up; one that is not ours any more is left alone."""
+        for i in range(0, len(logs), MAX_TXN_OPS):
+            releases = [
+                transactions.Release(
+                    TopicPartition(log.topic_id, log.partition),
+                    log.leader_epoch,
+                    log.leader_revision,
+                )
+                for log in logs[i : i + MAX_TXN_OPS]
+            ]
+            result = await self.session.transact(transactions.release(releases))
+            if result.succeeded or len(releases) == 1:
+                continue  # alone and refused: led elsewhere, or our own attempt was taken
+            for release in releases:
+                await self.session.transact(transactions.release([release]))
 
     def _close_all(self) -> None:
         self.ready.clear()
