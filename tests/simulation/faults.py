@@ -178,7 +178,7 @@ class FaultyMetadata:
 
 def op_key(op: Operation) -> str:
     """The key or prefix that an operation names."""
-    return getattr(op, "key", None) or getattr(op, "prefix", "")
+    return str(getattr(op, "key", None) or getattr(op, "prefix", ""))
 
 
 class FaultyObjects:

@@ -16,6 +16,7 @@ from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.sealing import Manifests, Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
+from driftlog_metadata.transactions import Claim
 from driftlog_tiering.producers import ProducerStates
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -157,7 +158,7 @@ def manifest_ahead_not_adopted(patch: pytest.MonkeyPatch) -> None:
 
 def leader_epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
     """A claim keeps the old leader's epoch, and goes down to 0."""
-    patch.setattr(takeover.Claim, "epoch", property(lambda self: 0))
+    patch.setattr(Claim, "epoch", property(lambda self: 0))
 
 
 def directories_removed_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,10 @@ Offload = Callable[..., Awaitable[Any]]
 class Spool(Protocol):
     """Where a segment grows before it is put: a temporary file, or memory in the simulator."""
 
-    file: IO[bytes]
+    @property
+    def file(self) -> IO[bytes]:
+        """To be written."""
+        ...
 
     def body(self) -> Buffer:
         """Everything written so far."""
