@@ -275,6 +275,10 @@ class _Fetch:
         if log.state is State.CLOSED or not engine.session.alive:
             data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return data, None
+        if log.state is State.OFFLINE:
+            # Where it ends is not known: no offset is out of range, and none is the end.
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data, None
         if not self._check_epochs(data, log, asked):
             return data, None
         data.high_watermark = log.high_watermark
