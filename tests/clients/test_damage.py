@@ -1,0 +1,201 @@
+"""Objects that are missing or damaged: reads of that partition fail and name them, others go on."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+import pytest
+
+from tests.clients.batches import good
+from tests.clients.conftest import make_topic, metrics, seal
+from tests.clients.peers import Confluent
+from tests.clients.records import Record, at_offsets
+from tests.clients.sockets import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, Produced, Raw
+from tests.support.driftlog_process import DriftlogProcess
+
+RECORDS: Final = [Record(b"k", b"%d" % n, 1_700_000_000_000) for n in range(100)]
+SEALED, WHOLE = RECORDS[:60], RECORDS[60:]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """One whose objects are hurt, and its neighbour; 60 records are sealed and 40 are not."""
+
+    hurt: str
+    neighbour: str
+
+
+@pytest.fixture
+def topics(agent: DriftlogProcess) -> Iterator[Topics]:
+    made = Topics(make_topic(agent), make_topic(agent))
+    for topic in (made.hurt, made.neighbour):
+        Confluent().produce_topic(agent.bootstrap, topic, "none", SEALED)
+        seal(agent, topic)
+        Confluent().produce_topic(agent.bootstrap, topic, "zstd", WHOLE)
+    yield made
+
+
+def objects(agent: DriftlogProcess, topic: str, pattern: str) -> list[Path]:
+    """Files of a topic's objects."""
+    found = sorted((agent.directory / "objects" / "topics" / topic).glob(f"*/00000/{pattern}"))
+    assert found, pattern
+    return found
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def overwrite(file: Path) -> None:
+    size = file.stat().st_size
+    file.unlink()
+    file.write_bytes(b"\xa5" * size)
+
+
+def flip(file: Path) -> None:
+    """One bit among the records, which begin after four bytes."""
+    data = bytearray(file.read_bytes())
+    data[100] ^= 4
+    file.unlink()
+    file.write_bytes(data)
+
+
+def cut(file: Path) -> None:
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("hurt", [remove, overwrite, flip, cut])
+def test_a_damaged_segment_fails_the_reads_that_need_it_and_no_other(
+    agent: DriftlogProcess, topics: Topics, hurt: Callable[[Path], None]
+) -> None:
+    """
+    A Kafka error for that partition and a log line that names the object, never records that
+    are wrong or missing; its neighbour is read, and both are written.
+    """
+    agent.kill()
+    (file,) = objects(agent, topics.hurt, "*.parquet")
+    hurt(file)
+    agent.start()
+
+    with Raw(agent.port) as raw:
+        failed = raw.fetch(topics.hurt, {0: 0})[0]
+        again = raw.fetch(topics.hurt, {0: 59})[0]
+        appended = raw.produce(topics.hurt, {0: good(b"more")})
+    neighbour = Confluent().consume(agent.bootstrap, {topics.neighbour: 100})
+
+    assert (failed.error_code, failed.records) == (CORRUPT_MESSAGE, b"")
+    assert (again.error_code, again.records) == (CORRUPT_MESSAGE, b"")
+    assert file.name in agent.log
+    assert metrics(agent)["driftlog_damaged_reads_total"] >= 2
+    assert neighbour == {topics.neighbour: at_offsets(RECORDS)}
+    assert appended == {0: Produced(0, 100)}
+
+
+@pytest.mark.parametrize("hurt", [remove, overwrite, flip, cut])
+def test_a_damaged_manifest_takes_its_partition_offline_and_no_other(
+    agent: DriftlogProcess, topics: Topics, hurt: Callable[[Path], None]
+) -> None:
+    """
+    Producers' state hangs on it too: reads and writes of the partition get a storage error,
+    which clients retry, the log names the object, and a metric counts the partition.
+    """
+    agent.kill()
+    (file,) = objects(agent, topics.hurt, "manifest/*.json")
+    whole = file.read_bytes()
+    hurt(file)
+    agent.start()
+    offline = metrics(agent)["driftlog_offline_partitions"]
+
+    with Raw(agent.port) as raw:
+        failed = [raw.fetch(topics.hurt, {0: offset})[0] for offset in (0, 60, 100, 200)]
+        refused = raw.produce(topics.hurt, {0: good(b"more")})
+    neighbour = Confluent().consume(agent.bootstrap, {topics.neighbour: 100})
+    agent.kill()
+    file.unlink(missing_ok=True)
+    file.write_bytes(whole)
+    agent.start()
+    repaired = Confluent().consume(agent.bootstrap, {topics.hurt: 100})
+
+    assert [f.error_code for f in failed] == [KAFKA_STORAGE_ERROR] * 4
+    assert refused == {0: Produced(KAFKA_STORAGE_ERROR, -1)}
+    assert file.name in agent.log
+    assert offline == 1
+    assert neighbour == {topics.neighbour: at_offsets(RECORDS)}
+    assert repaired == {topics.hurt: at_offsets(RECORDS)}
+
+
+def test_what_is_not_sealed_is_read_past_a_missing_segment(
+    agent: DriftlogProcess, topics: Topics
+) -> None:
+    """
+    Offsets that the damage does not touch are served.
+    """
+    agent.kill()
+    remove(objects(agent, topics.hurt, "*.parquet")[0])
+    agent.start()
+    with Raw(agent.port) as raw:
+        fetched = raw.fetch(topics.hurt, {0: 60})[0]
+
+    assert (fetched.error_code, fetched.high_watermark) == (0, 100)
+    assert fetched.records
+
+
+def test_a_consumer_is_told_of_the_damage(agent: DriftlogProcess, topics: Topics) -> None:
+    """
+    librdkafka hands the error to its user instead of waiting for ever or skipping.
+    """
+    agent.kill()
+    remove(objects(agent, topics.hurt, "*.parquet")[0])
+    agent.start()
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": agent.bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "log_level": 2,
+        }
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topics.hurt, 0, 0)])
+        deadline = time.monotonic() + 20
+        message = None
+        while message is None and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+    finally:
+        consumer.close()
+
+    assert message is not None
+    assert message.error() is not None
+
+
+def test_a_missing_flush_object_is_never_skipped() -> None:
+    """
+    Whatever its session led cannot say where it ends: it answers a storage error, at every
+    offset, and the log names the object; what is made later is served.
+    """
+    with DriftlogProcess() as agent:
+        topic = make_topic(agent)
+        with Raw(agent.port) as raw:
+            assert raw.produce(topic, {0: good(b"lost")}) == {0: Produced(0, 0)}
+        agent.kill()
+        (file,) = (agent.directory / "objects" / "flush").glob("*/*.flush")
+        file.unlink()
+        agent.start()
+
+        with Raw(agent.port) as raw:
+            written = raw.produce(topic, {0: good(b"more")})
+            read = [raw.fetch(topic, {0: offset})[0].error_code for offset in (0, 1, 2)]
+            later = make_topic(agent)
+            served = raw.produce(later, {0: good(b"new")})
+        said = agent.log
+
+    assert written == {0: Produced(KAFKA_STORAGE_ERROR, -1)}
+    assert read == [KAFKA_STORAGE_ERROR] * 3
+    assert served == {0: Produced(0, 0)}
+    assert file.name in said
