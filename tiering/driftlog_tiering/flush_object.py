@@ -179,6 +179,8 @@ def decode_footer(data: bytes) -> Footer:
         raise CorruptFlushObjectError(f"a footer of {length} bytes is over the limit")
     try:
         body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length)
+        if len(body) != length:
+            raise CorruptFlushObjectError(f"{len(body)} bytes where {length} were announced")
         footer = _decode_body(body)
     except (zstandard.ZstdError, StructError, UnicodeDecodeError, IndexError) as error:
         raise CorruptFlushObjectError(f"the footer cannot be decoded: {error}") from error
@@ -219,6 +221,8 @@ def _decode_body(body: bytes) -> Footer:
 def _check(footer: Footer) -> None:
     """What reading relies on: indexes in range, batches back to back, slices without a gap."""
     topics, partitions, _, bases, deltas, *_rest, positions, lengths = footer.columns
+    if len(set(footer.topic_ids)) != len(footer.topic_ids):
+        raise CorruptFlushObjectError("a topic is there twice")
     at = 0
     previous: tuple[int, int] | None = None
     next_offset = 0
