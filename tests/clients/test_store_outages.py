@@ -1,0 +1,196 @@
+"""S3 down, silent or throttling: producers wait, reads of cached data go on, nothing is restarted."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+
+from benchmarks.batches import Growing
+from tests.clients.batches import good
+from tests.clients.conftest import make_topic, metrics, seal
+from tests.clients.peers import Confluent
+from tests.clients.records import Record, at_offsets
+from tests.clients.sockets import KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT, Produced, Raw
+from tests.support.driftlog_process import DriftlogProcess
+from tests.support.fault_proxy import FaultProxy, Mode
+from tests.support.process_usage import free_port, stop_process, wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+T: Final = 1_700_000_000_000
+MODES: Final[tuple[Mode, ...]] = ("refuse", "throttle", "hang")
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
+    """A proxy in front of an S3 server that keeps its objects in files."""
+    folder, port = tmp_path_factory.mktemp("s3"), free_port()
+    out = folder / "out"
+    with out.open("wb") as log:
+        arguments = ("--port", str(port), "--put-delay-ms", "0", "--dir", str(folder))
+        server = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.slow_s3", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+    try:
+        wait_until(lambda: b"s3 " in out.read_bytes(), server, 30, out)
+        with FaultProxy(f"http://127.0.0.1:{port}") as running:
+            yield running
+    finally:
+        stop_process(server, 10)
+
+
+@pytest.fixture(scope="module")
+def agent(proxy: FaultProxy) -> Iterator[DriftlogProcess]:
+    """An agent whose store is behind the proxy."""
+    environment = {
+        "AWS_ENDPOINT_URL": proxy.url,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with DriftlogProcess(
+        arguments=("--store", "s3://bucket/prefix"), environment=environment
+    ) as process:
+        yield process
+        proxy.set_mode("pass")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_producers_wait_and_recover_without_a_restart(
+    agent: DriftlogProcess, proxy: FaultProxy, mode: Mode
+) -> None:
+    """
+    While S3 fails: acks=all is not answered, a request times out with a retriable error, what
+    is cached is read, and acks=1 is taken.  Afterwards all of it is in the log, once, in order.
+    """
+    topic = make_topic(agent)
+    before = [Record(None, b"before %d" % n, T) for n in range(50)]
+    during = [Record(None, b"during %d" % n, T) for n in range(50)]
+    Confluent().produce_topic(agent.bootstrap, topic, "none", before)
+    pid = agent.pid
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": agent.bootstrap, "enable.idempotence": True, "log_level": 2}
+    )
+    delivered: list[Any] = []
+    proxy.set_mode(mode)
+    try:
+        for record in during:
+            producer.produce(
+                topic,
+                record.value,
+                partition=0,
+                timestamp=T,
+                on_delivery=lambda error, message: delivered.append(error or message.offset()),
+            )
+        producer.flush(1.5)
+        waiting = list(delivered)
+        with Raw(agent.port) as raw:
+            timed_out = raw.produce(topic, {0: good(b"late", timestamp_ms=T)}, timeout_ms=500)
+            synced = raw.produce(topic, {0: good(b"synced", timestamp_ms=T)}, acks=1)
+        cached = Confluent().consume(agent.bootstrap, {topic: 50})[topic]
+        assert proxy.refused > 0
+    finally:
+        proxy.set_mode("pass")
+    assert producer.flush(60) == 0
+    after = Confluent().consume(agent.bootstrap, {topic: 102})[topic]
+
+    assert waiting == []
+    assert timed_out == {0: Produced(REQUEST_TIMED_OUT, -1)}
+    assert synced == {0: Produced(0, 101)}
+    assert cached == at_offsets(before)
+    assert delivered == list(range(50, 100))
+    expected = [*before, *during, Record(None, b"late", T), Record(None, b"synced", T)]
+    assert after == at_offsets(expected)
+    assert agent.pid == pid
+
+
+def test_what_is_only_in_the_bucket_is_a_storage_error_while_it_is_away(
+    agent: DriftlogProcess, proxy: FaultProxy
+) -> None:
+    """
+    Sealed records that no cache holds: a retriable error, not a hang and not an empty answer;
+    and the records when it is back.
+    """
+    topic = make_topic(agent)
+    records = [Record(None, b"%d" % n, T) for n in range(50)]
+    Confluent().produce_topic(agent.bootstrap, topic, "none", records)
+    seal(agent, topic)
+    agent.kill()
+    agent.start()
+    proxy.set_mode("refuse")
+    try:
+        with Raw(agent.port) as raw:
+            away = raw.fetch(topic, {0: 0}, max_wait_ms=500)[0]
+    finally:
+        proxy.set_mode("pass")
+    back = Confluent().consume(agent.bootstrap, {topic: 50})[topic]
+
+    assert (away.error_code, away.records) == (KAFKA_STORAGE_ERROR, b"")
+    assert back == at_offsets(records)
+
+
+def test_memory_is_bounded_while_the_store_is_away(
+    agent: DriftlogProcess, proxy: FaultProxy
+) -> None:
+    """
+    600 MB of acks=1 while nothing can be uploaded are on disk, not in memory; the process is
+    as small as ever, and empties its buffer when the store is back.
+    """
+    topic = make_topic(agent, 4)
+    batch = Growing(b"x" * 1_000, 900, T).first(900)
+    agent.reset_peak()
+    before = agent.usage().rss_bytes
+    proxy.set_mode("refuse")
+    try:
+        with Raw(agent.port) as raw:
+            for n in range(600):
+                assert raw.produce(topic, {n % 4: batch}, acks=1)[n % 4].error_code == 0
+        peak = agent.usage().peak_rss_bytes
+        pending = metrics(agent)["driftlog_pending_bytes"]
+    finally:
+        proxy.set_mode("pass")
+    deadline = time.monotonic() + 60
+    while metrics(agent)["driftlog_pending_bytes"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    with Raw(agent.port) as raw:
+        ends = raw.offsets(topic, range(4), -1)
+
+    assert pending > 500 << 20
+    assert peak - before < 320 << 20, f"{(peak - before) >> 20} MiB"
+    assert ends == dict.fromkeys(range(4), 150 * 900)
+
+
+def test_an_agent_that_is_killed_during_an_outage_has_what_was_synced(
+    agent: DriftlogProcess, proxy: FaultProxy
+) -> None:
+    """
+    acks=1 records that no store had are appended by the next process.
+    """
+    topic = make_topic(agent)
+    proxy.set_mode("refuse")
+    try:
+        with Raw(agent.port) as raw:
+            for n in range(20):
+                answer = raw.produce(topic, {0: good(b"%d" % n, timestamp_ms=T)}, acks=1)
+                assert answer == {0: Produced(0, n)}
+        agent.kill()
+        back = threading.Timer(1.0, lambda: proxy.set_mode("pass"))
+        back.start()
+        back.join()
+        agent.start()
+    finally:
+        proxy.set_mode("pass")
+    reads = Confluent().consume(agent.bootstrap, {topic: 20})[topic]
+
+    assert reads == at_offsets([Record(None, b"%d" % n, T) for n in range(20)])
