@@ -187,7 +187,7 @@ class ProducerStates:
 
         Raises:
             CorruptSnapshotError: not a snapshot, an unknown version, a checksum that does
-                not match.
+                not match, batches that contradict each other.
         """
         if len(data) < _HEAD.size:
             raise CorruptSnapshotError(f"a producer snapshot of {len(data)} bytes is cut short")
@@ -197,21 +197,30 @@ class ProducerStates:
         packed = memoryview(data)[_HEAD.size :]
         if crc32c.crc32c(packed) != checksum or length > _MAX_BODY_BYTES:
             raise CorruptSnapshotError("the producer snapshot's CRC-32C does not match")
-        states = cls()
         try:
             body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length)
-            at = 0
-            while at < len(body):
-                producer_id, epoch, count = _PRODUCER.unpack_from(body, at)
-                at += _PRODUCER.size
-                batches = []
-                for _ in range(count):
-                    first, last, base, delta = _BATCH.unpack_from(body, at)
-                    at += _BATCH.size
-                    batches.append(ProducerBatch(first, last, base, base + delta))
-                if not batches:
-                    raise CorruptSnapshotError(f"producer {producer_id} has no batch")
-                states._producers[producer_id] = _Producer(epoch, batches)
+            if len(body) != length:
+                raise CorruptSnapshotError(f"{len(body)} bytes where {length} were announced")
+            return offset, cls._decode_body(body, offset)
         except (zstandard.ZstdError, StructError) as error:
             raise CorruptSnapshotError(f"the producer snapshot is damaged: {error}") from error
-        return offset, states
+
+    @classmethod
+    def _decode_body(cls, body: bytes, offset: int) -> "ProducerStates":
+        states = cls()
+        at = 0
+        while at < len(body):
+            producer_id, epoch, count = _PRODUCER.unpack_from(body, at)
+            at += _PRODUCER.size
+            if not 0 < count <= WINDOW or producer_id in states:
+                raise CorruptSnapshotError(f"producer {producer_id} is there twice or {count=}")
+            batches: list[ProducerBatch] = []
+            for _ in range(count):
+                first, last, base, delta = _BATCH.unpack_from(body, at)
+                at += _BATCH.size
+                after = batches[-1].last_offset if batches else -1
+                if not after < base <= base + delta < offset:
+                    raise CorruptSnapshotError(f"producer {producer_id}: no batch fits at {base}")
+                batches.append(ProducerBatch(first, last, base, base + delta))
+            states._producers[producer_id] = _Producer(epoch, batches)
+        return states

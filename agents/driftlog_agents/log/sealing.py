@@ -52,7 +52,7 @@ from driftlog_tiering.manifest import (
 )
 from driftlog_tiering.manifests import VoidEditError, commit_edit, load_at_least
 from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
-from driftlog_tiering.producers import ProducerStates
+from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
 from driftlog_tiering.segment import SegmentWriter
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -485,7 +485,8 @@ class Manifests:
         async with asyncio.timeout(_REQUEST_DEADLINE_S):
             data = await self._objects.get(manifest.producers.key)
         offset, states = ProducerStates.decode(data)
-        assert offset == manifest.end
+        if offset != manifest.end:
+            raise CorruptSnapshotError(f"{manifest.producers.key} is of {offset}, not of the end")
         return states
 
 
