@@ -39,6 +39,7 @@ class _Attempt:
     done: bool = False
     deaf: bool = False
     """Its connection is gone: whatever is answered, nobody hears it."""
+    refused: ErrorCode | None = None
 
     def committed(self, log: PartitionLog) -> None:
         self._answered()
@@ -123,6 +124,8 @@ class Producer:
         sent, base_offset = self.last
         attempt = _Attempt(self, sent, engine, deaf=True)
         self._admit(engine, log, attempt)
+        if attempt.refused is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return  # by its own clock the session may be over: nothing is said at all
         self.world.expect(
             attempt.base_offset == base_offset,
             f"{self.name}: a duplicate of {base_offset} was given {attempt.base_offset}",
@@ -166,7 +169,13 @@ class Producer:
     def _send(self, engine: Engine, log: PartitionLog, sent: _Sent) -> None:
         attempt = _Attempt(self, sent, engine)
         sent.attempt = attempt
-        if engine.admission.parks(log, self.producer_id):
+        if engine.admission.parks(
+            log,
+            self.producer_id,
+            0 if self.idempotent else -1,
+            sent.sequence if self.idempotent else -1,
+            len(sent.values),
+        ):
             log.parked.append(lambda: self._admit(engine, log, attempt))
         else:
             self._admit(engine, log, attempt)
@@ -201,6 +210,7 @@ class Producer:
             )
         except RefusedError as refused:
             attempt.done = True
+            attempt.refused = refused.code
             if attempt.deaf:
                 return
             self.failed(sent, refused.code)

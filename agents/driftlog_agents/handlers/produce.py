@@ -342,7 +342,9 @@ class Producing:
         self.bytes += size
         if log.busy or needs_rewrite(limits, checked):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
-        elif log.state is State.LOADING and engine.admission.parks(log, checked[2]):
+        elif log.state is State.LOADING and engine.admission.parks(
+            log, checked[2], checked[3], checked[4], checked[0]
+        ):
             log.parked.append(
                 lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )

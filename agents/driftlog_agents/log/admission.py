@@ -16,7 +16,7 @@ from typing import NamedTuple
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flush import Batch, Source
 from driftlog_agents.log.flusher import Flusher
-from driftlog_agents.log.partition import PartitionLog, State, Waiter
+from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, Waiter
 from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.producers import ProducerBatch, Refusal
@@ -52,14 +52,29 @@ class Admission:
         self._now_ms = now_ms
         self._patch = patch
 
-    def parks(self, log: PartitionLog, producer_id: int) -> bool:
+    def parks(
+        self,
+        log: PartitionLog,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        records: int,
+    ) -> bool:
         """Whether the batch must wait until the partition's producers are loaded.
 
-        What waits keeps its place: behind a parked batch everything parks.
+        Those that the footers do not show wait, and so does what is out of order by the
+        footers alone: its original may be sealed, and in the snapshot (design.md has only the
+        first; the simulation, seed 1833, refused a retry for ever).  What waits keeps its
+        place: behind a parked batch everything parks.
         """
         if log.state is not State.LOADING:
             return False
-        return bool(log.parked) or (producer_id != -1 and producer_id not in log.producers)
+        if log.parked:
+            return True
+        if producer_id == NO_PRODUCER_ID:
+            return False
+        verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
+        return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def admit(
         self,

@@ -376,8 +376,8 @@ class Flusher:
         if over <= 0:
             return
         for flush in reversed(list(self._pipeline.flushes)):
-            if over <= 0:
-                return
+            if over <= 0 or flush.payload is None:
+                return  # cut because the session was lost: nothing is laid out any more
             data = flush.payload.data
             if flush.stage is Stage.QUEUED and data.views is not None and data.in_files:
                 data.views = None
