@@ -29,6 +29,7 @@ Adapter.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Final
 
 import aiohttp
@@ -95,6 +96,9 @@ _BEFORE_SENDING: Final = (
     boto.InvalidEndpointConfigurationError,
 )
 
+_CHAINED: Final = 16
+"""Errors behind an error that are looked at: botocore and aiohttp chain four."""
+
 
 @contextmanager
 def translated(what: str, *, writes: bool) -> Iterator[None]:
@@ -104,7 +108,25 @@ def translated(what: str, *, writes: bool) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
+        _let_go(error)
         raise translate(error, what, writes=writes) from error
+    except BaseException as error:
+        _let_go(error)
+        raise
+
+
+def _let_go(error: BaseException) -> None:
+    """Empty the frames of a failed request, which hold its body.
+
+    botocore's hold the error too, in a cycle that only the garbage collector ends; it counts
+    objects, not bytes, and let gigabytes gather while a store was down.
+    """
+    chained: BaseException | None = error
+    for _ in range(_CHAINED):
+        if chained is None:
+            return
+        clear_frames(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
 
 
 def translate(error: Exception, what: str, *, writes: bool) -> StoreError:
