@@ -47,7 +47,9 @@ def _slow_s3(delay_ms: float) -> Iterator[Mapping[str, str]]:
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.slow_s3", "--port", str(port)]
     server = subprocess.Popen(
-        [*command, "--put-delay-ms", str(delay_ms)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*command, "--put-delay-ms", str(delay_ms)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     try:
         assert server.stdout is not None

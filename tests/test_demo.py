@@ -85,6 +85,7 @@ def test_the_flights_are_all_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="who is whose child is read from /proc")
 def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     """
     Ctrl-C while it works: status 130, a line that says so, and nothing that it started lives on.
