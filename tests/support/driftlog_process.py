@@ -41,6 +41,7 @@ class DriftlogProcess:
         directory: given to ``--dir`` and kept; if None, a temporary one that `close` removes.
         arguments: more of `driftlog dev`, such as ``("--store", "s3://bucket/prefix")``.
         environment: set over this process's own, such as AWS_ENDPOINT_URL.
+        prefix: a command that runs the agent, such as one that limits it; it must `exec`.
         parent: where a temporary directory is made.
     """
 
@@ -50,6 +51,7 @@ class DriftlogProcess:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         parent: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self._owned = None
         if directory is None:
@@ -58,6 +60,7 @@ class DriftlogProcess:
         self.directory = directory
         self.port = free_port()
         self._arguments = tuple(arguments)
+        self._prefix = tuple(prefix)
         self._environment = {**environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         logs = Path(tempfile.mkdtemp(prefix="driftlog-log-", dir=parent))
@@ -102,7 +105,8 @@ class DriftlogProcess:
         command = driftlog_command()
         if command is None:
             raise FileNotFoundError("no driftlog command: make setup")
-        line = [command, "dev", "--dir", str(self.directory), "--listener", self.bootstrap]
+        agent = [command, "dev", "--dir", str(self.directory), "--listener", self.bootstrap]
+        line = [*self._prefix, *agent]
         with self._out.open("wb") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
                 [*line, *self._arguments],
