@@ -99,6 +99,9 @@ class Dispatcher:
         try:
             while connection.chain:
                 await connection.chain.popleft()()
+                # A handler may never wait: others come between one request and the next.
+                await asyncio.sleep(0)
+                await connection.writable()
         finally:
             connection.chain_running = False
 

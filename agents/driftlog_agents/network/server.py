@@ -68,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
         self._write_paused = False
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._reading = True
         self.source = Source()
         self.client_host = ""
@@ -112,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._writable.set()
         self._server.left(self)
         for hear in list(self.on_close):
             hear()
@@ -121,12 +124,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._writable.clear()
         self._pause_or_resume()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._writable.set()
         self.answered()
         self._pause_or_resume()
+
+    async def writable(self) -> None:
+        """Return, at once or later, when the client takes answers or is gone."""
+        await self._writable.wait()
 
     # ── Answers ──
 
