@@ -1,0 +1,190 @@
+"""Which partition is sealed next, and up to where."""
+
+from array import array
+from uuid import UUID
+
+import pytest
+
+from driftlog_agents.log.flush import MiB
+from driftlog_agents.log.partition import PartitionLog, State, TailSlice
+from driftlog_agents.log.seal_policy import SealSettings, TopicSealing, due, seal_end
+from driftlog_agents.log.tail import TailData
+
+HOUR, DAY = 3_600_000, 86_400_000
+SETTINGS = SealSettings()
+
+
+def make_log(
+    *sizes_mib: float, topic: str = "t", batches: int = 1, state: State = State.ONLINE
+) -> PartitionLog:
+    """A partition whose tail has slices of ten records and these sizes, from time 0 on."""
+    log = PartitionLog(topic=topic, topic_id=UUID(int=1), partition=0, leader_epoch=0)
+    log.state = state
+    data = TailData(
+        session_id="s",
+        base_offsets=array("q"),
+        lengths=array("i"),
+        positions=array("i"),
+        max_timestamps_ms=array("q"),
+    )
+    for size in sizes_mib:
+        base = log.high_watermark
+        log.restore(TailSlice(base, base + 10, data, 0, batches, int(size * MiB)), 0)
+    return log
+
+
+def chosen(
+    *logs: PartitionLog,
+    now_ms: float = 0,
+    settings: SealSettings = SETTINGS,
+    **topics: TopicSealing,
+) -> list[tuple[PartitionLog, int]]:
+    """What is due at *now_ms*."""
+    return due(logs, settings, topics, now_ms)
+
+
+# ── By size ──
+
+
+def test_a_partition_is_due_at_128_mib_and_not_before() -> None:
+    """
+    However young; the segment ends with the slice that reaches it.
+    """
+    almost, reached = make_log(100, 27), make_log(100, 28, 3)
+
+    assert [(reached, 20)] == chosen(almost, reached)
+
+
+def test_a_segment_ends_at_the_first_slice_that_makes_it_large_enough() -> None:
+    """
+    Never inside a flush; with less than that, at the high watermark.
+    """
+    log = make_log(50, 50, 50, 50)
+
+    ends = [seal_end(log, int(mib * MiB)) for mib in (0.1, 50, 50.1, 150, 200, 1000)]
+    assert [10, 10, 20, 30, 40, 40] == ends
+
+
+# ── By age ──
+
+
+def test_a_partition_is_due_when_its_oldest_is_an_hour_old() -> None:
+    """
+    All that is committed goes into the segment.
+    """
+    log = make_log(1, 1)
+
+    assert [] == chosen(log, now_ms=HOUR - 1)
+    assert [(log, 20)] == chosen(log, now_ms=HOUR)
+
+
+def test_a_small_partition_waits_for_a_day() -> None:
+    """
+    Below 1 MiB: thousands of small files cost Spark more than waiting does.
+    """
+    small = make_log(0.5, 0.4)
+
+    assert [] == chosen(small, now_ms=DAY - 1)
+    assert [(small, 20)] == chosen(small, now_ms=DAY)
+
+
+def test_a_small_partition_does_not_go_before_a_large_one_would() -> None:
+    """
+    A `segment_ms` above a day counts for both.
+    """
+    settings = SealSettings(segment_ms=2 * DAY)
+
+    assert [] == chosen(make_log(0.5), now_ms=2 * DAY - 1, settings=settings)
+    assert 1 == len(chosen(make_log(0.5), now_ms=2 * DAY, settings=settings))
+
+
+# ── What a topic says ──
+
+
+def test_a_topics_own_settings_count_before_the_agents() -> None:
+    """
+    Its `segment.ms` holds for small partitions too; topics without any keep the agent's.
+    """
+    eager, lazy, plain = (make_log(0.1, 3, topic=name) for name in ("eager", "lazy", "plain"))
+
+    found = chosen(
+        eager,
+        lazy,
+        plain,
+        now_ms=HOUR,
+        eager=TopicSealing(segment_ms=1000),
+        lazy=TopicSealing(segment_ms=DAY),
+    )
+    assert [(eager, 20), (plain, 20)] == found
+    assert [(eager, 10)] == chosen(eager, lazy, eager=TopicSealing(segment_bytes=MiB // 10))
+
+
+# ── Bounds ──
+
+
+@pytest.mark.parametrize(
+    "settings, logs",
+    [
+        pytest.param(
+            SealSettings(unsealed_bytes=59 * MiB, unsealed_bytes_per_partition=0),
+            [make_log(20), make_log(21), make_log(19)],
+            id="bytes",
+        ),
+        pytest.param(
+            SealSettings(unsealed_batches=60),
+            [make_log(9, batches=20), make_log(1, batches=21), make_log(9, batches=20)],
+            id="batches",
+        ),
+    ],
+)
+def test_above_the_bound_the_fullest_partition_is_sealed_early(
+    settings: SealSettings, logs: list[PartitionLog]
+) -> None:
+    """
+    One at a time: what is unsealed stays bounded, and segments as large as can be.
+    """
+    assert [] == chosen(*logs[:2], settings=settings)
+    assert [(logs[1], 10)] == chosen(*logs, settings=settings)
+
+
+def test_the_bound_grows_with_the_partitions_that_are_led() -> None:
+    """
+    16 MiB each, at least 4 GiB: 300 partitions of 15 MiB are no reason to seal early.
+    """
+    settings = SealSettings(unsealed_bytes=64 * MiB)
+
+    assert [] == chosen(*(make_log(15) for _ in range(300)), settings=settings)
+    assert 1 == len(chosen(*(make_log(17) for _ in range(300)), settings=settings))
+
+
+# ── Who is left out, and the order ──
+
+
+def test_what_has_nothing_or_may_not_be_sealed_is_left_out() -> None:
+    """
+    Empty tails, partitions that are closed or offline; one that still loads its producers is not.
+    """
+    loading = make_log(200, state=State.LOADING)
+    closed, offline = make_log(200, state=State.CLOSED), make_log(200, state=State.OFFLINE)
+
+    assert [(loading, 10)] == chosen(make_log(), closed, offline, loading, now_ms=DAY)
+
+
+def test_the_fullest_comes_first() -> None:
+    """
+    It relieves the bounds most.
+    """
+    logs = [make_log(130), make_log(300), make_log(2), make_log(200)]
+
+    assert [logs[1], logs[3], logs[0], logs[2]] == [log for log, _ in chosen(*logs, now_ms=HOUR)]
+
+
+def test_what_is_left_after_sealing_is_young_again() -> None:
+    """
+    It was not there when the segment was begun, so it waits its own hour.
+    """
+    log = make_log(1, 1)
+    log.seal(10, HOUR)
+
+    assert [] == chosen(log, now_ms=2 * HOUR - 1)
+    assert [(log, 20)] == chosen(log, now_ms=2 * HOUR)
