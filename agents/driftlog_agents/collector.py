@@ -129,9 +129,7 @@ class Collector:
             decode_flush_record(kv.value).object_key for kv in await self._read(FLUSHES_PREFIX)
         )
         settings = self._settings
-        look = Pass(
-            before, named, grace_ms=settings.grace_ms, max_gap_ms=settings.max_gap_ms
-        )
+        look = Pass(before, named, grace_ms=settings.grace_ms, max_gap_ms=settings.max_gap_ms)
         now_ms = before.seen_ms
         async for page in self._pages(layout.FLUSH_PREFIX):
             now_ms = page.store_now_ms

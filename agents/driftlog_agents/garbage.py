@@ -134,10 +134,7 @@ class Pass:
             since_ms = self._before.since(info.key) if counts else None
             if since_ms is None:
                 since_ms = now_ms
-            if (
-                now_ms - since_ms >= self._grace_ms
-                and now_ms - info.modified_ms >= self._grace_ms
-            ):
+            if now_ms - since_ms >= self._grace_ms and now_ms - info.modified_ms >= self._grace_ms:
                 gone.append(info.key)
             self.unnamed_objects += 1
             self._remember(info.key, since_ms)

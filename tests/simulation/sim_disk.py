@@ -23,6 +23,7 @@ class Platter:
     def __init__(self) -> None:
         self.sessions: dict[str, dict[int, _Pages]] = {}
         self.small: dict[str, bytes] = {}
+        self.kept: list[dict[int, _Pages]] = []
         self.full = False
 
     def lose_power(self, rng: Random) -> None:
@@ -149,6 +150,10 @@ class SimDisk:
             self.platter.sessions.pop(session_id, None)
             for file in [file for file in self._open if file.place[0] == session_id]:
                 self._close(file)
+
+    def keep_session(self, session_id: str) -> None:
+        if not self.process.dead:
+            self.platter.kept.append(self.platter.sessions.pop(session_id))
 
     def load(self, name: str) -> bytes | None:
         return self.platter.small.get(name)

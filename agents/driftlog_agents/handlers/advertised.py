@@ -21,10 +21,7 @@ from driftlog_agents.protocol.messages.api_versions import (
 from driftlog_agents.protocol.registry import API
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
-    {
-        ApiKey(key): (api.advertised.start, api.advertised[-1])
-        for key, api in sorted(API.items())
-    }
+    {ApiKey(key): (api.advertised.start, api.advertised[-1]) for key, api in sorted(API.items())}
 )
 """First and last version of each API, both included."""
 
@@ -62,7 +59,5 @@ def unsupported_version_response() -> ApiVersionsResponse:
     least, most = ADVERTISED[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[
-            ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=least, max_version=most)
-        ],
+        api_keys=[ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=least, max_version=most)],
     )

@@ -18,7 +18,9 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(
-    broker: Broker, request: ApiVersionsRequest, context: RequestContext  # noqa: ARG001 - as all handlers
+    broker: Broker,  # noqa: ARG001 - as all handlers
+    request: ApiVersionsRequest,
+    context: RequestContext,
 ) -> ApiVersionsResponse:
     """Answer *request*; INVALID_REQUEST for a software name or version that is none."""
     if context.api_version >= 3 and not (

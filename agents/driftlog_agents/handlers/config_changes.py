@@ -82,9 +82,7 @@ def _topic(broker: Broker, name: str) -> Topic:
 def _refuse_broker(broker: Broker, asked: Asked) -> None:
     name = asked.resource_name
     if name and broker_id(name, "Node") != broker.node_id:
-        raise _invalid(
-            f"Unexpected broker id, expected {broker.node_id}, but received {name}"
-        )
+        raise _invalid(f"Unexpected broker id, expected {broker.node_id}, but received {name}")
     if asked.names:
         raise _invalid(f"Cannot update these configs dynamically: [{', '.join(asked.names)}]")
 

@@ -29,7 +29,9 @@ MAX_WAIT_S: Final = 60.0
 
 
 async def handle(
-    broker: Broker, request: CreateTopicsRequest, context: RequestContext  # noqa: ARG001 - as all handlers
+    broker: Broker,
+    request: CreateTopicsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> CreateTopicsResponse:
     """Answer *request*."""
     counts = Counter(topic.name for topic in request.topics)
@@ -48,9 +50,7 @@ async def handle(
     defaults = _configs(broker, {})
     async with asyncio.TaskGroup() as tasks:
         made = [
-            tasks.create_task(
-                _create(broker, topic, request.validate_only, deadline_s, defaults)
-            )
+            tasks.create_task(_create(broker, topic, request.validate_only, deadline_s, defaults))
             for topic in topics
         ]
     return CreateTopicsResponse(topics=results + [task.result() for task in made])

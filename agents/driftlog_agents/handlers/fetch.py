@@ -60,6 +60,8 @@ class Fetching:
     def handle(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest) -> None:
         """Answer through *slot*, now or when there is something to say."""
         self.requests += 1
+        # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
+        request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
     def spawn(self, coroutine: Any) -> None:
@@ -339,9 +341,10 @@ class _Fetch:
                         topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
                     )
                 )
-        except BaseException:
-            self._slot.connection.close()  # a client that waits for ever is worse off
-            raise
+        except Exception:  # a bug here costs one connection, not the agent
+            self._owner.log.exception("fetch_bug", client=self._slot.connection.client_host)
+            self._slot.connection.close()
+            return
         self._answer(responses, size)
 
     async def _read_one(

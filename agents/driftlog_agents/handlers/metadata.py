@@ -71,10 +71,7 @@ async def _topics(
         return [_described(broker, topic, operations) for topic in known]
     if version < 12 and any(t.name is None or t.topic_id != NULL_UUID for t in asked):
         # Versions 10 and 11 have the field, and brokers of that time did not read it.
-        return [
-            _failed(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id)
-            for t in asked
-        ]
+        return [_failed(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id) for t in asked]
     ids = dict.fromkeys(t.topic_id for t in asked if t.topic_id != NULL_UUID)
     if ids:
         return [_by_id(broker, t, operations) for t in asked if ids.pop(t.topic_id, 0) is None]
@@ -88,9 +85,7 @@ async def _topics(
     return [_by_name(broker, name, operations, refused.get(name)) for name in names]
 
 
-def _by_id(
-    broker: Broker, asked: MetadataRequestTopic, operations: int
-) -> MetadataResponseTopic:
+def _by_id(broker: Broker, asked: MetadataRequestTopic, operations: int) -> MetadataResponseTopic:
     topic = broker.topics.by_id.get(asked.topic_id)
     if topic is None:
         return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)

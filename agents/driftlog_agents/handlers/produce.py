@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import structlog
+
 from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.produce_answers import encode_success
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
@@ -44,6 +46,7 @@ _TRANSACTIONAL: Final = 0x10
 _LOG_APPEND_TIME: Final = 0x08
 _CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
+_NEWEST_VERSION: Final = API.served[-1]
 
 _REASONS: Final = {
     Reason.LENGTH: (ErrorCode.CORRUPT_MESSAGE, "the batch's length is not what there is"),
@@ -241,6 +244,7 @@ class Producing:
         self._broker = broker
         self._offload = offload
         self._spawn = spawn
+        self._log = structlog.get_logger()
         self._timeouts: dict[int, deque[tuple[float, _One | _Pending]]] = {}
         self.requests = 0
         self.bytes = 0
@@ -345,6 +349,7 @@ class Producing:
         elif log.state is State.LOADING and engine.admission.parks(
             log, checked[2], checked[3], checked[4], checked[0]
         ):
+            engine.flusher.hold(size)
             log.parked.append(
                 lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )
@@ -434,6 +439,7 @@ class Producing:
         waiter: _Waiter,
     ) -> None:
         """Admit what had to wait; errors are this partition's."""
+        engine.flusher.hold(-len(records))
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
@@ -453,6 +459,7 @@ class Producing:
         waiter: _Waiter,
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
+        engine.flusher.hold(len(records))
         log.busy.append((engine, limits, records, checked, acks, slot, waiter))
         if len(log.busy) == 1:
             self._spawn(self._work(log))
@@ -460,10 +467,12 @@ class Producing:
     async def _work(self, log: PartitionLog) -> None:
         while log.busy:
             engine, limits, records, checked, acks, slot, waiter = log.busy[0]
+            held = len(records)
             try:
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
                     records, checked = done.records, done.checked
+                    self._check_limits(limits, checked, len(records), _NEWEST_VERSION)
                 await engine.loaded(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
             except RefusedError as error:
@@ -472,11 +481,15 @@ class Producing:
                 waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
             except UnavailableError:
                 waiter.lost(log)
-            except Exception:
-                waiter.lost(log)
-                raise
+            except AssertionError:
+                raise  # a broken invariant of the log: the agent exits
+            except Exception:  # noqa: BLE001
+                # A bug in looking into a batch costs one connection, not the agent.
+                self._log.exception("produce_bug", client=slot.connection.client_host)
+                slot.connection.close()
             finally:
                 log.busy.popleft()
+                engine.flusher.hold(-held)
 
     # ── Errors and time ──
 

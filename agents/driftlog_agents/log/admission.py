@@ -11,7 +11,7 @@ Shell.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple, cast
 
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flush import Batch, Source
@@ -20,6 +20,9 @@ from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, W
 from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.producers import ProducerBatch, Refusal
+
+_PINNED_BYTES: Final = 256 * 1024
+"""What a batch may keep in memory beside itself: the chunk that small frames arrive in."""
 
 _REFUSALS = {
     Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -114,6 +117,9 @@ class Admission:
                 "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
             )
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence)
+        size = len(view)
+        if size < _PINNED_BYTES and len(cast(bytearray, view.obj)) > (size * 4 + _PINNED_BYTES):
+            view = memoryview(bytearray(view))  # or a little batch keeps a large frame in memory
         self._patch(view, 0, base_offset, log.leader_epoch)
         batch = Batch(
             view,

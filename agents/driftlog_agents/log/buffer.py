@@ -50,6 +50,10 @@ class BufferSettings:
     """How often a disk that refused a write is tried again."""
 
 
+class _NotTriedError(UnavailableError):
+    """The disk failed a moment ago: it is not asked again yet."""
+
+
 @dataclass(slots=True, eq=False)
 class _InUse:
     file: BufferFile
@@ -82,6 +86,7 @@ class BufferLog:
         self._by_file: dict[BufferFile, _InUse] = {}
         self._number = 0
         self._to_sync: list[tuple[PartitionLog, int, Waiter]] = []
+        self._syncing: list[tuple[PartitionLog, int, Waiter]] = []
         self._sync_wanted = asyncio.Event()
         self._failed_at_ms: float | None = None
         self.write_scheduled = False
@@ -111,8 +116,19 @@ class BufferLog:
     def wait_for_sync(self, log: PartitionLog, end: int, waiter: Waiter) -> None:
         """Tell *waiter* once everything that is pending or written now is synced."""
         self.write_pending()
+        if log.not_in_file_end > log.high_watermark:
+            _wait_for_commit(log, end, waiter)  # what was pending could not be written
+            return
         self._to_sync.append((log, end, waiter))
         self._sync_wanted.set()
+
+    def close(self) -> None:
+        """The session is over: nobody syncs any more, and whoever waits is told so."""
+        waiting = [(log, waiter) for log, _, waiter in (*self._syncing, *self._to_sync)]
+        waiting += [(log, waiter) for log, _, waiter in self._pending if waiter is not None]
+        self._syncing, self._to_sync, self._pending = [], [], []
+        for log, waiter in waiting:
+            waiter.lost(log)
 
     def write_pending(self) -> None:
         """Write what this turn of the loop has added, in as few system calls as it takes."""
@@ -134,7 +150,7 @@ class BufferLog:
     def _write(self, pending: list[tuple[PartitionLog, Batch, Waiter | None]]) -> None:
         if self._failed_at_ms is not None:
             if self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms:
-                raise UnavailableError("the disk refused a write a moment ago")
+                raise _NotTriedError("the disk refused a write a moment ago")
             self._begin_file()
         elif not self._files or self._files[-1].file.size >= self._settings.file_bytes:
             self._begin_file()
@@ -173,7 +189,8 @@ class BufferLog:
                 error=str(error),
                 advice="acks=1 is refused until there is room; acks=all goes on from memory",
             )
-        self._failed_at_ms = self._now_ms()
+        if not isinstance(error, _NotTriedError):
+            self._failed_at_ms = self._now_ms()
         for log, batch, waiter in pending:
             end = batch.base_offset + batch.records
             log.not_in_file_end = max(log.not_in_file_end, end)
@@ -183,15 +200,14 @@ class BufferLog:
     # ── Files ──
 
     def _begin_file(self) -> None:
-        number = self._number + 1
+        self._number += 1  # a name that was tried is not tried again, whatever came of it
         spare = self._spare()
         if spare is not None:
+            file = self._disk.recycle_file(spare.file, self._session_id, self._number)
             self._files.remove(spare)
             del self._by_file[spare.file]
-            file = self._disk.recycle_file(spare.file, self._session_id, number)
         else:
-            file = self._disk.create_file(self._session_id, number)
-        self._number = number
+            file = self._disk.create_file(self._session_id, self._number)
         use = _InUse(file, self._rng.getrandbits(64))
         self._files.append(use)
         self._by_file[file] = use
@@ -222,6 +238,7 @@ class BufferLog:
             waiters, self._to_sync = self._to_sync, []
             if not waiters:
                 continue
+            self._syncing = waiters
             failed = False
             for use in [use for use in self._files if use.dirty]:
                 use.dirty = False
@@ -234,6 +251,7 @@ class BufferLog:
                     # later files may pass for a promise.
                     use.dirty = use.uncommitted > 0
                     self._log.warning("buffer_sync_failed", error=str(error))
+            self._syncing = []
             if failed:
                 self._sync_failed(waiters)
             else:

@@ -88,6 +88,14 @@ class AgentDisk(Protocol):
         """Delete the session's folder with its files; none is no error."""
         ...
 
+    def keep_session(self, session_id: str) -> None:
+        """Move the session's folder aside, for a person to look at: it is no session any more.
+
+        Raises:
+            UnavailableError: it stays where it is.
+        """
+        ...
+
     def load(self, name: str) -> bytes | None:
         """A small file of the agent's own (its node id); None: not there."""
         ...

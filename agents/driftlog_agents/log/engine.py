@@ -12,7 +12,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -103,7 +103,7 @@ class Engine:
             store=ports.metadata, agent=agent, settings=settings.session, now_ms=ports.now_ms
         )
         self.records = RecordsIndex()
-        self.manifests = Manifests(ports.objects)
+        self.manifests = Manifests(ports.objects, ports.now_ms)
         self.buffer = BufferLog(
             disk=ports.disk,
             session_id=agent.session_id,
@@ -192,13 +192,29 @@ class Engine:
             FencedError: it was lost.
         """
         try:
-            await self.session.open()
-            await self._create_directory()
-            await self._live()
+            if await self._unless_stopped(self._open()):
+                await self._live()
+            else:
+                await self.session.close()
         except* FencedError as group:
             raise FencedError(str(_first(group))) from group
         finally:
             self._close_all()
+
+    async def _open(self) -> None:
+        await self.session.open()
+        await self._create_directory()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do *work*, unless `stop` comes first: then it is cancelled, and this is False."""
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(work)
+            stop = tasks.create_task(self._stop.wait())
+            await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+            done = task.done()
+            task.cancel()
+            stop.cancel()
+        return done
 
     async def _create_directory(self) -> None:
         while True:
@@ -221,10 +237,12 @@ class Engine:
             background.append(tasks.create_task(self.buffer.run()))
             background.append(tasks.create_task(self.flusher.run()))
             background.append(tasks.create_task(self._forget_records()))
-            await self._begin(tasks, background)
-            background.append(tasks.create_task(self.sealer.run()))
-            await self._stop.wait()
-            await self._leave()
+            if await self._unless_stopped(self._begin(tasks, background)):
+                background.append(tasks.create_task(self.sealer.run()))
+                await self._stop.wait()
+                await self._leave()
+            else:
+                await self.session.close()  # the directories stay for the next start
             for task in background:
                 task.cancel()
         self._tasks = None
@@ -243,6 +261,7 @@ class Engine:
             disk=self.ports.disk,
             flusher=self.flusher,
             taken=taken,
+            sealed_epoch=self._sealed_epoch,
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
@@ -299,6 +318,11 @@ class Engine:
         for log in self.logs():
             for waiter in log.close():
                 waiter.lost(log)
+        self.buffer.close()
+        for log in self.logs():
+            parked, log.parked = log.parked, []
+            for resume in parked:
+                resume()  # it is refused now, and so answered
         for event in self._loads.values():
             event.set()
 
@@ -350,6 +374,22 @@ class Engine:
         self._forget(self.records.topic_gone(topic_id))
 
     # ── Loading ──
+
+    async def _sealed_epoch(self, log: PartitionLog) -> int:
+        """The newest leader epoch of what is sealed; -1 where nobody can say."""
+        while True:
+            try:
+                manifest = await self.manifests.get(log)
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("manifest_read_repeated", log=repr(log), error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            except (CorruptError, NotFoundError) as error:
+                log.state = State.OFFLINE
+                log.offline_reason = str(error)
+                self._log.error("partition_offline", log=repr(log), reason=str(error))
+                return -1
+            else:
+                return manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
 
     async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""

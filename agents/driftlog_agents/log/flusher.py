@@ -119,6 +119,7 @@ class Flusher:
         """The timer knows that somebody waits for the open buffer."""
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
+        self.held_bytes = 0
         self.lost = False
         self.committed_bytes = 0
         self.early = 0
@@ -137,6 +138,8 @@ class Flusher:
     def overloaded(self) -> bool:
         """More waits for the store than the buffer may take: read no more from producers."""
         limit = self._memory.pending_bytes
+        if self.held_bytes > self._memory.memory_bytes // 2:
+            return True
         if self._pending_bytes <= limit // 8:
             return False
         return self._pending_bytes > limit or (self._in_memory_only() > self._memory.memory_bytes)
@@ -171,6 +174,12 @@ class Flusher:
         elif self._timer is None or (source is not None and not self._early_armed):
             self._early_armed = source is not None
             self._schedule(now_ms)
+
+    def hold(self, size_bytes: int) -> None:
+        """Count what waits before its admission (negative: what waits no longer)."""
+        self.held_bytes += size_bytes
+        assert self.held_bytes >= 0
+        self.on_pressure(self.overloaded)
 
     def tick(self) -> None:
         """Do what is due."""
@@ -379,7 +388,7 @@ class Flusher:
             if over <= 0 or flush.payload is None:
                 return  # cut because the session was lost: nothing is laid out any more
             data = flush.payload.data
-            if flush.stage is Stage.QUEUED and data.views is not None and data.in_files:
+            if flush.stage is not Stage.UPLOADING and data.views is not None and data.in_files:
                 data.views = None
                 over -= flush.size_bytes
 

@@ -13,6 +13,7 @@ Adapter.
 import asyncio
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from driftlog_metadata.errors import FencedError, UnavailableError
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _JOIN_BYTES: Final = 4096
+_SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -92,6 +94,9 @@ class PosixBufferFile:
         return data
 
     async def sync(self) -> None:
+        if self._broken:
+            # Linux tells a lost write once per descriptor: the next fdatasync would succeed.
+            raise UnavailableError(f"{self.path} failed before and is not trusted again")
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, _sync_data, self.descriptor)
@@ -133,7 +138,11 @@ class PosixDisk:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def sessions(self) -> list[str]:
-        return [path.name for path in self._buffer.iterdir() if path.is_dir()]
+        return [
+            path.name
+            for path in self._buffer.iterdir()
+            if path.is_dir() and _SESSION.fullmatch(path.name)
+        ]
 
     def create_session(self, session_id: str) -> None:
         try:
@@ -147,8 +156,12 @@ class PosixDisk:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             descriptor = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
+        try:
             _sync_directory(path.parent)
         except OSError as error:
+            os.close(descriptor)
             raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
         return self._opened(PosixBufferFile(descriptor, path, self._executor))
 
@@ -157,6 +170,7 @@ class PosixDisk:
         path = self._path(session_id, number)
         try:
             os.rename(file.path, path)
+            file.path = path
             _sync_directory(path.parent)
         except OSError as error:
             raise UnavailableError(f"cannot rename {file.path}: {error.strerror}") from error
@@ -195,6 +209,14 @@ class PosixDisk:
         for file in [f for f in self._files if f.path.parent == folder]:
             self._close(file)
         shutil.rmtree(folder, ignore_errors=True)
+
+    def keep_session(self, session_id: str) -> None:
+        kept = self._root / "kept"
+        try:
+            kept.mkdir(exist_ok=True)
+            (self._buffer / session_id).rename(kept / session_id)
+        except OSError as error:
+            raise UnavailableError(f"cannot move to {kept}: {error.strerror}") from error
 
     def load(self, name: str) -> bytes | None:
         try:

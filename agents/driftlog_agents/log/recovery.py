@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -47,7 +47,8 @@ class _Arrival:
         raise AssertionError("recovered batches wait for their commit")
 
     def lost(self, log: PartitionLog) -> None:
-        """The session is over; the directories stay for the next one."""
+        # Its topic was deleted.  (When the session is lost nobody waits any more.)
+        self.event.set()
 
 
 class Recovery:
@@ -59,9 +60,11 @@ class Recovery:
         disk: AgentDisk,
         flusher: Flusher,
         taken: Taken,
+        sealed_epoch: Callable[[PartitionLog], Awaitable[int]],
         now_ms: Callable[[], float],
     ) -> None:
         self._disk = disk
+        self._sealed_epoch = sealed_epoch
         self._now_ms = now_ms
         self._flusher = flusher
         self._taken = taken
@@ -69,6 +72,7 @@ class Recovery:
         self._holes: set[PartitionLog] = set()
         self._kept: set[str] = set()
         self._recovered: set[PartitionLog] = set()
+        self._newest_epoch: dict[PartitionLog, int] = {}
         self.batches = 0
 
     async def append_leftovers(self, old_sessions: Sequence[str]) -> None:
@@ -96,6 +100,7 @@ class Recovery:
         since = 0
         try:
             for entry in entries(data):
+                await self._learn_epochs(entry)
                 if self._take(session_id, entry):
                     since += len(entry.batch)
                 if since >= _BREATHE_BYTES:
@@ -124,6 +129,11 @@ class Recovery:
         records = header.last_offset_delta + 1
         if header.base_offset < log.log_end:
             return False
+        if header.partition_leader_epoch < self._newest_epoch.get(log, -1):
+            # Somebody has led since.  What is not in the log below the start of a later epoch
+            # never will be: its place is taken.
+            self._stale(session_id, log, entry)
+            return False
         if header.base_offset > log.log_end:
             self._hole(session_id, log, entry, header.base_offset)
             return False
@@ -148,6 +158,30 @@ class Recovery:
         self._recovered.add(log)
         self.batches += 1
         return True
+
+    async def _learn_epochs(self, entry: Entry) -> None:
+        """Know the newest leader epoch in the log before anything is appended to it.
+
+        The flush records have it, but where everything is sealed: then the manifest has.
+        """
+        log = self._taken.logs.get(TopicPartition(entry.topic_id, entry.partition))
+        if log is None or log in self._newest_epoch or log.state is State.OFFLINE:
+            return
+        newest = log.epochs[-1][0] if log.epochs else -1
+        if log.manifest_version:
+            newest = max(newest, await self._sealed_epoch(log))
+        self._newest_epoch[log] = newest
+
+    def _stale(self, session_id: str, log: PartitionLog, entry: Entry) -> None:
+        if entry.acks_one and log not in self._holes:
+            self._kept.add(session_id)
+            self._log.error(
+                "leftovers_are_stale",
+                partition=f"{log.topic}-{log.partition}",
+                session=session_id,
+                advice="a later leader took their offsets; the directory is kept in DIR/kept",
+            )
+        self._holes.add(log)
 
     def _hole(self, session_id: str, log: PartitionLog, entry: Entry, base: int) -> None:
         self._holes.add(log)
@@ -184,5 +218,7 @@ class Recovery:
                 log.waiting_duplicates.append((end, arrival))
                 await arrival.event.wait()
         for session_id in old_sessions:
-            if session_id not in self._kept:
+            if session_id in self._kept:
+                self._disk.keep_session(session_id)
+            else:
                 self._disk.remove_session(session_id)

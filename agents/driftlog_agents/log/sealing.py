@@ -59,8 +59,12 @@ _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Read and handed to the worker at once: half a row group."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+"""An uplink slower than this cannot keep up with anything worth sealing."""
+
 _EDIT_DEADLINE_MS: Final = 30_000
-_RETRIES: Final = 5
+_MANIFEST_AGE_MS: Final = 3_600_000
+"""Read again after this: no edit may be based on what was read more than 6 h ago."""
 
 Offload = Callable[..., Awaitable[Any]]
 
@@ -162,6 +166,8 @@ class Sealer:
 
     async def _adopt(self, log: PartitionLog) -> Manifest:
         """The partition's manifest, with its key not behind it."""
+        if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+            self._manifests.drop(log)
         manifest = await self._manifests.get(log)
         if manifest.end > log.sealed_end:
             # An earlier attempt got as far as the manifest: what it sealed is sealed.
@@ -175,7 +181,7 @@ class Sealer:
         base = log.sealed_end
         assert manifest.end == base, f"{_name(log)}: manifest ends at {manifest.end}, not {base}"
         started_ms = self._now_ms()
-        read_at_ms = int(started_ms)
+        read_at_ms = int(self._manifests.read_at_ms(log))
         headers: list[BatchHeader] = []
         segments = await self._write_segments(log, base, end, headers)
         producers = await self._snapshot(log, manifest, headers, end)
@@ -194,7 +200,7 @@ class Sealer:
                 edit,
                 self._nonce(),
                 read_at_ms=read_at_ms,
-                deadline_ms=read_at_ms + _EDIT_DEADLINE_MS + int(self._now_ms() - started_ms),
+                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
                 now_ms=lambda: int(self._now_ms()),
             )
         except VoidEditError as error:
@@ -427,7 +433,8 @@ class Sealer:
         return layout.segment_key(log.topic, tp, base, end, self._nonce(), kind)
 
     async def _put(self, key: str, body: list[Buffer]) -> None:
-        async with asyncio.timeout(_REQUEST_DEADLINE_S):
+        size_bytes = sum(map(len, body))
+        async with asyncio.timeout(_REQUEST_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S):
             await self._objects.put(key, body)
 
     def _nonce(self) -> str:
@@ -437,8 +444,10 @@ class Sealer:
 class Manifests:
     """The newest manifest of each led partition, read when it is first needed."""
 
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
         self._objects = objects
+        self._now_ms = now_ms
+        self._read_at_ms: dict[PartitionLog, float] = {}
         self._newest: dict[PartitionLog, Manifest] = {}
         self._locks: dict[PartitionLog, asyncio.Lock] = {}
 
@@ -456,9 +465,11 @@ class Manifests:
             known = self._newest.get(log)
             if known is None:
                 tp = TopicPartition(log.topic_id, log.partition)
+                began_ms = self._now_ms()
                 async with asyncio.timeout(_REQUEST_DEADLINE_S):
                     known = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
                 self._newest[log] = known
+                self._read_at_ms[log] = began_ms
             return known
 
     def known(self, log: PartitionLog) -> Manifest | None:
@@ -466,8 +477,13 @@ class Manifests:
         return self._newest.get(log)
 
     def put(self, log: PartitionLog, manifest: Manifest) -> None:
-        """Note a newer one."""
+        """Note a newer one, read or made just now."""
         self._newest[log] = manifest
+        self._read_at_ms[log] = self._now_ms()
+
+    def read_at_ms(self, log: PartitionLog) -> float:
+        """When the read of the known manifest began; of none, now."""
+        return self._read_at_ms.get(log, self._now_ms())
 
     def drop(self, log: PartitionLog) -> None:
         """The partition is not led any more."""

@@ -59,6 +59,8 @@ _FOOTERS_AT_ONCE: Final = 16
 
 _FOOTER_DEADLINE_S: Final = 10.0
 _RETRY_S: Final = 0.2
+_DEAD_YET_S: Final = 0.5
+"""Between two looks whether a session that is not of this disk has ended."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,14 @@ class Takeover:
             topic = decode_topic(kv.value)
             taken.topics[topic.topic_id] = topic
             taken.topic_revisions[topic.topic_id] = kv.mod_revision
-        await self._claim_all(taken, frozenset(old_sessions))
+        while left := await self._claim_all(taken, frozenset(old_sessions)):
+            # Their sessions are not of this disk, and not over yet.
+            self._log.warning(
+                "partitions_led_elsewhere",
+                partitions=left,
+                advice="claimed when that session's lease ends; is another agent running?",
+            )
+            await asyncio.sleep(_DEAD_YET_S)
         for old in old_sessions:
             await self._session.revoke(transactions.lease_id_of(old))
         await self._read_flushes(taken, now_ms)
@@ -107,18 +116,27 @@ class Takeover:
     async def topic(self, topic: Topic) -> dict[TopicPartition, PartitionLog]:
         """Lead the partitions of a topic that was just created or got more partitions.
 
+        Only those that nobody has ever led: the others may have flush records, which are read
+        by `everything`.
+
         Raises:
             FencedError: our own session ended first.
         """
         taken = Taken(topics={topic.topic_id: topic})
-        await self._claim_all(taken, frozenset(), topic.topic_id)
+        await self._claim_all(taken, frozenset(), topic.topic_id, new_only=True)
         return taken.logs
 
     # ── Claims ──
 
     async def _claim_all(
-        self, taken: Taken, old_sessions: frozenset[str], topic_id: UUID | None = None
-    ) -> None:
+        self,
+        taken: Taken,
+        old_sessions: frozenset[str],
+        topic_id: UUID | None = None,
+        *,
+        new_only: bool = False,
+    ) -> int:
+        """Claim what can be; returns how many partitions others lead."""
         suffix = "" if topic_id is None else f"{topic_id}/"
         leaders = {
             parse_leader_key(kv.key): kv
@@ -132,14 +150,20 @@ class Takeover:
             parse_session_key(kv.key) for kv in await self._session.read_prefix(SESSIONS_PREFIX)
         }
         claims: list[Claim] = []
+        wanted = 0
         for topic in taken.topics.values():
             for partition in range(topic.partitions):
                 tp = TopicPartition(topic.topic_id, partition)
+                if tp in taken.logs or (new_only and tp in leaders):
+                    continue
                 claim = _as_claim(tp, leaders.get(tp), states.get(tp), old_sessions)
+                wanted += 1
                 if self._claimable(claim, live):
                     claims.append(claim)
+        before = len(taken.logs)
         for i in range(0, len(claims), CLAIMS_PER_TXN):
             await self._claim(taken, claims[i : i + CLAIMS_PER_TXN], old_sessions)
+        return wanted - (len(taken.logs) - before)
 
     def _claimable(self, claim: Claim, live: set[str]) -> bool:
         if claim.leader is None or claim.leader.session_id is None or claim.same_disk:

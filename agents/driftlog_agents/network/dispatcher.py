@@ -75,7 +75,10 @@ class Dispatcher:
         elif key is ApiKey.FETCH:
             wanted = fetch.API.decode_request(version, frame, header.body_offset)
             slot = connection.turn()
-            self.fetching.handle(slot, version, header.correlation_id, wanted)
+            correlation_id = header.correlation_id
+            connection.in_turn(
+                slot, lambda: self.fetching.handle(slot, version, correlation_id, wanted)
+            )
         else:
             self._other(connection, header, frame)
         self.requests[key] += 1

@@ -36,10 +36,12 @@ _JOIN_BYTES: Final = 64 * 1024
 class Slot:
     """The turn of one request on its connection."""
 
-    __slots__ = ("answer", "connection")
+    __slots__ = ("answer", "begin", "connection")
 
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
+        self.begin: Callable[[], None] | None = None
+        """What starts the request when its turn comes; None: it has started."""
         self.answer: Sequence[Buffer] | None = None
 
     def respond(self, answer: Sequence[Buffer]) -> None:
@@ -101,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for frame in self._frames.received(nbytes):
                 self._server.dispatch(self, frame)
+                if self.closed:
+                    break  # what came behind what it was closed for is not taken
         except CorruptFrameError as error:
             self.hang_up("frame_refused", str(error))
         except AssertionError:
@@ -145,6 +149,22 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.append(slot)
         return slot
 
+    def in_turn(self, slot: Slot, begin: Callable[[], None]) -> None:
+        """Call *begin* when all before *slot* is answered and the client takes answers.
+
+        For requests with large answers: pipelined ones must not all be made at once.
+        """
+        if self._slots[0] is slot and not self._write_paused:
+            begin()
+        else:
+            slot.begin = begin
+
+    def _begin_first(self) -> None:
+        if self._slots and not self._write_paused and not self.closed:
+            begin, self._slots[0].begin = self._slots[0].begin, None
+            if begin is not None:
+                begin()
+
     def answered(self) -> None:
         """Some slot has its answer: write what is in turn, once this turn of the loop."""
         if not self._flush_scheduled and not self.closed:
@@ -175,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(ready[0])
         elif ready:
             self._transport.writelines(ready)
+        self._begin_first()
         self._pause_or_resume()
 
     # ── Flow ──
