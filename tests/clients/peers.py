@@ -159,6 +159,7 @@ class Confluent:
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0) for topic in counts])
             while progress.open:
+                message: Any
                 for message in consumer.consume(1_000, 0.2):
                     error = message.error()
                     if error is not None:
@@ -285,9 +286,7 @@ class KafkaPython:
             )
             try:
                 sent = [
-                    producer.send(
-                        topic, r.value, r.key, list(r.headers), 0, r.timestamp_ms
-                    )
+                    producer.send(topic, r.value, r.key, list(r.headers), 0, r.timestamp_ms)
                     for r in records
                 ]
                 for future in sent:
@@ -355,7 +354,7 @@ class Java:
             reads[topic].append(Read(int(offset), _from_fields(fields), int(kind)))
         missing = {t: n for t, n in counts.items() if len(reads[t]) < n}
         if missing:
-            raise ReadTimeoutError(f"got {({t: len(reads[t]) for t in missing})} of {missing}")
+            raise ReadTimeoutError(f"got { ({t: len(reads[t]) for t in missing}) } of {missing}")
         return reads
 
     def _run(self, what: str, bootstrap: str, lines: list[str], *more: str) -> str:
@@ -434,7 +433,7 @@ class Kcat:
         return [Record(b"key-%d" % n, b"value %d from kcat" % n, -1) for n in range(100)]
 
     def produce(self, bootstrap: str, topics: Mapping[str, str], records: list[Record]) -> None:
-        text = b"".join(b"%b\t%b\n" % (record.key, record.value) for record in records)
+        text = b"".join(b"%b\t%b\n" % (r.key or b"", r.value or b"") for r in records)
         for topic, codec in topics.items():
             self._run(
                 [*("-P", "-b", bootstrap, "-t", topic, "-p", "0", "-K", "\t"), "-z", codec], text

@@ -25,6 +25,8 @@ from tests.clients.sockets import (
 )
 from tests.support.driftlog_process import DriftlogProcess
 
+pytestmark = pytest.mark.xdist_group("bad_batches")
+
 HOUR_MS: Final = 3_600_000
 
 
@@ -196,7 +198,7 @@ GARBAGE = {
     "bytes behind the last record": with_records(good(b"abc"), lambda r: r + b"\0\0\0"),
     "a gzip that is none": with_records(good(b"x" * 99, codec=Codec.GZIP), lambda r: b"no" * 20),
     "a snappy that is cut": with_records(good(b"xy" * 99, codec=Codec.SNAPPY), lambda r: r[:-5]),
-    "an lz4 that is none": with_records(good(b"x" * 99, codec=Codec.LZ4), lambda r: b"\4\"M\x18"),
+    "an lz4 that is none": with_records(good(b"x" * 99, codec=Codec.LZ4), lambda r: b'\4"M\x18'),
     "a zstd that is cut": with_records(good(b"xyz" * 99, codec=Codec.ZSTD), lambda r: r[:-6]),
     "an empty zstd": with_records(good(b"xyz", codec=Codec.ZSTD), lambda r: b""),
 }

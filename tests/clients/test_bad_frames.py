@@ -16,6 +16,8 @@ from tests.clients.conftest import make_topic
 from tests.clients.sockets import UNSUPPORTED_VERSION, Produced, Raw, api_versions_answer
 from tests.support.driftlog_process import DriftlogProcess
 
+pytestmark = pytest.mark.xdist_group("bad_frames")
+
 METADATA_WITH_A_MILLION_TOPICS = wire.request(wire.METADATA, 4, 1, struct.pack(">i", 1_000_000))
 
 TLS_CLIENT_HELLO = bytes.fromhex(
@@ -117,7 +119,8 @@ def test_a_request_of_many_megabytes_is_taken_whole(agent: DriftlogProcess) -> N
     records = [bytes([n]) * 1_000_000 for n in range(30)]
     with Raw(agent.port) as raw:
         answer = raw.produce(
-            topic, {n: encode_batch([value], timestamp_ms=1).data for n, value in enumerate(records)}
+            topic,
+            {n: encode_batch([value], timestamp_ms=1).data for n, value in enumerate(records)},
         )
         fetched = [raw.fetch(topic, {n: 0})[n].records for n in range(30)]
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import aiokafka
@@ -14,7 +13,7 @@ import pytest
 from benchmarks.batches import HEADER_BYTES
 from tests.clients.batches import good
 from tests.clients.conftest import make_topic, seal
-from tests.clients.peers import Aiokafka, Confluent, Java, KafkaPython, Kcat, run_java
+from tests.clients.peers import Aiokafka, Confluent, Java, KafkaPython, Kcat, Peer, run_java
 from tests.clients.records import (
     CODECS,
     CORPUS,
@@ -26,7 +25,7 @@ from tests.clients.records import (
 from tests.clients.sockets import OFFSET_OUT_OF_RANGE, Produced, Raw
 from tests.support.driftlog_process import DriftlogProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("consuming")]
 
 T: Final = 1_700_000_000_000
 
@@ -35,7 +34,7 @@ T: Final = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module", params=["recent", "sealed"])
-def timed(request: pytest.FixtureRequest, agent: DriftlogProcess) -> Iterator[str]:
+def timed(request: pytest.FixtureRequest, agent: DriftlogProcess) -> str:
     """Records at T, T+10, …, but one of them late, in several compressed batches."""
     topic = make_topic(agent)
     for first in range(0, 30, 10):
@@ -47,7 +46,7 @@ def timed(request: pytest.FixtureRequest, agent: DriftlogProcess) -> Iterator[st
         seal(agent, topic)
         agent.kill()
         agent.start()
-    yield topic
+    return topic
 
 
 TIMES: Final = {0: 0, T: 0, T + 1: 1, T + 10: 1, T + 95: 10, T + 290: 29, T + 291: None}
@@ -154,7 +153,7 @@ def test_log_append_time_is_what_every_client_reads(agent: DriftlogProcess, code
     records = [Record(b"k", b"%d" % n, T) for n in range(20)]
     Confluent().produce_topic(agent.bootstrap, topic, codec, records)
     ended_ms = int(time.time() * 1000)
-    clients = [Confluent(), Aiokafka(), KafkaPython()]
+    clients: list[Peer] = [Confluent(), Aiokafka(), KafkaPython()]
 
     recent = [c.consume(agent.bootstrap, {topic: 20})[topic] for c in clients]
     seal(agent, topic)
@@ -165,9 +164,7 @@ def test_log_append_time_is_what_every_client_reads(agent: DriftlogProcess, code
     times = {read.record.timestamp_ms for read in recent[0]}
     (at_ms,) = times
     assert began_ms <= at_ms <= ended_ms
-    expected = [
-        Read(n, Record(b"k", b"%d" % n, at_ms), LOG_APPEND_TIME) for n in range(20)
-    ]
+    expected = [Read(n, Record(b"k", b"%d" % n, at_ms), LOG_APPEND_TIME) for n in range(20)]
     assert [expected] * 6 == recent + sealed
 
 

@@ -1,7 +1,7 @@
 """Objects that are missing or damaged: reads of that partition fail and name them, others go on."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ from tests.clients.records import Record, at_offsets
 from tests.clients.sockets import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, Produced, Raw
 from tests.support.driftlog_process import DriftlogProcess
 
+pytestmark = pytest.mark.xdist_group("damage")
+
 RECORDS: Final = [Record(b"k", b"%d" % n, 1_700_000_000_000) for n in range(100)]
 SEALED, WHOLE = RECORDS[:60], RECORDS[60:]
 
@@ -29,13 +31,13 @@ class Topics:
 
 
 @pytest.fixture
-def topics(agent: DriftlogProcess) -> Iterator[Topics]:
+def topics(agent: DriftlogProcess) -> Topics:
     made = Topics(make_topic(agent), make_topic(agent))
     for topic in (made.hurt, made.neighbour):
         Confluent().produce_topic(agent.bootstrap, topic, "none", SEALED)
         seal(agent, topic)
         Confluent().produce_topic(agent.bootstrap, topic, "zstd", WHOLE)
-    yield made
+    return made
 
 
 def objects(agent: DriftlogProcess, topic: str, pattern: str) -> list[Path]:

@@ -23,6 +23,8 @@ from tests.clients.sockets import (
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.s3_servers import S3Server
 
+pytestmark = pytest.mark.xdist_group("disk_full")
+
 T: Final = 1_700_000_000_000
 MIB: Final = 1 << 20
 

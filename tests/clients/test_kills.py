@@ -18,7 +18,7 @@ from tests.clients.records import Read, Record
 from tests.clients.sockets import Produced, Raw
 from tests.support.driftlog_process import DriftlogProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("kills")]
 
 KILLS: Final = 3
 T: Final = 1_700_000_000_000

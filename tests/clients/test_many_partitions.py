@@ -3,11 +3,11 @@
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # no __all__
+from confluent_kafka.admin import AdminClient
 
 from tests.clients.conftest import make_topic, make_topics, seal
 from tests.clients.sockets import Raw
@@ -32,9 +32,7 @@ def test_a_hundred_partitions_are_written_and_read(agent: DriftlogProcess) -> No
             producer.produce(topic, b"%d/%d" % (partition, n), partition=partition)
         producer.poll(0)
     assert producer.flush(60) == 0
-    expected = {
-        p: [(n, b"%d/%d" % (p, n)) for n in range(RECORDS)] for p in range(PARTITIONS)
-    }
+    expected = {p: [(n, b"%d/%d" % (p, n)) for n in range(RECORDS)] for p in range(PARTITIONS)}
 
     recent = read_all(agent, topic)
     sealed_ends = seal(agent, topic)
@@ -61,12 +59,11 @@ def read_all(agent: DriftlogProcess, topic: str) -> dict[int, list[tuple[int, by
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         deadline = time.monotonic() + 60
-        while (
-            sum(map(len, found.values())) < PARTITIONS * RECORDS and time.monotonic() < deadline
-        ):
+        while sum(map(len, found.values())) < PARTITIONS * RECORDS and time.monotonic() < deadline:
             for message in consumer.consume(1_000, 0.5):
                 assert message.error() is None, message.error()
-                found[message.partition()].append((message.offset(), message.value()))
+                partition: Any = message.partition()
+                found[partition].append((cast(int, message.offset()), message.value()))
     finally:
         consumer.close()
     return found

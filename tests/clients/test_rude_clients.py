@@ -16,6 +16,8 @@ from tests.clients.conftest import make_topic, metrics
 from tests.clients.sockets import Produced, Raw
 from tests.support.driftlog_process import DriftlogProcess
 
+pytestmark = pytest.mark.xdist_group("rude_clients")
+
 MIB: Final = 1 << 20
 
 
@@ -38,7 +40,12 @@ def test_a_client_that_never_reads_its_answers_is_not_read_either(
     serves others.
     """
     fetch = wire.fetch_request(
-        large.encode(), {0: 0}, 1, max_wait_ms=0, min_bytes=1, max_bytes=50 * MIB,
+        large.encode(),
+        {0: 0},
+        1,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=50 * MIB,
         partition_max_bytes=50 * MIB,
     )
     agent.reset_peak()
@@ -114,7 +121,12 @@ def test_ten_thousand_unanswered_fetches_of_one_connection_are_kept_short(
     """
     topic = make_topic(agent)
     fetch = wire.fetch_request(
-        topic.encode(), {0: 0}, 1, max_wait_ms=60_000, min_bytes=1, max_bytes=MIB,
+        topic.encode(),
+        {0: 0},
+        1,
+        max_wait_ms=60_000,
+        min_bytes=1,
+        max_bytes=MIB,
         partition_max_bytes=MIB,
     )
     agent.reset_peak()

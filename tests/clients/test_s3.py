@@ -10,7 +10,7 @@ from tests.clients.records import CODECS, at_offsets
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.s3_servers import S3Server
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("s3")]
 
 
 def test_records_live_through_everything_on_moto(moto_s3: S3Server) -> None:

@@ -19,6 +19,8 @@ from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
 
+pytestmark = pytest.mark.xdist_group("start_refused")
+
 RECORDS = [Record(b"k", b"%d" % n, 1_700_000_000_000) for n in range(100)]
 
 
@@ -111,9 +113,7 @@ def test_two_clusters_that_know_themselves_cannot_share_a_prefix(
     assert "two clusters cannot share a prefix" in refusal.said
 
 
-def test_a_directory_of_another_cluster_is_refused(
-    agent: DriftlogProcess, stopped: Path
-) -> None:
+def test_a_directory_of_another_cluster_is_refused(agent: DriftlogProcess, stopped: Path) -> None:
     """
     metadata.db and objects of one cluster, node_id.json of another.
     """

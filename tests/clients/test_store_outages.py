@@ -1,4 +1,4 @@
-"""S3 down, silent or throttling: producers wait, reads of cached data go on, nothing is restarted."""
+"""S3 down, silent or throttling: producers wait, cached data is read, nothing is restarted."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from tests.support.driftlog_process import DriftlogProcess
 from tests.support.fault_proxy import FaultProxy, Mode
 from tests.support.process_usage import free_port, stop_process, wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("store_outages")]
 
 T: Final = 1_700_000_000_000
 MODES: Final[tuple[Mode, ...]] = ("refuse", "throttle", "hang")
