@@ -168,11 +168,12 @@ def test_a_duplicate_is_answered_with_its_original_and_not_before() -> None:
     log = make_log()
     original, early, late = Caller(), Caller(), Caller()
     log.waiters.append((append(log, 2) + 2, original))
-    append(log, 2)
-    log.waiting_duplicates += [(4, late), (2, early)]
+    append(log, 1)
+    log.waiting_duplicates += [(3, late), (2, early)]
 
-    assert [original, early] == log.commit(flushed(0, 2), 0)
-    assert [late] == log.commit(flushed(2, 2), 0)
+    assert [] == log.commit(flushed(0, 1), 0)
+    assert [original, early] == log.commit(flushed(1, 1), 0)
+    assert [late] == log.commit(flushed(2, 1), 0)
     assert [] == log.waiting_duplicates
 
 
