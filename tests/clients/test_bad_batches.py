@@ -5,6 +5,7 @@ from typing import Final
 
 import confluent_kafka
 import pytest
+import zstandard
 
 from benchmarks.batches import Codec
 from tests.clients import batches
@@ -250,3 +251,26 @@ def test_what_cannot_be_decoded_cannot_be_recompressed(agent: DriftlogProcess, n
     assert first == {0: Produced(0, 0)}
     assert refused[0].error_code in (INVALID_RECORD, CORRUPT_MESSAGE)
     assert last == {0: Produced(0, 1)}
+
+
+def test_a_small_batch_of_gigabytes_is_not_unpacked(agent: DriftlogProcess) -> None:
+    """
+    92 kB of zstd that hold 3 GB of zeros: sealed as undecodable, refused where it had to be
+    recompressed, in bounded memory.
+    """
+    packer = zstandard.ZstdCompressor(level=1).compressobj()
+    packed = b"".join(packer.compress(bytes(1 << 24)) for _ in range(180)) + packer.flush()
+    bomb = with_records(good(b"x", codec=Codec.ZSTD), lambda _: packed)
+    kept, recompressed = make_topic(agent), make_topic(agent, compression_type="lz4")
+    agent.reset_peak()
+    with Raw(agent.port) as raw:
+        taken = raw.produce(kept, {0: bomb})
+        refused = raw.produce(recompressed, {0: bomb})
+        sealed_end = seal(agent, kept)
+        fetched = raw.fetch(kept, {0: 0})[0].records
+
+    assert taken == {0: Produced(0, 0)}
+    assert refused == {0: Produced(INVALID_RECORD, -1)}
+    assert sealed_end == {0: 1}
+    assert fetched == at_offset(bomb, 0, leader_epoch(fetched))
+    assert agent.usage().peak_rss_bytes < 1 << 30

@@ -101,9 +101,7 @@ class FaultProxy:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match self._mode:
             case "refuse":
                 self.refused += 1
