@@ -188,20 +188,24 @@ def test_a_file_that_failed_is_not_written_to_again(subject: Subject) -> None:
 
 async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
     """
-    After it nobody knows what the disk has (fsyncgate): the file is not written to again.
+    After it nobody knows what the disk has, and Linux says so only once (fsyncgate): the file is
+    not written to again, and no later sync vouches for it.
     """
     with ThreadPoolExecutor(1) as executor:
         descriptor = os.open("/dev/null", os.O_RDWR)  # takes writes, knows no sync
         real = PosixBufferFile(descriptor, Path("/dev/null"), executor)
         simulated = SimDisk(Platter(), Process("it"), Random(1))
         simulated.create_session(SESSION)
-        simulated.sync_fails = 1.0
         for file in (real, simulated.create_file(SESSION, 1)):
+            simulated.sync_fails = 1.0
             file.append([b"x"])
             with pytest.raises(UnavailableError):
                 await file.sync()
+            simulated.sync_fails = 0.0
             with pytest.raises(UnavailableError):
                 file.append([b"y"])
+            with pytest.raises(UnavailableError):
+                await file.sync()
         os.close(descriptor)
 
 
@@ -320,6 +324,49 @@ async def test_removing_a_session_takes_its_files_and_no_others(disk: AgentDisk)
     assert [OTHER] == disk.sessions()
     assert (False, True) == (gone.alive, stays.alive)
     assert b"x" == await disk.read_file(OTHER, 1)
+
+
+def test_a_session_that_is_kept_is_no_session_any_more(subject: Subject) -> None:
+    """
+    Nobody recovers it again, nor removes it; the others stay.
+    """
+    subject.disk.create_session(OTHER)
+    subject.disk.create_file(OTHER, 1).append([b"x"])
+
+    subject.disk.keep_session(OTHER)
+    subject.disk.remove_session(OTHER)
+
+    assert [SESSION] == subject.disk.sessions()
+    assert [SESSION] == subject.again().sessions()
+
+
+def test_what_is_kept_is_there_for_a_person_to_look_at(tmp_path: Path) -> None:
+    """
+    Its files as they were, beside the buffer; what cannot be kept stays where it is.
+    """
+    disk = PosixDisk(tmp_path)
+    disk.create_session(SESSION)
+    disk.create_file(SESSION, 1).append([b"x"])
+    disk.keep_session(SESSION)
+    with pytest.raises(UnavailableError):
+        disk.keep_session(SESSION)
+    disk.close()
+
+    assert b"x" == (tmp_path / "kept" / SESSION / "0000000001.buf").read_bytes()
+
+
+def test_what_others_put_into_the_directory_is_no_session(tmp_path: Path) -> None:
+    """
+    `lost+found`, a backup's copy, a file: nobody recovers or removes them.
+    """
+    disk = PosixDisk(tmp_path)
+    disk.create_session(SESSION)
+    (tmp_path / "buffer" / "lost+found").mkdir()
+    (tmp_path / "buffer" / f"{OTHER}.bak").mkdir()
+    (tmp_path / "buffer" / OTHER).write_bytes(b"")
+
+    assert [SESSION] == disk.sessions()
+    disk.close()
 
 
 def test_an_empty_session_is_a_session(subject: Subject) -> None:
