@@ -203,7 +203,13 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 def _offload(pool: ThreadPoolExecutor) -> Callable[..., Any]:
     async def offload(fn: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
+        future = asyncio.get_running_loop().run_in_executor(pool, fn, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # The thread goes on with its arguments: nobody may close them under it.
+            await asyncio.wait([future])
+            raise
 
     return offload
 

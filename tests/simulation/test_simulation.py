@@ -15,7 +15,7 @@ FOUND = (13, 16, 58, 236, 840, 1140, 1833, 2444)
 opened for ever, a claim refused for the own session taken for a partition led elsewhere, a torn
 entry that hid what later files had, a retry judged by half of its producer's window, a crash in
 place of the end of a session."""
-SEEDS_PER_BUG = 300
+SEEDS_PER_BUG = 600
 
 
 @pytest.fixture(autouse=True)

@@ -369,8 +369,8 @@ class World:
                 case "disk":
                     self.platter.full = not self.platter.full
                     if self.disk is not None:
-                        self.disk.sync_fails = self.rng.choice((0.0, 0.0, 0.3))
-                        self.disk.write_fails = self.rng.choice((0.0, 0.0, 0.1))
+                        self.disk.sync_fails = self.rng.choice((0.0, 0.3))
+                        self.disk.write_fails = self.rng.choice((0.0, 0.05, 0.3))
                 case "outage":
                     weather = self.rng.choice((self.metadata_weather, self.store_weather))
                     weather.down = not weather.down
