@@ -255,6 +255,9 @@ class FlushPipeline:
         """Cut and not committed, oldest first."""
         self._tokens = TokenBucket(settings.flushes_per_second, settings.burst)
         self._uploads_limit = float(settings.max_uploads)
+        self._refusals = 0
+        self._resume_at_ms = 0.0
+        """No upload begins before: the store refused one a moment ago."""
         self._latencies: deque[float] = deque(maxlen=200)
         self._hedge_after_ms: float | None = None
         self._hedge_credit = 0.0
@@ -335,7 +338,7 @@ class FlushPipeline:
         room = self._uploading() < self._limit()
         for flush in self._flushes:
             if flush.stage is Stage.QUEUED and room:
-                times.append(flush.retry_at_ms)
+                times.append(max(flush.retry_at_ms, self._resume_at_ms))
             elif flush.stage is Stage.UPLOADING and not flush.hedged:
                 at = self._hedge_at_ms(flush)
                 if at is not None:
@@ -363,6 +366,7 @@ class FlushPipeline:
         if started is not None:
             self._note_latency(now_ms - started)
         self._uploads_limit = min(float(self._settings.max_uploads), self._uploads_limit + 0.5)
+        self._refusals = 0
         flush.stage = Stage.STORED
         flush.stored_attempt = attempt
         effects: list[Effect] = [Abandon(flush, other) for other in flush.attempts]
@@ -377,7 +381,11 @@ class FlushPipeline:
         if self._lost or flush.stage is not Stage.UPLOADING:
             return []
         if throttled:
+            # The store asks for less: of all uploads, not of this one.
             self._uploads_limit = max(1.0, self._uploads_limit / 2)
+            if now_ms >= self._resume_at_ms:  # of those that were under way together, one counts
+                self._resume_at_ms = now_ms + self._backoff_ms(self._refusals)
+                self._refusals += 1
         if flush.attempts:
             return self.tick(now_ms)  # its hedge is still on the way
         flush.stage = Stage.QUEUED
@@ -464,7 +472,8 @@ class FlushPipeline:
     def _start_uploads(self, now_ms: float, effects: list[Effect]) -> None:
         room = self._limit() - self._uploading()
         for flush in self._flushes:
-            if flush.stage is Stage.QUEUED and room > 0 and flush.retry_at_ms <= now_ms:
+            due_ms = max(flush.retry_at_ms, self._resume_at_ms)
+            if flush.stage is Stage.QUEUED and room > 0 and due_ms <= now_ms:
                 flush.stage = Stage.UPLOADING
                 effects.append(self._attempt(flush, now_ms))
                 room -= 1

@@ -267,8 +267,14 @@ class Takeover:
             found.sort(key=lambda entry: entry[0].base)
             self._restore(taken.logs[tp], found, now_ms)
         for log in taken.logs.values():
-            if log.offline_reason:
+            if log.offline_reason and log.state is not State.OFFLINE:
                 log.state = State.OFFLINE
+                self._log.error(
+                    "partition_offline",
+                    partition=f"{log.topic}-{log.partition}",
+                    reason=log.offline_reason,
+                    advice="nothing is read from it or written to it until the object is restored",
+                )
 
     def _restore(
         self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float
@@ -280,12 +286,6 @@ class Takeover:
                 log.offline_reason = (
                     f"committed data does not join: [{tail.base}, {tail.end}) follows "
                     f"{log.high_watermark}; a flush record is missing"
-                )
-                self._log.error(
-                    "partition_offline",
-                    partition=f"{log.topic}-{log.partition}",
-                    reason=log.offline_reason,
-                    advice="restore the metadata store; nothing is written to it until then",
                 )
                 return
             log.restore(tail, now_ms)
