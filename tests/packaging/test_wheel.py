@@ -83,6 +83,19 @@ def test_wheel_in_an_empty_environment_imports_every_module_and_the_compiled_ker
     kernel = run(str(python), "-W", "error::RuntimeWarning", "-c", IMPORT_EVERYTHING).strip()
 
     assert tmp_path / "venv" in Path(kernel).parents
+    assert 0 == _dev_from_ready_to_drained(tmp_path / "venv" / "bin" / "driftlog", tmp_path)
+
+
+def _dev_from_ready_to_drained(command: Path, folder: Path) -> int:
+    """Start `driftlog dev` from the installed wheel, wait until it is ready, SIGTERM; its code."""
+    arguments = [str(command), "dev", "--dir", str(folder / "log"), "--listener", "127.0.0.1:0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+        code = process.wait(timeout=60)
+    assert line.startswith("driftlog is ready: bootstrap 127.0.0.1:"), line
+    return code
 
 
 def test_wheel_holds_five_packages_and_nothing_else(wheel: Path) -> None:
