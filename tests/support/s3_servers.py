@@ -130,7 +130,9 @@ def running(kind: str, folder: Path) -> Iterator[str]:
     folder = folder / kind
     users = folder / "users"
     users.mkdir(parents=True, exist_ok=True)
-    mine = users / str(os.getpid())
+    # One file a use: a process may use the server twice, and the first to leave must not take the
+    # other's along.
+    mine = users / f"{os.getpid()}.{uuid.uuid4().hex[:8]}"
     own: subprocess.Popen[bytes] | None = None
     with _locked(folder):
         mine.touch()
@@ -141,8 +143,8 @@ def running(kind: str, folder: Path) -> Iterator[str]:
         yield state["url"]
     finally:
         with _locked(folder):
-            mine.unlink()
-            if not any(_alive(int(user.name)) for user in users.iterdir()):
+            mine.unlink(missing_ok=True)
+            if not any(map(_alive, _users(folder))):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(state["pid"]), signal.SIGTERM)
                 _wait_while(lambda: _answers(state["url"]))
@@ -211,6 +213,11 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def _users(folder: Path) -> list[int]:
+    """Process ids of those who use the server."""
+    return [int(user.name.partition(".")[0]) for user in (folder / "users").iterdir()]
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -251,8 +258,7 @@ def _supervise(kind: str, port: int, folder: Path) -> None:
     server = subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True)
     try:
         while server.poll() is None:
-            users = [int(user.name) for user in (folder / "users").iterdir()]
-            if not any(map(_alive, users)):
+            if not any(map(_alive, _users(folder))):
                 return
             time.sleep(_POLL_SECONDS)
     finally:
