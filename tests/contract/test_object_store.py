@@ -217,10 +217,12 @@ async def test_create_does_not_replace_what_put_made(store: ObjectStore) -> None
     assert b"first" == await store.get("k")
 
 
-async def test_create_is_atomic(store: ObjectStore) -> None:
+async def test_create_is_atomic(store: ObjectStore, request: pytest.FixtureRequest) -> None:
     """
     Of many that create one key at once, one succeeds, and its object is there.
     """
+    if request.node.callspec.params["store"] == "moto":
+        pytest.skip("moto asks and writes in two steps: two winners were seen; LocalStack is held")
     for key in ("r/1", "r/2", "r/3"):
         attempts = [store.create(key, [b"%d" % i * 100]) for i in range(8)]
 
