@@ -38,7 +38,6 @@ class HttpApi:
 
     def __init__(self, agent: AgentProcess) -> None:
         self._agent = agent
-        self._registry = CollectorRegistry()
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
