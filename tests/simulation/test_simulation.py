@@ -11,10 +11,10 @@ from tests.simulation.world import World
 SEEDS = int(os.environ.get("DRIFTLOG_SEEDS", "1000"))
 CHUNK = 20
 FOUND = (13, 16, 58, 236, 840, 1140, 1833, 2444)
-"""Seeds that found something once (16: in the final reader, not in the agent): a timer that spun, acks=1 behind a hole, a session that was
+"""Seeds that found something once: a timer that spun, acks=1 behind a hole, a session that was
 opened for ever, a claim refused for the own session taken for a partition led elsewhere, a torn
 entry that hid what later files had, a retry judged by half of its producer's window, a crash in
-place of the end of a session."""
+place of the end of a session.  (16: in the final reader, not in the agent.)"""
 SEEDS_PER_BUG = 600
 
 

@@ -11,7 +11,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -348,8 +348,3 @@ def _as_claim(
         state_revision=state_kv.mod_revision if state_kv else 0,
         same_disk=leader is not None and leader.session_id in old_sessions,
     )
-
-
-def by_name(topics: Mapping[UUID, Topic]) -> dict[str, Topic]:
-    """Topics under their names."""
-    return {topic.name: topic for topic in topics.values()}
