@@ -186,7 +186,7 @@ async def test_puts_and_deletes_of_one_folder_do_not_meet(tmp_path: Path) -> Non
 
     async def come_and_go(task: int) -> None:
         store = stores[task % 2]
-        for i in range(60):
+        for i in range(200):
             await store.create(f"deep/er/{task}-{i}", [b"x"])
             await store.delete([f"deep/er/{task}-{i}"])
 

@@ -217,7 +217,8 @@ class DirectoryObjectStore:
         try:
             self._sync_folder(folder)
             if self._removals != removals:
-                self._make_durable(folder)
+                with contextlib.suppress(FileNotFoundError):  # Deleted since: nothing to keep.
+                    self._make_durable(folder)
         except OSError as error:
             raise OutcomeUnknownError(f"{key} is there, but perhaps not durable") from error
 
@@ -232,7 +233,12 @@ class DirectoryObjectStore:
         self._temporary.sweep()
 
     def _make_durable(self, folder: str) -> None:
-        """Make *folder* and its parents, and their entries durable: once per process."""
+        """
+        Make *folder* and its parents, and their entries durable: once per process.
+
+        Raises:
+            FileNotFoundError: a neighbour removed one of them meanwhile: try again.
+        """
         if folder in self._durable:
             return
         with self._folders:
@@ -246,7 +252,8 @@ class DirectoryObjectStore:
                 try:
                     path.mkdir()
                 except FileExistsError:
-                    if not path.is_dir():
+                    # One look: a neighbour may remove the folder and make it again meanwhile.
+                    if not stat_modes.S_ISDIR(path.stat().st_mode):
                         raise ValueError(f"the folder {name!r} is an object") from None
                 self._sync_folder(name.rpartition("/")[0])
                 self._durable.add(name)
