@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.file_writes import write_new_file
 from driftlog_tiering.object_keys import (
     MAX_PAGE_SIZE,
     TEMPORARY,
@@ -61,9 +62,8 @@ T = TypeVar("T")
 THREADS: Final = 8
 """Uploads in flight and cold reads at once; each waits for the disk, outside the GIL."""
 
-_MAX_BUFFERS: Final = max(16, os.sysconf("SC_IOV_MAX"))
 _MAX_CALL_BYTES: Final = 1 << 30
-"""Of one read or write: macOS refuses 2 GiB, Linux cuts there."""
+"""Of one read: macOS refuses 2 GiB, Linux cuts there."""
 
 _MAX_KNOWN_FOLDERS: Final = 100_000
 """Folders remembered as durable, about 20 MB; then they are forgotten and synced again."""
@@ -72,8 +72,6 @@ _PUBLISH_ATTEMPTS: Final = 10
 """A folder that a `delete` removes under a `put` is made again, but not for ever."""
 
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-
-_sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has none.
 
 
 class DirectoryObjectStore:
@@ -175,24 +173,12 @@ class DirectoryObjectStore:
             raise UnavailableError(f"{key}: {error}") from error
         try:
             with _refused(key):
-                self._write_file(call, temporary, body)
+                write_new_file(temporary, body, sync=self._fsync, abandoned=lambda: call.abandoned)
             if not call.abandoned:
                 self._publish(key, temporary, publish)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-
-    def _write_file(self, call: "_Call", path: Path, body: Sequence[Buffer]) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            for buffers in _batches(body):
-                if call.abandoned:
-                    return
-                _write_all(fd, buffers)
-            if self._fsync and not call.abandoned:
-                _sync_data(fd)
-        finally:
-            os.close(fd)
 
     def _publish(self, key: str, temporary: Path, publish: Callable[[Path, Path], None]) -> None:
         folder = key.rpartition("/")[0]
@@ -465,35 +451,6 @@ def _sync_path(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _batches(body: Sequence[Buffer]) -> Iterator[list[memoryview]]:
-    """What one writev takes: so many buffers, so many bytes."""
-    batch: list[memoryview] = []
-    batch_bytes = 0
-    for buffer in body:
-        rest = memoryview(buffer).cast("B")
-        while rest:
-            part = rest[: _MAX_CALL_BYTES - batch_bytes]
-            rest = rest[len(part) :]
-            batch.append(part)
-            batch_bytes += len(part)
-            if len(batch) == _MAX_BUFFERS or batch_bytes == _MAX_CALL_BYTES:
-                yield batch
-                batch, batch_bytes = [], 0
-    if batch:
-        yield batch
-
-
-def _write_all(fd: int, buffers: list[memoryview]) -> None:
-    first = 0
-    while first < len(buffers):
-        written = os.writev(fd, buffers[first:] if first else buffers)
-        while first < len(buffers) and written >= len(buffers[first]):
-            written -= len(buffers[first])
-            first += 1
-        if written:
-            buffers[first] = buffers[first][written:]
 
 
 def _read_all(fd: int, start: int, stop: int) -> bytes:
