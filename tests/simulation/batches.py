@@ -1,6 +1,22 @@
 """Small record batches whose values say who wrote them."""
 
-from driftlog_tiering.batch import build_batch, parse_header
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from driftlog_tiering.batch import HEADER_BYTES, Codec, build_batch, parse_header
+from driftlog_tiering.columns import DECOMPRESSED_LIMIT_BYTES
+from driftlog_tiering.compression import decompress
+
+
+class Row(NamedTuple):
+    """One offset of the log, as far as the oracle looks."""
+
+    value: bytes
+    garbage: bool
+    """A batch that cannot be decoded; it has one offset and no value."""
+    timestamp_ms: int
+    epoch: int
+    """Of the leader that took it."""
 
 
 def _varint(number: int) -> bytes:
@@ -13,8 +29,15 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _record(delta: int, value: bytes) -> bytes:
-    body = b"\0" + _varint(0) + _varint(delta) + _varint(-1) + _varint(len(value)) + value
+def _record(delta: int, value: bytes, timestamp_delta: int) -> bytes:
+    body = (
+        b"\0"
+        + _varint(timestamp_delta)
+        + _varint(delta)
+        + _varint(-1)
+        + _varint(len(value))
+        + value
+    )
     body += _varint(0)
     return _varint(len(body)) + body
 
@@ -22,14 +45,18 @@ def _record(delta: int, value: bytes) -> bytes:
 def make_batch(
     values: list[bytes],
     *,
-    timestamp_ms: int,
+    timestamps_ms: Sequence[int],
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
     garbage: bool = False,
 ) -> bytearray:
     """A batch of *values*; *garbage*: a valid CRC around records that cannot be decoded."""
-    records = b"".join(_record(i, value) for i, value in enumerate(values))
+    base_ms = timestamps_ms[0]
+    records = b"".join(
+        _record(i, value, timestamp_ms - base_ms)
+        for i, (value, timestamp_ms) in enumerate(zip(values, timestamps_ms, strict=True))
+    )
     if garbage:
         records = b"\xff" * len(records)
     return build_batch(
@@ -38,28 +65,42 @@ def make_batch(
         last_offset_delta=len(values) - 1,
         record_count=len(values),
         attributes=0,
-        base_timestamp=timestamp_ms,
-        max_timestamp=timestamp_ms,
+        base_timestamp=base_ms,
+        max_timestamp=max(timestamps_ms),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
 
 
-def values_of(batch: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """(offset, value) of each record of an uncompressed batch made by `make_batch`."""
+def rows_of(batch: bytes | memoryview) -> list[tuple[int, Row]]:
+    """(offset, row) of each record of a batch made by `make_batch`, or re-encoded from one."""
     header = parse_header(batch)
-    view = bytes(batch)
-    at, found = 61, []
-    for _ in range(header.record_count):
+    body = memoryview(batch)[HEADER_BYTES:]
+    if header.codec is not Codec.NONE:
+        body = memoryview(decompress(header.codec, body, DECOMPRESSED_LIMIT_BYTES))
+    view, epoch = bytes(body), header.partition_leader_epoch
+    try:
+        return [
+            (header.base_offset + delta, Row(value, False, header.base_timestamp + late_ms, epoch))
+            for delta, late_ms, value in _records(view, header.record_count)
+        ]
+    except IndexError:
+        assert header.last_offset_delta == 0, "garbage is made one record at a time"
+        return [(header.base_offset, Row(b"", True, header.max_timestamp, epoch))]
+
+
+def _records(view: bytes, count: int) -> list[tuple[int, int, bytes]]:
+    at, found = 0, []
+    for _ in range(count):
         length, at = _read_varint(view, at)
         end = at + length
         at += 1
-        _, at = _read_varint(view, at)
+        timestamp_delta, at = _read_varint(view, at)
         delta, at = _read_varint(view, at)
         _, at = _read_varint(view, at)
         size, at = _read_varint(view, at)
-        found.append((header.base_offset + delta, view[at : at + size]))
+        found.append((delta, timestamp_delta, view[at : at + size]))
         at = end
     return found
 

@@ -1,4 +1,4 @@
-"""Producers and a consumer that do what Kafka's clients do, and remember what they were told."""
+"""Producers that do what Kafka's clients do, and remember what they were told."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Source
 from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.log.tail import TailData
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import kernel
-from driftlog_tiering.batch import iterate_batches
-from tests.simulation.batches import make_batch, values_of
+from tests.simulation.batches import make_batch
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -185,7 +182,7 @@ class Producer:
         batch = memoryview(
             make_batch(
                 sent.values,
-                timestamp_ms=int(self.world.now_ms()),
+                timestamps_ms=self._timestamps_ms(sent),
                 producer_id=self.producer_id,
                 producer_epoch=0 if self.idempotent else -1,
                 base_sequence=sent.sequence if self.idempotent else -1,
@@ -203,7 +200,7 @@ class Producer:
                 self.producer_id,
                 0 if self.idempotent else -1,
                 sent.sequence if self.idempotent else -1,
-                int(self.world.now_ms()),
+                checked[6],
                 self.acks,
                 self.source,
                 attempt,
@@ -218,6 +215,11 @@ class Producer:
         attempt.base_offset = admitted.base_offset
         if admitted.answered:
             attempt.committed(log)
+
+    def _timestamps_ms(self, sent: _Sent) -> list[int]:
+        """Of a clock that is not the agent's, and records that are not in its order."""
+        now_ms = int(self.world.now_ms())
+        return [now_ms + self.rng.randint(-1_500, 500) for _ in sent.values]
 
     def failed(self, sent: _Sent, code: ErrorCode) -> None:
         """A retriable error: everything unacknowledged is sent again, in order."""
@@ -251,50 +253,3 @@ class Producer:
             self.world.acknowledge(
                 self.tp, base_offset + i, b"" if sent.garbage else value, sent.garbage
             )
-
-
-@dataclass(slots=True, eq=False)
-class Consumer:
-    """Reads what the high watermark allows, and remembers what it was shown."""
-
-    world: "World"
-    rng: Random
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(self.rng.uniform(0.05, 0.8))
-            engine = self.world.engine
-            if engine is None or not engine.ready.is_set():
-                continue
-            logs = engine.logs()
-            if logs:
-                await self._read(self.rng.choice(logs))
-
-    async def _read(self, log: PartitionLog) -> None:
-        tp = TopicPartition(log.topic_id, log.partition)
-        self.world.saw_high_watermark(tp, log.high_watermark)
-        if not log.slices:
-            return
-        tail = self.rng.choice(list(log.slices))
-        data = tail.data
-        assert isinstance(data, TailData)
-        for index in range(tail.first, tail.first + tail.count):
-            try:
-                batch = data.read_local(index)
-            except UnavailableError:
-                return
-            if batch is None:
-                start = data.positions[index]
-                body = await self.world.bucket.get(
-                    data.object_key, start, start + data.lengths[index]
-                )
-                ((_, batch),) = iterate_batches(body)
-            self.world.show(tp, bytes(batch))
-
-
-def shown_values(batch: bytes) -> list[tuple[int, bytes]]:
-    """What a consumer makes of a batch; garbage has no values."""
-    try:
-        return values_of(batch)
-    except IndexError:
-        return []

@@ -5,6 +5,8 @@ footers; every object that is named must be there.
 """
 
 import io
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -15,21 +17,22 @@ from driftlog_metadata.model import PartitionState, TopicPartition
 from driftlog_tiering.batch import parse_header
 from driftlog_tiering.flush_object import decode_footer
 from driftlog_tiering.layout import SegmentKind
+from driftlog_tiering.manifest import LeaderEpoch
 from driftlog_tiering.manifests import iter_segments, load_newest
-from tests.simulation.batches import values_of
+from tests.simulation.batches import Row, rows_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-Log = list[tuple[bytes, bool]]
-"""(value, whether it is garbage) by offset."""
+Log = list[Row]
+"""By offset."""
 
 
 async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
     """The whole log of a partition, offsets 0 to its end."""
     state_kv = await world.metadata.get(partition_key(tp))
     state = decode_partition_state(state_kv.value) if state_kv else PartitionState()
-    found: dict[int, tuple[bytes, bool]] = {}
+    found: dict[int, Row] = {}
     sealed_end = state.sealed_end
     manifest = await load_newest(world.bucket, topic, tp)
     world.expect(
@@ -41,16 +44,28 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
         async for segment in iter_segments(world.bucket, manifest):
             body = await world.bucket.get(segment.key)
             if segment.kind is SegmentKind.RAW:
-                for offset in range(segment.base, segment.end):
-                    _put(world, found, offset, (b"", True))
+                for offset, row in rows_of(body):
+                    _put(world, found, offset, row)
                 continue
-            table = pq.read_table(io.BytesIO(body))
+            file = pq.ParquetFile(io.BytesIO(body))
+            facts = json.loads(file.metadata.metadata[b"driftlog.segment"])
+            table = file.read()
+            epochs = [LeaderEpoch(*entry) for entry in facts["leader_epochs"]]
             offsets = table.column("offset").to_pylist()
             world.expect(len(offsets) == segment.records, f"{segment.key}: records")
-            for offset, value in zip(offsets, table.column("value").to_pylist(), strict=True):
+            for offset, value, timestamp in zip(
+                offsets,
+                table.column("value").to_pylist(),
+                table.column("timestamp").cast("int64").to_pylist(),
+                strict=True,
+            ):
                 world.expect(segment.base <= offset < segment.end, f"{segment.key}: range")
-                _put(world, found, offset, (value, False))
-    epochs: list[tuple[int, int]] = []
+                epoch = _epoch_at(epochs, offset)
+                world.expect(
+                    epoch == _epoch_at(manifest.leader_epochs, offset),
+                    f"{segment.key} and the manifest disagree on the leader epoch of {offset}",
+                )
+                _put(world, found, offset, Row(value, False, timestamp // 1000, epoch))
     _, records = await world.metadata.get_prefix(FLUSHES_PREFIX)
     for kv in records:
         record = decode_flush_record(kv.value)
@@ -65,25 +80,20 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
                 batch = body[entry.position : entry.position + entry.length]
                 header = parse_header(batch)
                 world.expect(header.base_offset == entry.base_offset, "footer and batch differ")
-                epochs.append((header.base_offset, header.partition_leader_epoch))
                 if header.base_offset < sealed_end:
                     continue
-                try:
-                    values = [(offset, (value, False)) for offset, value in values_of(batch)]
-                except IndexError:
-                    values = [(header.base_offset, (b"", True))]
-                for offset, value in values:
-                    _put(world, found, offset, value)
-    ordered = [epoch for _, epoch in sorted(epochs)]
-    world.expect(ordered == sorted(ordered), f"leader epochs go back: {ordered}")
+                for offset, row in rows_of(batch):
+                    _put(world, found, offset, row)
     world.expect(
         sorted(found) == list(range(len(found))), f"offsets are not dense: {sorted(found)}"
     )
     return [found[offset] for offset in range(len(found))]
 
 
-def _put(
-    world: "World", found: dict[int, tuple[bytes, bool]], offset: int, value: tuple[bytes, bool]
-) -> None:
+def _put(world: "World", found: dict[int, Row], offset: int, row: Row) -> None:
     world.expect(offset not in found, f"two records at offset {offset}")
-    found[offset] = value
+    found[offset] = row
+
+
+def _epoch_at(epochs: Sequence[LeaderEpoch], offset: int) -> int:
+    return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=-1)

@@ -45,7 +45,7 @@ def run_seed(seed: int) -> Result:
     except Exception as error:  # noqa: BLE001  # any of them is a finding
         result.failed[seed] = _story(error)
     result.virtual_s = world.loop.now_s - 1_000
-    result.acknowledged = len(world.acked)
+    result.acknowledged = len(world.oracle.acked)
     result.events = world.events
     result.counts.update(world.counts)
     return result

@@ -1,14 +1,17 @@
 """One agent, its stores, its disk and its clients, in one process, on virtual time, from one seed.
 
     producers ──▶ Engine ──▶ FaultyMetadata ──▶ MemoryMetadataStore
-    consumer  ◀──   │   └──▶ FaultyObjects  ──▶ MemoryObjectStore
+                    │   └──▶ FaultyObjects  ──▶ MemoryObjectStore
+    consumers ◀── LogReader ────┘
                     └──────▶ SimDisk        ──▶ Platter
 
 What is checked, all the time or when the faults are over:
 
 1. What was acknowledged (acks=all, and acks=1) is in the log at the offset that was told.
-2. What a consumer was shown stays what it was; high watermarks never go back.
-3. Offsets are dense, leader epochs do not go back.
+2. What a consumer was shown stays what it was; high watermarks never go back.  Every fetch has
+   whole batches from the offset it asked for, without a gap and not above the high watermark;
+   who reads on gets to it.  Lookups by time are those of the log that is there at the end.
+3. Offsets are dense, leader epochs do not go back, in what is sealed neither.
 4. An idempotent producer's records are there once each, in order.
 5. Every object that a flush record or a manifest names is there.
 6. When faults end, everything is answered in bounded time.
@@ -28,20 +31,25 @@ from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.reader import LogReader, ReadSettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.session import SessionSettings
 from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import topic_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.model import Agent, Listener, Topic, TopicPartition
 from driftlog_metadata.store import Put
 from driftlog_metadata.transactions import lease_id_of
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from tests.simulation.clients import Consumer, Producer, shown_values
+from tests.simulation.batches import Row
+from tests.simulation.clients import Producer
+from tests.simulation.consumers import Consumer
 from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
 from tests.simulation.final_log import read_final_log
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.oracle import Oracle
 from tests.simulation.sim_disk import Platter, SimDisk
 
 SETTINGS = EngineSettings(
@@ -59,6 +67,17 @@ SETTINGS = EngineSettings(
         check_interval_ms=400,
     ),
     drain_ms=5_000,
+)
+READ_SETTINGS = ReadSettings(
+    requests_at_once=3,
+    request_deadline_ms=3_000,
+    row_group_cache_bytes=12_000,
+    flush_cache_bytes=2_000,
+    index_cache_bytes=6_000,
+    read_ahead_bytes=700,
+    hold_ms=100,
+    patience_ms=300,
+    batch_bytes=300,
 )
 
 
@@ -103,9 +122,7 @@ class World:
         self.engine: Engine | None = None
         self.disk: SimDisk | None = None
         self.lives = 0
-        self.acked: dict[tuple[TopicPartition, int], tuple[bytes, bool]] = {}
-        self.shown: dict[tuple[TopicPartition, int], bytes] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.oracle = Oracle(self.expect)
         self.counts: dict[str, int] = {}
         self.leader_epochs: dict[TopicPartition, int] = {}
         self.topics = [
@@ -141,22 +158,17 @@ class World:
     def acknowledge(self, tp: TopicPartition, offset: int, value: bytes, garbage: bool) -> None:
         """A producer was told that *value* is at *offset*."""
         self.trace("ack", tp.partition, offset, value)
-        before = self.acked.setdefault((tp, offset), (value, garbage))
-        self.expect(
-            before == (value, garbage), f"offset {offset} was told for {before} and for {value!r}"
-        )
+        self.oracle.acknowledge(tp, offset, value, garbage)
 
-    def show(self, tp: TopicPartition, batch: bytes) -> None:
-        """A consumer was given *batch*."""
-        for offset, value in shown_values(batch):
-            before = self.shown.setdefault((tp, offset), value)
-            self.expect(before == value, f"offset {offset} was {before!r}, and now {value!r}")
+    def show(self, tp: TopicPartition, offset: int, row: Row) -> None:
+        """A consumer was given *row* at *offset*."""
+        self.trace("shown", tp.partition, offset, row)
+        self.oracle.show(tp, offset, row)
 
     def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
         """A consumer was told a high watermark."""
-        before = self.high_watermarks.get(tp, 0)
-        self.expect(high_watermark >= before, f"high watermark {before} became {high_watermark}")
-        self.high_watermarks[tp] = high_watermark
+        self.trace("high watermark", tp.partition, high_watermark)
+        self.oracle.saw_high_watermark(tp, high_watermark)
 
     def count(self, what: str) -> None:
         """For the summary."""
@@ -187,7 +199,9 @@ class World:
         self._make_producers()
         async with asyncio.TaskGroup() as tasks:
             clients = [tasks.create_task(p.run()) for p in self.producers]
-            consumer = tasks.create_task(Consumer(self, Random(self.rng.random())).run())
+            consumers = [
+                tasks.create_task(Consumer(self, Random(self.rng.random())).run()) for _ in range(2)
+            ]
             agent = tasks.create_task(self._agent())
             if self.faults:
                 await self._chaos()
@@ -198,7 +212,8 @@ class World:
             except TimeoutError:
                 late = [p.name for p in self.producers if not p.finished]
                 raise Violation(f"seed {self.seed}: never answered: {late}") from None
-            consumer.cancel()
+            for consumer in consumers:
+                consumer.cancel()
             await self._finish(agent)
         await self._check()
 
@@ -219,10 +234,20 @@ class World:
         for producer in self.producers:
             await producer.send_again()
         assert self.engine is not None
+        await self._read_everything(self.engine)
         self._stopping = True
         self.engine.stop()
         async with asyncio.timeout(60):
             await agent
+
+    async def _read_everything(self, engine: Engine) -> None:
+        last = Consumer(self, Random(self.rng.random()))
+        for log in engine.logs():
+            try:
+                async with asyncio.timeout(60):
+                    await self.process.do(last.read_all(engine, log))
+            except TimeoutError:
+                raise Violation(f"seed {self.seed}: {log!r} could not be read") from None
 
     def _make_producers(self) -> None:
         names = iter(range(100))
@@ -267,6 +292,30 @@ class World:
     async def _process(self) -> None:
         """One process: sessions, one after the other, until it is stopped or killed."""
         process = self.process
+        objects = self._objects(process)
+        process.reader = LogReader(
+            store=objects,
+            offload=_offload,
+            manifest=self._manifest,
+            refresh=self._refresh,
+            now_ms=self.now_ms,
+            settings=READ_SETTINGS,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            reader = tasks.create_task(process.reader.run())
+            await self._sessions(process)
+            reader.cancel()
+
+    async def _manifest(self, log: PartitionLog) -> Any:
+        if self.engine is None:
+            raise UnavailableError("between two sessions")
+        return await self.engine.manifests.get(log)
+
+    async def _refresh(self, log: PartitionLog) -> None:
+        if self.engine is not None:
+            self.engine.manifests.drop(log)
+
+    async def _sessions(self, process: Process) -> None:
         while not process.dead and not self._stopping:
             engine = self._new_engine(process)
             self.engine = engine
@@ -295,9 +344,7 @@ class World:
                 metadata=FaultyMetadata(
                     self.metadata, self._network(process, "metadata", self.metadata_weather)
                 ),
-                objects=FaultyObjects(
-                    self.bucket, self._network(process, "objects", self.store_weather)
-                ),
+                objects=self._objects(process),
                 disk=self.disk,
                 rng=rng,
                 now_ms=self.now_ms,
@@ -314,6 +361,9 @@ class World:
             ),
             settings=SETTINGS,
         )
+
+    def _objects(self, process: Process) -> FaultyObjects:
+        return FaultyObjects(self.bucket, self._network(process, "objects", self.store_weather))
 
     def _network(self, process: Process, peer: str, weather: Weather) -> Network:
         return Network(
@@ -338,7 +388,7 @@ class World:
             return
         self.count(how)
         self.trace(how)
-        self.process.dead = True
+        self.process.kill()
         self.engine = None
         self._agent_task.cancel()
         if how == "power":
@@ -405,18 +455,11 @@ class World:
                 log = await read_final_log(self, topic.name, tp)
                 self._check_partition(tp, log)
 
-    def _check_partition(self, tp: TopicPartition, log: list[tuple[bytes, bool]]) -> None:
-        for (at, offset), told in self.acked.items():
-            if at == tp:
-                self.expect(offset < len(log), f"acknowledged {told} at {offset} is lost")
-                self.expect(log[offset] == told, f"{offset}: {told} told, {log[offset]} there")
-        for (at, offset), value in self.shown.items():
-            if at == tp:
-                self.expect(offset < len(log), f"{value!r} was shown at {offset} and is lost")
-                self.expect(log[offset][0] == value, f"{offset}: {value!r} shown")
+    def _check_partition(self, tp: TopicPartition, log: list[Row]) -> None:
+        self.oracle.check(tp, log)
         for producer in self.producers:
             if producer.tp == tp and producer.idempotent:
                 prefix = producer.name.encode() + b"/"
-                mine = [v for v, garbage in log if v.startswith(prefix) and not garbage]
+                mine = [row.value for row in log if row.value.startswith(prefix)]
                 numbers = [int(v.rpartition(b"/")[2]) for v in mine]
                 self.expect(numbers == sorted(set(numbers)), f"{producer.name}: {numbers}")

@@ -124,6 +124,7 @@ class ColdCache(Generic[K, V]):
         finally:
             del self._loading[key]
         self._entries[key] = _Entry(value, size_bytes, self._now_ms())
+        self._changed.set()  # who saw nothing but loads may evict it, in its time
         outcome.set_result(value)
         return value
 

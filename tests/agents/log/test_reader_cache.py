@@ -117,6 +117,28 @@ async def test_patience_ends() -> None:
     assert ["b", "c"] == [key for key in "abc" if key in cache]
 
 
+async def test_who_waits_behind_loads_alone_is_not_forgotten() -> None:
+    """
+    A load that ends is news for who found nothing to evict: its value may go in its time.
+    """
+    clock = Clock()
+    cache = new(clock, hold_ms=0, patience_ms=0)
+    gate = asyncio.Event()
+
+    async def load() -> str:
+        await gate.wait()
+        return "A"
+
+    first = asyncio.create_task(cache.get("a", 100, load))
+    await turns()
+    second = asyncio.create_task(get(cache, "b", 100))
+    await turns()
+    gate.set()
+
+    async with asyncio.timeout(5):
+        assert ["A", "B"] == await asyncio.gather(first, second)
+
+
 async def test_a_value_larger_than_the_budget_is_loaded_alone() -> None:
     """
     A row group of 200 MiB can be read too.

@@ -1,0 +1,188 @@
+"""Consumers that read through the product's own reader, and check each answer on the spot.
+
+Every batch covers the offset that was asked for or follows the one before it, none reaches
+above the high watermark, and who reads on gets to it.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering.batch import Codec, check_batch
+from driftlog_tiering.object_store import Buffer
+from tests.simulation.batches import rows_of
+from tests.simulation.oracle import Lookup, random_target
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_LIMITS = (1, 150, 400, 2_000, 20_000)
+_CODECS = (None, None, None, Codec.NONE, Codec.GZIP, Codec.ZSTD)
+
+
+class NotServedError(Exception):
+    """The agent said so, in one of the ways that clients retry."""
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    """Reads from anywhere, and sometimes on from where it was; looks times up."""
+
+    world: "World"
+    rng: Random
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.05, 0.8))
+            engine = self.world.engine
+            if engine is None or not engine.ready.is_set():
+                continue
+            logs = engine.logs()
+            if logs:
+                # Whoever has a request at a process that is killed hears no more of it.
+                await self.world.process.do(self._visit(engine, self.rng.choice(logs)))
+
+    async def _visit(self, engine: Engine, log: PartitionLog) -> None:
+        try:
+            if self.rng.random() < 0.15:
+                await self._look_up(engine, log)
+            else:
+                await self._read(engine, log)
+        except NotServedError:
+            return
+
+    async def _read(self, engine: Engine, log: PartitionLog) -> None:
+        tp = TopicPartition(log.topic_id, log.partition)
+        rng, end = self.rng, log.high_watermark
+        self._see(engine, log)
+        offset = self.positions.get(tp, 0)
+        if rng.random() < 0.5 or offset > end:
+            offset = rng.randint(log.log_start, end)
+        for _ in range(rng.choice((1, 1, 3, 30))):
+            offset = await self._fetch(engine, log, offset)
+            if offset == log.high_watermark:
+                break
+        self.positions[tp] = offset
+
+    async def read_all(self, engine: Engine, log: PartitionLog) -> None:
+        """From log start to the high watermark, with one limit per fetch.
+
+        Raises:
+            NotServedError: the session ended first.
+        """
+        self._see(engine, log)
+        offset, end = log.log_start, log.high_watermark
+        while offset < end:
+            try:
+                offset = await self._fetch(engine, log, offset)
+            except NotServedError:
+                if log.state is State.CLOSED:
+                    raise
+                await asyncio.sleep(0.5)
+        self.world.oracle.read_back[TopicPartition(log.topic_id, log.partition)] = end
+
+    def _see(self, engine: Engine, log: PartitionLog) -> None:
+        if log.state is State.CLOSED or not engine.session.alive:
+            raise NotServedError  # the Fetch handler looks first, too
+        self.world.saw_high_watermark(
+            TopicPartition(log.topic_id, log.partition), log.high_watermark
+        )
+
+    # ── One request ──
+
+    async def _fetch(self, engine: Engine, log: PartitionLog, offset: int) -> int:
+        """Read from *offset* once; returns where the next request goes on."""
+        limit = self.rng.choice(_LIMITS)
+        before = log.high_watermark
+        reader = self.world.process.reader
+        assert reader is not None
+        batches = reader.read_local(log, offset, limit)
+        if batches is None or self.rng.random() < 0.3:
+            try:
+                batches = await reader.read(
+                    log,
+                    offset,
+                    limit,
+                    zstd=self.rng.random() < 0.5,
+                    codec=self.rng.choice(_CODECS),
+                )
+            except UnavailableError as error:
+                raise NotServedError from error
+            except RefusedError as error:
+                self._expect(
+                    error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"{log!r} refused a fetch of {offset} with {error.code.name}: {error}",
+                )
+                raise NotServedError from error
+        else:
+            self.world.count("local reads")
+        return self._check(engine, log, offset, limit, before, batches)
+
+    def _check(
+        self,
+        engine: Engine,
+        log: PartitionLog,
+        offset: int,
+        limit: int,
+        high_watermark: int,
+        batches: list[Buffer],
+    ) -> int:
+        if not batches:
+            self._expect(
+                offset >= high_watermark, f"{log!r}: nothing at {offset}, below {high_watermark}"
+            )
+            return offset
+        self.world.count("reads")
+        size = sum(map(len, batches))
+        self._expect(
+            size <= limit or len(batches) == 1, f"{size} bytes for a fetch of {limit} of {log!r}"
+        )
+        end = offset
+        for batch in batches:
+            header = check_batch(batch, from_client=False)
+            self._expect(
+                header.base_offset <= end < header.end_offset
+                if end == offset
+                else header.base_offset == end,
+                f"{log!r}: a batch at {header.base_offset} where {end} was to come",
+            )
+            end = header.end_offset
+            for at, row in rows_of(bytes(batch)):
+                self._expect(at < end, f"{log!r}: record {at} in a batch that ends at {end}")
+                self.world.show(TopicPartition(log.topic_id, log.partition), at, row)
+        self._expect(end <= log.high_watermark, f"{log!r}: read up to {end}")
+        return end
+
+    async def _look_up(self, engine: Engine, log: PartitionLog) -> None:
+        self._see(engine, log)
+        tp = TopicPartition(log.topic_id, log.partition)
+        before = log.high_watermark
+        target_ms = random_target(self.rng, self.world.now_ms())
+        reader = self.world.process.reader
+        assert reader is not None
+        try:
+            await engine.loaded(log)  # as the ListOffsets handler does
+            if target_ms is None:
+                found = await reader.max_timestamp(log)
+            else:
+                found = await reader.find_timestamp(log, target_ms)
+        except UnavailableError as error:
+            raise NotServedError from error
+        except RefusedError as error:
+            self._expect(
+                error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{log!r}: {error.code.name}"
+            )
+            raise NotServedError from error
+        self.world.count("lookups")
+        self.world.oracle.looked_up(tp, Lookup(target_ms, found, (before, log.high_watermark)))
+
+    def _expect(self, holds: bool, message: str) -> None:
+        self.world.expect(holds, message)
