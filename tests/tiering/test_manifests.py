@@ -95,7 +95,11 @@ class UnreliableStore:
         self.created: list[str] = []
 
     async def _travel(self, call: Coroutine[Any, Any, T]) -> T:
-        await asyncio.sleep(self.rng.random() * 0.1)
+        try:
+            await asyncio.sleep(self.rng.random() * 0.1)
+        except asyncio.CancelledError:
+            self.late.append(call)  # its sender gave up, and it travels on
+            raise
         fate = self.rng.random() / self.unreliability if self.unreliability else 1.0
         if fate < 0.25:
             call.close()
