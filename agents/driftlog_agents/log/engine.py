@@ -261,7 +261,7 @@ class Engine:
             disk=self.ports.disk,
             flusher=self.flusher,
             taken=taken,
-            sealed_epoch=self._sealed_epoch,
+            sealed_epochs=self._sealed_epochs,
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
@@ -375,8 +375,8 @@ class Engine:
 
     # ── Loading ──
 
-    async def _sealed_epoch(self, log: PartitionLog) -> int:
-        """The newest leader epoch of what is sealed; -1 where nobody can say."""
+    async def _sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
+        """(leader epoch, start offset) of what is sealed; none where nobody can say."""
         while True:
             try:
                 manifest = await self.manifests.get(log)
@@ -387,9 +387,9 @@ class Engine:
                 log.state = State.OFFLINE
                 log.offline_reason = str(error)
                 self._log.error("partition_offline", log=repr(log), reason=str(error))
-                return -1
+                return []
             else:
-                return manifest.leader_epochs[-1].epoch if manifest.leader_epochs else -1
+                return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
 
     async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""

@@ -2,18 +2,25 @@
 
     for each old directory, oldest session first; for each file; for each whole entry:
 
-        offset < log_end ──▶ it is in the log already (committed, or from an earlier directory)
-        offset = log_end ──▶ append: same offset, same leader epoch, same bytes
-        offset > log_end ──▶ a hole: what is behind it was never promised
+        a later epoch begins in the log at s:
+            offset < s ──▶ it is in the log already
+            offset ≥ s ──▶ stale: somebody has led since, and its place is taken
+        its epoch is the newest, or newer than all:
+            offset < log_end ──▶ it is in the log already (committed, or from an earlier directory)
+            offset = log_end ──▶ append: same offset, same leader epoch, same bytes
+            offset > log_end ──▶ a hole: what is behind it was never promised
 
 A directory whose recovery was cut off by the next crash is simply read again: the next
 session's files begin with copies of the same batches at the same offsets.  A directory
-goes when its last batch is committed.
+goes when its last batch is committed.  One that has what was answered to acks=1 and
+cannot be appended is set aside in DIR/kept, and one with batches of a partition that is
+offline, or led elsewhere, stays for the next start.
 
 Shell.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -60,19 +67,22 @@ class Recovery:
         disk: AgentDisk,
         flusher: Flusher,
         taken: Taken,
-        sealed_epoch: Callable[[PartitionLog], Awaitable[int]],
+        sealed_epochs: Callable[[PartitionLog], Awaitable[list[tuple[int, int]]]],
         now_ms: Callable[[], float],
     ) -> None:
         self._disk = disk
-        self._sealed_epoch = sealed_epoch
+        self._sealed_epochs = sealed_epochs
         self._now_ms = now_ms
         self._flusher = flusher
         self._taken = taken
         self._log = structlog.get_logger()
-        self._holes: set[PartitionLog] = set()
+        self._ended: dict[PartitionLog, str] = {}
+        """Of the directory that is read: why nothing more of a partition is appended."""
+        self._reported: set[PartitionLog] = set()
         self._kept: set[str] = set()
+        self._left: set[str] = set()
         self._recovered: set[PartitionLog] = set()
-        self._newest_epoch: dict[PartitionLog, int] = {}
+        self._learned: set[PartitionLog] = set()
         self.batches = 0
 
     async def append_leftovers(self, old_sessions: Sequence[str]) -> None:
@@ -81,7 +91,8 @@ class Recovery:
         *old_sessions*: oldest first.
         """
         for session_id in old_sessions:
-            self._holes.clear()
+            self._ended.clear()
+            self._reported.clear()
             for number in await self._disk.read_files(session_id):
                 await self._read(session_id, number)
         if self.batches:
@@ -118,27 +129,27 @@ class Recovery:
         log = self._taken.logs.get(tp)
         if log is None:
             if entry.topic_id in self._taken.topics:
-                self._kept.add(session_id)  # led elsewhere for now
+                self._left.add(session_id)  # led elsewhere for now
             return False
         if log.state is State.OFFLINE:
-            self._kept.add(session_id)
-            return False
-        if log in self._holes:
+            self._left.add(session_id)  # nobody can say whether it is in the log
             return False
         header = check_batch(entry.batch, from_client=False)
         records = header.last_offset_delta + 1
-        if header.base_offset < log.log_end:
+        later = bisect_right(log.epochs, header.partition_leader_epoch, key=lambda e: e[0])
+        overtaken = later < len(log.epochs)
+        if header.base_offset < (log.epochs[later][1] if overtaken else log.log_end):
             return False
-        if header.partition_leader_epoch < self._newest_epoch.get(log, -1):
-            # Somebody has led since.  What is not in the log below the start of a later epoch
-            # never will be: its place is taken.
-            self._stale(session_id, log, entry)
-            return False
-        if header.base_offset > log.log_end:
-            self._hole(session_id, log, entry, header.base_offset)
-            return False
-        if tp not in self._taken.continued:
-            self._led_since(session_id, log, entry)
+        if log not in self._ended:
+            if overtaken:
+                self._ended[log] = "a later leader took their offsets"
+            elif header.base_offset > log.log_end:
+                self._ended[log] = "the disk lost what it had synced before them"
+            elif tp not in self._taken.continued:
+                self._ended[log] = "the partition was led elsewhere since"
+        if log in self._ended:
+            if entry.acks_one:
+                self._set_aside(session_id, log, header.base_offset)
             return False
         batch = Batch(
             bytes(entry.batch),
@@ -160,54 +171,34 @@ class Recovery:
         return True
 
     async def _learn_epochs(self, entry: Entry) -> None:
-        """Know the newest leader epoch in the log before anything is appended to it.
+        """Know the leader epochs in the log before anything is appended to it.
 
-        The flush records have it, but where everything is sealed: then the manifest has.
+        The flush records have those of the tail, the manifest those before it.
         """
         log = self._taken.logs.get(TopicPartition(entry.topic_id, entry.partition))
-        if log is None or log in self._newest_epoch or log.state is State.OFFLINE:
+        if log is None or log in self._learned or log.state is State.OFFLINE:
             return
-        newest = log.epochs[-1][0] if log.epochs else -1
+        self._learned.add(log)
         if log.manifest_version:
-            newest = max(newest, await self._sealed_epoch(log))
-        self._newest_epoch[log] = newest
+            sealed = await self._sealed_epochs(log)
+            newest = sealed[-1][0] if sealed else -1
+            log.epochs = sealed + [entry for entry in log.epochs if entry[0] > newest]
 
-    def _stale(self, session_id: str, log: PartitionLog, entry: Entry) -> None:
-        if entry.acks_one and log not in self._holes:
-            self._kept.add(session_id)
-            self._log.error(
-                "leftovers_are_stale",
-                partition=f"{log.topic}-{log.partition}",
-                session=session_id,
-                advice="a later leader took their offsets; the directory is kept in DIR/kept",
-            )
-        self._holes.add(log)
-
-    def _hole(self, session_id: str, log: PartitionLog, entry: Entry, base: int) -> None:
-        self._holes.add(log)
-        if entry.acks_one:
-            self._kept.add(session_id)
-            self._log.error(
-                "leftovers_have_a_hole",
-                partition=f"{log.topic}-{log.partition}",
-                log_end=log.log_end,
-                found=base,
-                session=session_id,
-                advice="the disk lost what it had synced; the directory is kept for inspection",
-            )
-
-    def _led_since(self, session_id: str, log: PartitionLog, entry: Entry) -> None:
-        """Released, or led by a session that is not of this disk: nothing is owed here unless
-        it was `acks=1`, and then it may not take its old offset."""
-        self._holes.add(log)
-        if entry.acks_one:
-            self._kept.add(session_id)
-            self._log.error(
-                "leftovers_of_a_partition_led_elsewhere",
-                partition=f"{log.topic}-{log.partition}",
-                session=session_id,
-                advice="acknowledged with acks=1 and not in the log; the directory is kept",
-            )
+    def _set_aside(self, session_id: str, log: PartitionLog, offset: int) -> None:
+        """What was promised to acks=1 may not take its old offset: a person must look at it."""
+        self._kept.add(session_id)
+        if log in self._reported:
+            return
+        self._reported.add(log)
+        self._log.error(
+            "leftovers_not_appended",
+            partition=f"{log.topic}-{log.partition}",
+            session=session_id,
+            from_offset=offset,
+            log_end=log.log_end,
+            reason=self._ended[log],
+            advice="acknowledged with acks=1 and not in the log; the directory is in DIR/kept",
+        )
 
     async def remove_directories(self, old_sessions: Sequence[str]) -> None:
         """Delete each old directory once everything that was appended from them is committed."""
@@ -219,6 +210,17 @@ class Recovery:
                 await arrival.event.wait()
         for session_id in old_sessions:
             if session_id in self._kept:
-                self._disk.keep_session(session_id)
-            else:
+                self._keep(session_id)
+            elif session_id not in self._left:
                 self._disk.remove_session(session_id)
+
+    def _keep(self, session_id: str) -> None:
+        try:
+            self._disk.keep_session(session_id)
+        except UnavailableError as error:
+            self._log.error(
+                "leftovers_not_set_aside",
+                session=session_id,
+                error=str(error),
+                advice="the directory stays in DIR/buffer; it is tried again at the next start",
+            )

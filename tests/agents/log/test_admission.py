@@ -14,7 +14,7 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
-from tests.simulation.batches import make_batch
+from tests.agents.log.lives import make_batch
 from tests.support.engine import RunningAgent
 
 ALL, ONE, NOBODY = -1, 1, 0
@@ -70,13 +70,7 @@ class Subject:
         self, sequence: int, records: int = 2, *, acks: int = ALL, epoch: int = 0
     ) -> tuple[Admitted, Request]:
         """A batch of producer 7."""
-        batch = make_batch(
-            [b"v"] * records,
-            timestamp_ms=1,
-            producer_id=7,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-        )
+        batch = make_batch([b"v"] * records, producer=7, epoch=epoch, sequence=sequence)
         header, request = check_batch(batch), Request()
         admitted = self.agent.engine.admission.admit(
             self.log,

@@ -1,0 +1,357 @@
+"""Agents that are killed and started again: real engines on memory stores and a simulated disk.
+
+    @on_virtual_time
+    async def test_…() -> None:
+        world = World()
+        life = await world.start()
+        life.produce("t", 0, b"v", acks=ONE)
+        life.kill()
+        life = await world.start()          # the next process on the same disk
+
+One world is one cluster: `World.other_disk` is another machine of it.  Nothing fails by
+chance; what is to fail is told so (`Bucket.gate`, `Platter.full`, `SimDisk.sync_fails`).
+"""
+
+import asyncio
+import contextlib
+import functools
+import io
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, ParamSpec
+from uuid import UUID
+
+from driftlog_agents.log.admission import Admitted
+from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.flush import Source
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_metadata.codec import encode_topic
+from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.keys import topic_key
+from driftlog_metadata.memory_store import MemoryMetadataStore
+from driftlog_metadata.model import Agent, Topic
+from driftlog_metadata.store import Delete, MetadataStore, Put
+from driftlog_tiering.batch import HEADER_BYTES, build_batch, check_batch
+from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_tiering.object_store import Buffer
+from tests.simulation.faults import Process
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.sim_disk import Platter, SimDisk
+
+ALL, ONE, NOBODY = -1, 1, 0
+P = ParamSpec("P")
+SETTINGS = EngineSettings(buffer=BufferSettings(file_bytes=2_000))
+
+
+def on_virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run a test on a loop whose time passes when nobody has anything to do.
+
+    A test that nobody can end any more raises `DeadlockError`; one that waits for more than an
+    hour has failed as well.
+    """
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = VirtualLoop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(asyncio.wait_for(test(*args, **kwargs), 3_600))
+        finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left) if left else asyncio.sleep(0))
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    return run
+
+
+def make_batch(
+    values: Sequence[bytes], *, producer: int = -1, epoch: int = -1, sequence: int = -1
+) -> bytearray:
+    """A batch of *values*, as a producer sends it."""
+    records = (encode_record(Record(0, i, None, v, ())) for i, v in enumerate(values))
+    return build_batch(
+        b"".join(records),
+        base_offset=0,
+        last_offset_delta=len(values) - 1,
+        record_count=len(values),
+        attributes=0,
+        base_timestamp=1,
+        max_timestamp=1,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+def values_of(batch: Buffer) -> list[tuple[int, int, bytes]]:
+    """(offset, leader epoch, value) of each record."""
+    header = check_batch(batch, from_client=False)
+    section = memoryview(batch)[HEADER_BYTES:]
+    return [
+        (header.base_offset + r.offset_delta, header.partition_leader_epoch, r.value or b"")
+        for r in iterate_records(section, header.record_count)
+    ]
+
+
+def now_ms() -> float:
+    """Virtual time."""
+    return asyncio.get_running_loop().time() * 1000
+
+
+class Bucket(MemoryObjectStore):
+    """Takes flush objects when its gate is open; knows what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: int(now_ms()))
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.puts: list[str] = []
+        """Keys of flush objects, as they were asked for."""
+        self.manifests = asyncio.Event()
+        """Cleared: reads of anything but flush objects are refused."""
+        self.manifests.set()
+
+    @property
+    def away(self) -> bool:
+        """Whether flush objects wait."""
+        return not self.gate.is_set()
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        if away:
+            self.gate.clear()
+        else:
+            self.gate.set()
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        if key.startswith("flush/"):
+            self.puts.append(key)
+            await self.gate.wait()
+        await super().put(key, body)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if not key.startswith("flush/") and not self.manifests.is_set():
+            raise UnavailableError("slow down")
+        return await super().get(key, start, end)
+
+
+class Request:
+    """One that waits, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._event = asyncio.Event()
+
+    def _tell(self, what: str) -> None:
+        self.told.append(what)
+        self._event.set()
+
+    def committed(self, log: PartitionLog) -> None:
+        self._tell("committed")
+
+    def synced(self, log: PartitionLog) -> None:
+        self._tell("synced")
+
+    def lost(self, log: PartitionLog) -> None:
+        self._tell("lost")
+
+    async def answer(self, seconds: float = 60) -> str:
+        """What it is told, within virtual *seconds*."""
+        async with asyncio.timeout(seconds):
+            await self._event.wait()
+        assert len(self.told) == 1, "told twice"
+        return self.told[0]
+
+
+@dataclass(slots=True)
+class _Spool:
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+
+    def body(self) -> bytes:
+        return self.file.getvalue()
+
+
+@contextlib.contextmanager
+def _spool() -> Iterator[_Spool]:
+    yield _Spool()
+
+
+async def _offload(fn: Callable[..., Any], *args: Any) -> Any:
+    await asyncio.sleep(0.001)
+    return fn(*args)
+
+
+class World:
+    """A cluster's stores, and one disk; *topics*: name → partitions."""
+
+    def __init__(self, **topics: int) -> None:
+        self.rng = Random(1)
+        self.metadata = MemoryMetadataStore(lambda: int(now_ms()))
+        self.bucket = Bucket()
+        self.platter = Platter()
+        self.topics = {
+            name: Topic(name=name, topic_id=UUID(int=n + 1), partitions=partitions)
+            for n, (name, partitions) in enumerate((topics or {"t": 2}).items())
+        }
+        self._created = False
+
+    def other_disk(self) -> "World":
+        """Another machine of the same cluster."""
+        other = World()
+        other.rng = Random(2)
+        other.metadata, other.bucket = self.metadata, self.bucket
+        other.topics, other._created = self.topics, True
+        return other
+
+    async def start(
+        self,
+        settings: EngineSettings = SETTINGS,
+        *,
+        ready: bool = True,
+        metadata: Callable[[MetadataStore], MetadataStore] = lambda store: store,
+    ) -> "Life":
+        """A process on this disk; *ready*: wait until it serves."""
+        if not self._created:
+            self._created = True
+            await self.metadata.txn(
+                (), [Put(topic_key(t.name), encode_topic(t)) for t in self.topics.values()]
+            )
+        life = Life(self, settings, metadata(self.metadata))
+        if ready:
+            await life.ready()
+        return life
+
+    async def delete(self, name: str) -> None:
+        """The topic's key goes: for everybody who reads it, the topic is gone."""
+        await self.metadata.txn((), [Delete(topic_key(name))])
+
+    @property
+    def directories(self) -> list[str]:
+        """Sessions whose directories are on the disk."""
+        return list(self.platter.sessions)
+
+
+class Life:
+    """One process with one session."""
+
+    def __init__(self, world: World, settings: EngineSettings, metadata: MetadataStore) -> None:
+        self.world = world
+        self.process = Process("agent")
+        rng = Random(world.rng.getrandbits(64))
+        self.disk = SimDisk(world.platter, self.process, rng)
+        self.session_id = f"{rng.getrandbits(128):032x}"
+        self.engine = Engine(
+            ports=Ports(
+                metadata=metadata,
+                objects=world.bucket,
+                disk=self.disk,
+                rng=rng,
+                now_ms=now_ms,
+                offload=_offload,
+                spool=_spool,
+            ),
+            agent=Agent(
+                node_id=1,
+                session_id=self.session_id,
+                listeners=(),
+                http_address="localhost:9644",
+                rack=None,
+                started_at_ms=0,
+            ),
+            settings=settings,
+        )
+        self.task = asyncio.get_running_loop().create_task(self.engine.run())
+
+    async def ready(self) -> None:
+        """Until it serves; what ends it before is raised."""
+        ready = asyncio.get_running_loop().create_task(self.engine.ready.wait())
+        async with asyncio.timeout(120):
+            await asyncio.wait((ready, self.task), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self.task.done():
+            await self.task
+
+    def log(self, partition: int = 0, topic: str = "t") -> PartitionLog:
+        """A partition that is led here."""
+        log = self.engine.log(topic, partition)
+        assert log is not None
+        return log
+
+    def admit(
+        self,
+        *values: bytes,
+        acks: int = ALL,
+        partition: int = 0,
+        topic: str = "t",
+        producer: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        source: Source | None = None,
+    ) -> tuple[Admitted, Request]:
+        """One batch; what admission says, and the request that waits if it must."""
+        batch = make_batch(values, producer=producer, epoch=epoch, sequence=sequence)
+        header, request = check_batch(batch), Request()
+        admitted = self.engine.admission.admit(
+            self.log(partition, topic),
+            memoryview(batch),
+            header.record_count,
+            header.attributes,
+            producer,
+            epoch,
+            sequence,
+            header.max_timestamp,
+            acks,
+            source or Source(now_ms()),
+            request,
+        )
+        return admitted, request
+
+    def produce(self, *values: bytes, **options: Any) -> Request:
+        """As `admit`; the request."""
+        return self.admit(*values, **options)[1]
+
+    def kill(self) -> None:
+        """SIGKILL: nothing it still tries has an effect."""
+        self.process.dead = True
+        self.task.cancel()
+
+    def power_off(self) -> None:
+        """And of what was not synced any part is lost."""
+        self.kill()
+        self.world.platter.lose_power(self.world.rng)
+
+    async def stop(self) -> None:
+        """SIGTERM: drain, release, leave."""
+        self.engine.stop()
+        await self.task
+
+    async def lose_session(self) -> None:
+        """Its lease is revoked behind its back; returns when the engine has ended."""
+        await self.world.metadata.revoke_lease(self.engine.session.lease_id)
+        with contextlib.suppress(FencedError):
+            await self.task
+
+    async def seal(self, partition: int = 0, topic: str = "t") -> int:
+        """Turn all that is committed into a segment."""
+        return await self.engine.sealer.seal(self.log(partition, topic))
+
+    async def committed(self, partition: int = 0, topic: str = "t") -> list[tuple[int, int, bytes]]:
+        """(offset, leader epoch, value) of what the bucket has, once nothing is in flight."""
+        async with asyncio.timeout(120):
+            while not self.engine.flusher.pipeline.idle:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        log, found = self.log(partition, topic), []
+        for tail in log.slices:
+            data: Any = tail.data
+            for i in range(tail.first, tail.first + tail.count):
+                start = data.positions[i]
+                end = start + data.lengths[i]
+                batch = await self.world.bucket.get(data.object_key, start, end)
+                found += values_of(batch)
+        return found

@@ -1,0 +1,457 @@
+"""Back on its own disk: what is appended again, what is set aside, and when a directory goes."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.partition import State
+from driftlog_metadata.errors import UnavailableError
+from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
+from tests.simulation.sim_disk import SimDisk
+
+A_FILE_EACH = replace(SETTINGS, buffer=BufferSettings(file_bytes=1))
+"""Every turn of the loop that writes begins a new file."""
+
+
+async def settle() -> None:
+    """Until background work that waits for nothing is done."""
+    await asyncio.sleep(1)
+
+
+# ── What is appended again ──
+
+
+@on_virtual_time
+async def test_what_was_synced_is_appended_again_where_it_was() -> None:
+    """
+    Same offset, same leader epoch, same bytes; the next life's own records follow.
+    """
+    world = World()
+    life = await world.start()
+    assert await life.produce(b"in the bucket").answer() == "committed"
+    world.bucket.away = True
+    assert await life.produce(b"on the disk", acks=ONE).answer() == "synced"
+    life.power_off()
+    world.bucket.away = False
+
+    life = await world.start()
+    await life.produce(b"new").answer()
+
+    expected = [(0, 0, b"in the bucket"), (1, 0, b"on the disk"), (2, 1, b"new")]
+    assert expected == await life.committed()
+    life.kill()
+    life = await world.start()
+    assert [(0, 0), (1, 2), (2, 3)] == life.log().epochs
+
+
+@on_virtual_time
+async def test_leftovers_come_before_anything_else_is_admitted() -> None:
+    """
+    The agent is not ready before the last is appended, though none of them is committed yet.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    world.bucket.away = True
+    for n in range(20):
+        await life.produce(b"%d" % n, acks=ONE).answer()
+    life.kill()
+
+    life = await world.start()
+
+    assert (20, 0) == (life.log().log_end, life.log().high_watermark)
+    assert [State.ONLINE] == [life.log().state]
+
+
+@on_virtual_time
+async def test_a_retry_of_a_leftover_is_a_duplicate_answered_when_it_is_committed() -> None:
+    """
+    The producer that lost its connection asks again: the old offset, and not before the bucket
+    has it.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    life.produce(b"a", b"b", producer=7, epoch=0, sequence=0)
+    synced = life.produce(b"c", producer=7, epoch=0, sequence=2, acks=ONE)
+    assert await synced.answer() == "synced"
+    life.power_off()
+
+    life = await world.start()
+    admitted, retry = life.admit(b"a", b"b", producer=7, epoch=0, sequence=0)
+    await settle()
+    assert ((0, False), []) == (admitted, retry.told)
+    world.bucket.away = False
+
+    assert await retry.answer() == "committed"
+    assert life.log().log_end == 3
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 5])
+@pytest.mark.parametrize("power", [False, True])
+@on_virtual_time
+async def test_a_crash_in_the_middle_of_recovery_changes_nothing(crashes: int, power: bool) -> None:
+    """
+    Killed, or without power, before anything of it is committed, each time elsewhere: what was
+    promised is there once, at its offset, and every directory goes in the end.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    world.bucket.away = True
+    expected = []
+    for n in range(10):
+        assert await life.produce(b"%d" % n, acks=ONE).answer() == "synced"
+        expected.append((n, 0, b"%d" % n))
+    for crash in range(crashes):
+        end = life.power_off if power else life.kill
+        end()
+        life = await world.start(A_FILE_EACH, ready=False)
+        await asyncio.sleep(0.004 * (crash + 1))  # between two of its files
+        assert not life.engine.ready.is_set()
+    await life.ready()
+    assert await life.produce(b"own", acks=ONE).answer() == "synced"
+    life.power_off()
+    world.bucket.away = False
+
+    life = await world.start()
+    found = await life.committed()
+    await settle()
+
+    assert expected == found[:10]
+    assert [(10, b"own")] == [(offset, value) for offset, _, value in found[10:]]
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_torn_entry_ends_its_file_and_hides_nothing_that_was_promised_later() -> None:
+    """
+    Half a batch over what an earlier use of the file had left; what was synced afterwards is in
+    the next file.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    await life.produce(b"torn on the disk").answer()
+    world.bucket.away = True
+    assert await life.produce(b"promised", acks=ONE).answer() == "synced"
+    life.kill()
+    first, _ = (pages for _, pages in sorted(world.platter.sessions[life.session_id].items()))
+    first.data[-20:] = b"of an earlier use..."
+    world.bucket.away = False
+
+    life = await world.start()
+
+    expected = [(0, 0, b"torn on the disk"), (1, 0, b"promised")]
+    assert expected == await life.committed()
+
+
+@on_virtual_time
+async def test_a_file_that_cannot_be_read_now_is_read_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What is promised in it is worth the wait: nothing is admitted meanwhile.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    await life.produce(b"promised", acks=ONE).answer()
+    life.kill()
+    world.bucket.away = False
+    read, refusals = SimDisk.read_file, [1, 2, 3]
+
+    async def read_file(self: SimDisk, session_id: str, number: int) -> bytes:
+        if refusals:
+            refusals.pop()
+            raise UnavailableError("input/output error")
+        return await read(self, session_id, number)
+
+    monkeypatch.setattr(SimDisk, "read_file", read_file)
+    began = now_ms()
+
+    life = await world.start()
+
+    assert [(0, 0, b"promised")] == await life.committed()
+    assert now_ms() - began >= 1_500
+
+
+# ── What is not appended ──
+
+
+async def overtaken(world: World, *, records: int, seal: bool = False) -> None:
+    """Another machine led after the disk's agent was killed, and wrote *records*."""
+    world.bucket.away = False
+    other = world.other_disk()
+    life = await other.start()
+    for n in range(records):
+        await life.produce(b"other %d" % n).answer()
+    if seal:
+        assert await life.seal() == 2 + records
+    await life.stop()
+
+
+async def left_behind(world: World, *acks: int) -> Life:
+    """An agent that committed offsets 0 and 1, and was killed with more in its buffer."""
+    life = await world.start()
+    await life.produce(b"0", b"1").answer()
+    world.bucket.away = True
+    for each in acks:
+        request = life.produce(b"mine", acks=each)
+        if each == ONE:
+            assert await request.answer() == "synced"
+    await asyncio.sleep(0)
+    life.kill()
+    return life
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize("records", [1, 2, 3, 10])
+@on_virtual_time
+async def test_leftovers_of_an_epoch_that_was_overtaken_are_set_aside(
+    records: int, seal: bool
+) -> None:
+    """
+    A batch of epoch e is in the log exactly if its offset is below the start of the next epoch,
+    however far the log has gone since: these were promised and are not, so they are logged and
+    kept for a person, and never at an offset that is another record's.
+    """
+    world = World()
+    old = await left_behind(world, ONE, ONE)
+    await overtaken(world, records=records, seal=seal)
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await life.produce(b"new").answer()
+        await settle()
+
+    reports = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
+    assert [("t-0", old.session_id, 2)] == [
+        (entry["partition"], entry["session"], entry["from_offset"]) for entry in reports
+    ]
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
+    assert 3 + records == life.log().log_end
+    if not seal:
+        values = [value for _, _, value in await life.committed()]
+        assert [b"0", b"1", *(b"other %d" % n for n in range(records)), b"new"] == values
+
+
+@on_virtual_time
+async def test_what_is_in_the_log_below_the_next_epoch_is_not_set_aside() -> None:
+    """
+    It was committed before its agent was killed, and its directory held it still.
+    """
+    world = World()
+    life = await world.start()
+    await life.produce(b"0", b"1", acks=ONE).answer()
+    await life.committed()
+    life.kill()
+    await overtaken(world, records=5)
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@on_virtual_time
+async def test_what_was_never_promised_is_not_kept() -> None:
+    """
+    acks=all was not answered: its producer knows that it failed.
+    """
+    world = World()
+    await left_behind(world, ALL, ALL)
+    await overtaken(world, records=1)
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@pytest.mark.parametrize("records", [0, 1, 7])
+@on_virtual_time
+async def test_a_promise_behind_what_was_not_promised_is_kept(records: int) -> None:
+    """
+    Of one partition's leftovers the first was acks=all, the second acks=1.
+    """
+    world = World()
+    await left_behind(world, ALL, ONE)
+    await overtaken(world, records=records)
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
+    assert 2 + records == life.log().log_end
+
+
+@on_virtual_time
+async def test_a_partition_that_was_led_elsewhere_gets_no_leftovers() -> None:
+    """
+    Though nothing was written there: what that leader answered to acks=1 may be on its disk.
+    """
+    world = World()
+    await left_behind(world, ONE)
+    await overtaken(world, records=0)
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
+    assert "led elsewhere" in report["reason"]
+    assert (2, 1) == (life.log().log_end, len(world.platter.kept))
+
+
+@on_virtual_time
+async def test_what_is_behind_a_hole_is_kept_and_not_appended() -> None:
+    """
+    The disk lost a file that it had synced: offsets stay dense, and the rest is for a person.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    world.bucket.away = True
+    for n in range(3):
+        await life.produce(b"%d" % n, acks=ONE).answer()
+    life.kill()
+    files = world.platter.sessions[life.session_id]
+    del files[sorted(files)[1]]
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        found = await life.committed()
+        await settle()
+
+    assert [(0, 0, b"0")] == found
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
+    assert (2, 1) == (report["from_offset"], report["log_end"])
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
+
+
+@on_virtual_time
+async def test_leftovers_of_a_topic_that_is_gone_are_dropped() -> None:
+    """
+    Nobody waits for them: its directory goes, and the other topic's are appended.
+    """
+    world = World(gone=1, stays=1)
+    life = await world.start()
+    world.bucket.away = True
+    await life.produce(b"dropped", acks=ONE, topic="gone").answer()
+    await life.produce(b"kept", acks=ONE, topic="stays").answer()
+    life.power_off()
+    await world.delete("gone")
+    world.bucket.away = False
+
+    life = await world.start()
+    found = await life.committed(topic="stays")
+    await settle()
+
+    assert [(0, 0, b"kept")] == found
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+# ── When a directory goes ──
+
+
+@on_virtual_time
+async def test_an_old_directory_goes_when_its_last_batch_is_committed_and_not_before() -> None:
+    """
+    Until then it is the only safe copy: the new session's own is not synced.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    old = life.session_id
+    await life.produce(b"a", acks=ONE).answer()
+    await life.produce(b"b", acks=ONE, partition=1).answer()
+    life.power_off()
+
+    life = await world.start()
+    await asyncio.sleep(100)
+    assert {old, life.session_id} == set(world.directories)
+    world.bucket.away = False
+    await life.committed()
+    await settle()
+
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_directory_does_not_wait_for_a_topic_that_is_deleted() -> None:
+    """
+    What was appended from it and not committed is nobody's any more.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    await life.produce(b"a", acks=ONE).answer()
+    life.kill()
+
+    life = await world.start()
+    await settle()
+    assert len(world.directories) == 2
+    life.engine.remove_topic(world.topics["t"].topic_id)
+    await settle()
+
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_leftovers_of_a_damaged_partition_wait_for_its_repair() -> None:
+    """
+    While a flush object is missing nobody can say where the log ends: the directory stays where
+    the next start finds it, and what was promised is appended when the object is back.
+    """
+    world = World()
+    life = await world.start()
+    await life.produce(b"0").answer()
+    (key,) = world.bucket.puts
+    world.bucket.away = True
+    await life.produce(b"promised", acks=ONE).answer()
+    life.power_off()
+    world.bucket.away = False
+    body = await world.bucket.get(key)
+    await world.bucket.delete([key])
+
+    life = await world.start()
+    await settle()
+    assert [State.OFFLINE] == [life.log().state]
+    assert (2, []) == (len(world.directories), world.platter.kept)
+    life.kill()
+    await world.bucket.put(key, [body])
+    life = await world.start()
+
+    assert [(0, 0, b"0"), (1, 0, b"promised")] == await life.committed()
+    await settle()
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_directory_that_cannot_be_set_aside_stays_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A full disk, a name that is taken: the agent serves, says so, and tries again when it starts.
+    """
+    world = World()
+    old = await left_behind(world, ONE)
+    await overtaken(world, records=1)
+
+    def keep_session(self: SimDisk, session_id: str) -> None:
+        raise UnavailableError("cannot move: no space left on device")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(SimDisk, "keep_session", keep_session)
+        life = await world.start()
+        await settle()
+        assert await life.produce(b"new").answer() == "committed"
+    assert old.session_id in world.directories
+    assert "leftovers_not_set_aside" in [entry["event"] for entry in logs]
+    life.kill()
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
