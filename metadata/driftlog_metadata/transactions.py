@@ -196,6 +196,36 @@ def release(releases: Sequence[Release]) -> Txn:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateWrite:
+    """What a partition's key is to say, written by the leader that read these revisions."""
+
+    tp: TopicPartition
+    leader_revision: int
+    state_revision: int
+    state: PartitionState
+
+
+STATES_PER_TXN: Final = MAX_TXN_OPS // 2
+"""Two compares each."""
+
+
+def write_states(writes: Sequence[StateWrite]) -> Txn:
+    """Replace what is known of all partitions of *writes* (at most `STATES_PER_TXN`), or of none.
+
+    Otherwise-reads: leader key and partition key of each, in order.
+    """
+    assert 0 < len(writes) <= STATES_PER_TXN
+    compares: list[Compare] = []
+    otherwise: list[Operation] = []
+    for w in writes:
+        compares.append(ModRevisionIs(leader_key(w.tp), w.leader_revision))
+        compares.append(ModRevisionIs(partition_key(w.tp), w.state_revision))
+        otherwise += [Get(leader_key(w.tp)), Get(partition_key(w.tp))]
+    then = tuple(Put(partition_key(w.tp), encode_partition_state(w.state)) for w in writes)
+    return Txn(tuple(compares), then, tuple(otherwise))
+
+
 def write_state(
     tp: TopicPartition, leader_revision: int, state_revision: int, state: PartitionState
 ) -> Txn:
@@ -203,11 +233,7 @@ def write_state(
 
     Otherwise-reads: the leader's key, the partition's key.
     """
-    return Txn(
-        compares=(
-            ModRevisionIs(leader_key(tp), leader_revision),
-            ModRevisionIs(partition_key(tp), state_revision),
-        ),
-        then=(Put(partition_key(tp), encode_partition_state(state)),),
-        otherwise=(Get(leader_key(tp)), Get(partition_key(tp))),
+    write = StateWrite(
+        tp=tp, leader_revision=leader_revision, state_revision=state_revision, state=state
     )
+    return write_states([write])

@@ -30,7 +30,7 @@ from driftlog_agents.log.seal_policy import (
     segment_bytes,
 )
 from driftlog_agents.log.session import Session
-from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.tail import TailData, unsealed_sessions
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_partition_state
 from driftlog_metadata.errors import (
@@ -394,11 +394,7 @@ class Sealer:
         """Write sealed end and manifest version to the partition's key: now it is sealed."""
         end = manifest.end
         mine = self._session.session_id
-        needed = {
-            tail.data.session_id  # type: ignore[attr-defined]
-            for tail in log.slices
-            if tail.end > end
-        }
+        needed = unsealed_sessions(log, end)
         state = PartitionState(
             sealed_end=end,
             manifest_version=manifest.version,

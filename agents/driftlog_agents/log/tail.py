@@ -103,6 +103,16 @@ class TailData:
         return self.file_positions is not None and all(file.alive for file in self.files)
 
 
+def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:
+    """Who flushed what *log* has at and above *end*: whose flush records continue it there."""
+    sessions: set[str] = set()
+    for tail in log.slices:
+        if tail.end > end:
+            assert isinstance(tail.data, TailData)
+            sessions.add(tail.data.session_id)
+    return sessions
+
+
 def lay_out(
     batches: dict[PartitionLog, list[Batch]], session_id: str
 ) -> tuple[TailData, tuple[UUID, ...], tuple["array[int]", ...], list[tuple[PartitionLog, Slice]]]:

@@ -1,0 +1,256 @@
+"""Who has led a partition since its sealed end: the list in its key, over many starts.
+
+On every metadata store: the agents are real, on the directory store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from driftlog_agents.log.partition import State
+from driftlog_agents.log.session import Session, SessionSettings
+from driftlog_agents.log.takeover import Takeover
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_partition_state, encode_topic
+from driftlog_metadata.errors import OutcomeUnknownError
+from driftlog_metadata.keys import PARTITIONS_PREFIX, partition_key, topic_key
+from driftlog_metadata.memory_store import MemoryMetadataStore
+from driftlog_metadata.model import Agent, PartitionState, Topic, TopicPartition
+from driftlog_metadata.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+from tests.agents.handlers.asking import create, new
+from tests.clients.batches import good
+from tests.support.engine import RunningAgent
+
+LONGEST = 1 + 3
+"""Whoever leads now, and as many finished ones as are not worth a write."""
+
+
+class Counted:
+    """A store that counts transactions, and loses the answers to some when told to."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.losing = False
+        self.lost = 0
+        self.state_writes = 0
+        """Transactions that write nothing but partitions' keys."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        result = await self._store.txn(compares, then, otherwise)
+        if all(isinstance(op, Put) and op.key.startswith(PARTITIONS_PREFIX) for op in then):
+            self.state_writes += 1
+            if self.losing and result.succeeded:
+                self.lost += 1
+                raise OutcomeUnknownError("a test lost the answer")
+        return result
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Counted]:
+    """Outlives the agents on it."""
+    if request.param == "memory":
+        yield Counted(cast(MetadataStore, MemoryMetadataStore(lambda: 0)))
+    else:
+        sqlite = await SqliteMetadataStore.open(tmp_path / "shared.db", lambda: 0)
+        yield Counted(sqlite)
+        await sqlite.close()
+
+
+def agent_on(store: Counted, path: Path, seed: int) -> RunningAgent:
+    """One start of the agent; each has session ids of its own."""
+    return RunningAgent(path, metadata=lambda _: cast(MetadataStore, store), seed=seed)
+
+
+async def states(store: Counted) -> dict[int, PartitionState]:
+    """What the partitions' keys say, by number."""
+    _, kvs = await store.get_prefix(PARTITIONS_PREFIX)
+    return {int(kv.key.rpartition("/")[2]): decode_partition_state(kv.value) for kv in kvs}
+
+
+async def test_an_idle_partition_does_not_remember_who_led_it(
+    store: Counted, tmp_path: Path
+) -> None:
+    """
+    However often its agent stops or loses its session, its key stays small.
+    """
+    longest = 0
+    for start in range(12):
+        async with agent_on(store, tmp_path / "agent", start) as agent:
+            if start == 0:
+                await create(agent, new("t", 2))
+            await agent.append("t", 1, good())
+            await agent.seal("t", 1)
+            longest = max(
+                longest, *(len(state.sessions) for state in (await states(store)).values())
+            )
+            await agent.lose_session()
+            found = await states(store)
+            longest = max(longest, *(len(state.sessions) for state in found.values()))
+
+    assert LONGEST == longest
+    assert [0, 12] == [found[0].sealed_end, found[1].sealed_end]
+
+
+async def test_a_session_with_unsealed_batches_stays_in_their_list_and_no_other(
+    store: Counted, tmp_path: Path
+) -> None:
+    """
+    So that the loss of its flush object is noticed there, and takes nobody else offline.
+    """
+    async with agent_on(store, tmp_path / "agent", 0) as agent:
+        await create(agent, new("t", 2))
+        first = agent.engine.agent.session_id
+        await agent.append("t", 0, good())
+    for start in range(1, 9):
+        async with agent_on(store, tmp_path / "agent", start):
+            pass
+    found = await states(store)
+    (flush,) = (tmp_path / "agent" / "bucket" / "flush").glob("*/*.flush")
+    flush.unlink()
+    async with agent_on(store, tmp_path / "agent", 9) as agent:
+        hurt, other = agent.log("t", 0).state, agent.log("t", 1).state
+
+    assert found[0].sessions[0] == first
+    assert first not in found[1].sessions
+    assert all(len(state.sessions) <= LONGEST + 1 for state in found.values())
+    assert (State.OFFLINE, State.ONLINE) == (hurt, other)
+
+
+async def test_idle_partitions_are_shortened_many_in_a_transaction(
+    store: Counted, tmp_path: Path
+) -> None:
+    """
+    64 of them, at every fourth start.
+    """
+    writes = []
+    for start in range(9):
+        store.state_writes = 0
+        async with agent_on(store, tmp_path / "agent", start) as agent:
+            if start == 0:
+                await create(agent, new("t", 200))
+        writes.append(store.state_writes)
+
+    assert [0, 0, 0, 0, 4, 0, 0, 0, 4] == writes
+
+
+async def test_a_lost_answer_to_the_shortening_is_not_an_obstacle_to_sealing(
+    store: Counted, tmp_path: Path
+) -> None:
+    """
+    The key's new revision is found by reading; the next write of the key is taken.
+    """
+    for start in range(4):
+        async with agent_on(store, tmp_path / "agent", start) as agent:
+            if start == 0:
+                await create(agent, new("t", 2))
+    store.losing = True
+    agent = agent_on(store, tmp_path / "agent", 4)
+
+    async def answer() -> None:
+        async with asyncio.timeout(30):
+            while not store.lost:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        store.losing = False
+
+    answering = asyncio.create_task(answer())
+    async with agent:
+        await answering
+        after = await states(store)
+        await agent.append("t", 0, good())
+        sealed = await agent.seal("t", 0)
+
+    assert 1 == store.lost
+    assert [1, 1] == [len(state.sessions) for state in after.values()]
+    assert 1 == sealed
+
+
+async def test_sessions_that_live_stay_in_the_list(store: Counted) -> None:
+    """
+    Those that have released the partition and go on too: it is their end that says that no
+    commit of theirs is to come.
+    """
+    tp = await _topic(store)
+    living = [await _session(store, n) for n in range(1, 9)]
+    for session in living[:-1]:
+        taken = await Takeover(session=session, objects=MemoryObjectStore(lambda: 0)).everything(
+            [], 0.0
+        )
+        log = taken.logs[tp]
+        give_up = transactions.Release(tp, log.leader_epoch, log.leader_revision)
+        assert (await session.transact(transactions.release([give_up]))).succeeded
+    for session in living[:5]:
+        await session.close()
+    last = living[-1]
+    taken = await Takeover(session=last, objects=MemoryObjectStore(lambda: 0)).everything([], 0.0)
+    kv = await store.get(partition_key(tp))
+
+    expected = tuple(session.session_id for session in living[5:])
+    assert expected == taken.logs[tp].sessions
+    assert expected == decode_partition_state(kv.value).sessions
+    assert kv.mod_revision == taken.logs[tp].partition_revision
+
+
+async def test_a_claim_that_comes_first_keeps_its_list(store: Counted) -> None:
+    """
+    What a leader wants to shorten is the list as its own claim left it; of several partitions
+    all are written or none.
+    """
+    tp = await _topic(store)
+    first, second = await _session(store, 1), await _session(store, 2)
+    objects = MemoryObjectStore(lambda: 0)
+    log = (await Takeover(session=first, objects=objects).everything([], 0.0)).logs[tp]
+    stale = transactions.StateWrite(
+        tp=tp,
+        leader_revision=log.leader_revision,
+        state_revision=log.partition_revision,
+        state=PartitionState(),
+    )
+    give_up = transactions.Release(tp, log.leader_epoch, log.leader_revision)
+    await first.transact(transactions.release([give_up]))
+    await Takeover(session=second, objects=objects).everything([], 0.0)
+    other = transactions.StateWrite(
+        tp=TopicPartition(UUID(int=4), 0), leader_revision=0, state_revision=0, state=stale.state
+    )
+
+    assert not (await first.transact(transactions.write_states([stale]))).succeeded
+    assert not (await first.transact(transactions.write_states([other, stale]))).succeeded
+    found = await states(store)
+    assert [(first.session_id, second.session_id)] == [state.sessions for state in found.values()]
+
+
+async def _topic(store: Counted) -> TopicPartition:
+    topic = Topic(name="t", topic_id=UUID(int=9, version=4), partitions=1)
+    await store.txn((), (Put(topic_key("t"), encode_topic(topic)),))
+    return TopicPartition(topic.topic_id, 0)
+
+
+async def _session(store: Counted, number: int) -> Session:
+    session = Session(
+        store=cast(MetadataStore, store),
+        agent=Agent(
+            node_id=number,
+            session_id=f"{number:08x}{0:024x}",
+            listeners=(),
+            http_address="",
+            rack=None,
+            started_at_ms=0,
+        ),
+        settings=SessionSettings(),
+        now_ms=lambda: 0.0,
+    )
+    await session.open()
+    return session
