@@ -37,9 +37,10 @@ MAX_PRODUCERS: Final = 5_000
 """Producers remembered per partition; Kafka forgets them after `producer.id.expiration.ms`."""
 
 _SEQUENCE_MODULUS: Final = 1 << 31
-_HEAD: Final = Struct(">4sHHIIq")
+_HEAD: Final = Struct(">4sHHI")
 _MAGIC: Final = b"DLPS"
 _VERSION: Final = 1
+_WHAT: Final = Struct(">Iq")
 _PRODUCER: Final = Struct(">qhH")
 _BATCH: Final = Struct(">iiqi")
 _MAX_BODY_BYTES: Final = MAX_PRODUCERS * (_PRODUCER.size + WINDOW * _BATCH.size) + 64
@@ -156,8 +157,8 @@ class ProducerStates:
         offset size  field
         0      4     magic "DLPS"
         4      2     version (1)
-        6      2     reserved
-        8      4     CRC-32C of the compressed body
+        6      2     0
+        8      4     CRC-32C of all that follows
         12     4     length of the body, bytes
         16     8     offset
         24     …     zstd(body): per producer (id 8, epoch 2, batches n 2), then per batch
@@ -178,8 +179,8 @@ class ProducerStates:
                 )
         body = b"".join(parts)
         packed = zstandard.ZstdCompressor(level=1).compress(body)
-        head = _HEAD.pack(_MAGIC, _VERSION, 0, crc32c.crc32c(packed), len(body), offset)
-        return head + packed
+        checked = _WHAT.pack(len(body), offset) + packed
+        return _HEAD.pack(_MAGIC, _VERSION, 0, crc32c.crc32c(checked)) + checked
 
     @classmethod
     def decode(cls, data: bytes) -> tuple[int, "ProducerStates"]:
@@ -189,14 +190,18 @@ class ProducerStates:
             CorruptSnapshotError: not a snapshot, an unknown version, a checksum that does
                 not match, batches that contradict each other.
         """
-        if len(data) < _HEAD.size:
+        if len(data) < _HEAD.size + _WHAT.size:
             raise CorruptSnapshotError(f"a producer snapshot of {len(data)} bytes is cut short")
-        magic, version, _, checksum, length, offset = _HEAD.unpack_from(data)
-        if magic != _MAGIC or version != _VERSION:
+        magic, version, zero, checksum = _HEAD.unpack_from(data)
+        if magic != _MAGIC or version != _VERSION or zero:
             raise CorruptSnapshotError(f"not a producer snapshot of version {_VERSION}")
-        packed = memoryview(data)[_HEAD.size :]
-        if crc32c.crc32c(packed) != checksum or length > _MAX_BODY_BYTES:
+        checked = memoryview(data)[_HEAD.size :]
+        if crc32c.crc32c(checked) != checksum:
             raise CorruptSnapshotError("the producer snapshot's CRC-32C does not match")
+        length, offset = _WHAT.unpack_from(checked)
+        if length > _MAX_BODY_BYTES:
+            raise CorruptSnapshotError(f"a producer snapshot of {length} bytes is too long")
+        packed = checked[_WHAT.size :]
         try:
             body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length)
             if len(body) != length:
