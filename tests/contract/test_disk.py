@@ -209,6 +209,25 @@ async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
+async def test_a_sync_that_would_succeed_now_vouches_for_nothing(tmp_path: Path) -> None:
+    """
+    Linux reports a lost write once per descriptor; here the descriptor becomes a healthy file's.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        descriptor = os.open("/dev/null", os.O_RDWR)
+        file = PosixBufferFile(descriptor, tmp_path / "1.buf", executor)
+        file.append([b"x"])
+        with pytest.raises(UnavailableError, match=r"cannot sync"):
+            await file.sync()
+        healthy = os.open(tmp_path / "healthy", os.O_RDWR | os.O_CREAT)
+        os.dup2(healthy, descriptor)
+        os.close(healthy)
+
+        with pytest.raises(UnavailableError, match=r"not trusted"):
+            await file.sync()
+        os.close(descriptor)
+
+
 def test_a_file_that_was_cut_behind_our_back_is_unavailable(tmp_path: Path) -> None:
     """
     Fewer bytes than were appended are never handed out as if they were all.
@@ -222,6 +241,45 @@ def test_a_file_that_was_cut_behind_our_back_is_unavailable(tmp_path: Path) -> N
     with pytest.raises(UnavailableError, match=r"shorter"):
         file.read(20, 80)
     disk.close()
+
+
+@pytest.mark.parametrize("position, length", [(3, 1), (0, 4), (2, 2), (1000, 1), (3, 7)])
+def test_nothing_is_read_beyond_what_was_appended(
+    tmp_path: Path, position: int, length: int
+) -> None:
+    """
+    There are bytes, of the file's earlier use: whoever asks for them gets an error, and looks
+    elsewhere, never another batch's bytes.
+    """
+    disk = PosixDisk(tmp_path)
+    disk.create_session(SESSION)
+    old = disk.create_file(SESSION, 1)
+    old.append([b"0123456789"])
+    file = disk.recycle_file(old, SESSION, 2)
+    file.append([b"abc"])
+
+    with pytest.raises(UnavailableError, match=r"does not hold"):
+        file.read(position, length)
+    assert b"abc" == file.read(0, 3)
+    assert b"" == file.read(3, 0)
+    disk.close()
+
+
+async def test_what_was_appended_before_a_refused_append_can_be_synced(tmp_path: Path) -> None:
+    """
+    A disk that is full takes no more, and keeps what it took: acks=1 that waits for it is kept.
+    """
+    subject = Posix(tmp_path)
+    subject.disk.create_session(SESSION)
+    file = subject.disk.create_file(SESSION, 1)
+    file.append([b"kept"])
+    with subject.no_room(), pytest.raises(UnavailableError):
+        file.append([b"x" * 10_000])
+
+    await file.sync()
+
+    assert b"kept" == (await subject.again().read_file(SESSION, 1))[:4]
+    subject.disk.close()
 
 
 # ── Files used again ──

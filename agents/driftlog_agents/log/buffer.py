@@ -5,8 +5,10 @@
                           waits for the commit instead, and acks=1 is refused until a
                           probe succeeds
 
-Files are used in order; one that holds nothing uncommitted stays as cache until the
-disk budget needs it, and is then overwritten in place.
+Files are used in order; one that holds nothing uncommitted stays as cache until its pages
+are needed for a new one, or the disk budget is exceeded.  A file whose sync failed is not
+trusted again: what it holds is not promised, memory keeps it until it is committed, and then
+the file is deleted.
 
 Shell.
 """
@@ -28,6 +30,7 @@ from driftlog_agents.log.buffer_format import (
 from driftlog_agents.log.disk import AgentDisk, Buffer, BufferFile
 from driftlog_agents.log.flush import Batch, MiB
 from driftlog_agents.log.partition import PartitionLog, Waiter
+from driftlog_agents.log.tail import TailData
 from driftlog_metadata.errors import UnavailableError
 
 
@@ -36,8 +39,9 @@ class BufferSettings:
     """What the local disk may hold."""
 
     disk_bytes: int = 4096 * MiB
-    """Budget of all buffer files.  More: longer outages of the store are bridged, and more of
-    the recent log is read without it."""
+    """Budget of all buffer files: above it those that are only cache are deleted.  What is not
+    committed is bounded by `MemorySettings.pending_bytes`.  More: after a burst more of the
+    recent log is read without the store."""
 
     cache_bytes: int = 1024 * MiB
     """What is committed is kept up to here before its file is written over.  More: more of the
@@ -61,6 +65,8 @@ class _InUse:
     uncommitted: int = 0
     """Batches in it that are not committed."""
     dirty: bool = False
+    failed: bool = False
+    """A sync of it failed: nobody knows what the disk has."""
 
 
 class BufferLog:
@@ -105,6 +111,12 @@ class BufferLog:
         if self._failed_at_ms is None:
             return False
         return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
+
+    def holds(self, data: TailData) -> bool:
+        """Whether buffer files have all of it, so that memory may give it up."""
+        if not data.in_files:
+            return False
+        return not any((use := self._by_file.get(file)) and use.failed for file in data.files)
 
     def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> None:
         """Take a batch; *waiter*: an acks=1 request to be told `synced`."""
@@ -204,8 +216,7 @@ class BufferLog:
         spare = self._spare()
         if spare is not None:
             file = self._disk.recycle_file(spare.file, self._session_id, self._number)
-            self._files.remove(spare)
-            del self._by_file[spare.file]
+            self._forget(spare)
         else:
             file = self._disk.create_file(self._session_id, self._number)
         use = _InUse(file, self._rng.getrandbits(64))
@@ -227,6 +238,21 @@ class BufferLog:
             use = self._by_file.get(file)
             if use is not None:
                 use.uncommitted -= count
+                if use.uncommitted == 0:
+                    self._delete_cache()
+
+    def _delete_cache(self) -> None:
+        """Delete what is only cache: as much as is above the budget, and what is not trusted."""
+        over = self.disk_bytes - self._settings.disk_bytes
+        for use in list(self._files):
+            if use.uncommitted == 0 and (use.failed or (over > 0 and use is not self._files[-1])):
+                over -= use.file.size
+                self._forget(use)
+                self._disk.remove_file(use.file)
+
+    def _forget(self, use: _InUse) -> None:
+        self._files.remove(use)
+        del self._by_file[use.file]
 
     # ── Syncing ──
 
@@ -240,23 +266,35 @@ class BufferLog:
                 continue
             self._syncing = waiters
             failed = False
-            for use in [use for use in self._files if use.dirty]:
-                use.dirty = False
-                try:
-                    self.syncs += 1
-                    await use.file.sync()
-                except UnavailableError as error:
-                    failed = True
-                    # What else is in it and not committed is no safer: until it is, no sync of
-                    # later files may pass for a promise.
-                    use.dirty = use.uncommitted > 0
-                    self._log.warning("buffer_sync_failed", error=str(error))
+            for use in list(self._files):
+                # What is committed needs no sync, also where it was committed during one.
+                if use.dirty and use.uncommitted and not await self._sync(use):
+                    failed |= use.uncommitted > 0
             self._syncing = []
             if failed:
                 self._sync_failed(waiters)
             else:
                 for log, _, waiter in waiters:
                     waiter.synced(log)
+
+    async def _sync(self, use: _InUse) -> bool:
+        use.dirty = False
+        try:
+            self.syncs += 1
+            await use.file.sync()
+        except UnavailableError as error:
+            # What else is in it and not committed is no safer: until it is, no sync of later
+            # files may pass for a promise.
+            use.dirty = True
+            if not use.failed:
+                self._log.warning(
+                    "buffer_sync_failed",
+                    error=str(error),
+                    advice="acks=1 is refused until another file can be synced; acks=all goes on",
+                )
+            use.failed = True
+            return False
+        return True
 
     def _sync_failed(self, waiters: list[tuple[PartitionLog, int, Waiter]]) -> None:
         """After a failed sync nobody knows what the disk has: these wait for the commit."""

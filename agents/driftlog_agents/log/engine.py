@@ -315,7 +315,8 @@ class Engine:
 
     def _close_all(self) -> None:
         self.ready.clear()
-        for log in self.logs():
+        # Also those of deleted topics whose last batches are on their way.
+        for log in dict.fromkeys((*self.logs(), *self.flusher.pipeline.uncommitted())):
             for waiter in log.close():
                 waiter.lost(log)
         self.buffer.close()

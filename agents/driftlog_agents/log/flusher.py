@@ -149,7 +149,7 @@ class Flusher:
         return sum(
             flush.size_bytes
             for flush in self._pipeline.flushes
-            if flush.payload is not None and not flush.payload.data.in_files
+            if flush.payload is not None and not self._buffer.holds(flush.payload.data)
         )
 
     # ── Entry ──
@@ -388,7 +388,8 @@ class Flusher:
             if over <= 0 or flush.payload is None:
                 return  # cut because the session was lost: nothing is laid out any more
             data = flush.payload.data
-            if flush.stage is not Stage.UPLOADING and data.views is not None and data.in_files:
+            waits = flush.stage is not Stage.UPLOADING
+            if waits and data.views is not None and self._buffer.holds(data):
                 data.views = None
                 over -= flush.size_bytes
 

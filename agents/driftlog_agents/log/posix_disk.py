@@ -37,7 +37,7 @@ class DirectoryLockedError(FencedError):
 class PosixBufferFile:
     """A `BufferFile` on a file descriptor."""
 
-    __slots__ = ("_broken", "_executor", "_size", "alive", "descriptor", "path")
+    __slots__ = ("_executor", "_size", "_torn", "_untrusted", "alive", "descriptor", "path")
 
     def __init__(self, descriptor: int, path: Path, executor: ThreadPoolExecutor) -> None:
         self.descriptor = descriptor
@@ -45,7 +45,9 @@ class PosixBufferFile:
         self.alive = True
         self._executor = executor
         self._size = 0
-        self._broken = False
+        self._torn = False
+        """Half an append stands at its end.  What is before it can still be synced."""
+        self._untrusted = False
 
     @property
     def size(self) -> int:
@@ -53,14 +55,14 @@ class PosixBufferFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         assert self.alive
-        if self._broken:
+        if self._torn or self._untrusted:
             raise UnavailableError(f"{self.path} failed before and is not written to")
         start = self._size
         try:
             for i in range(0, len(buffers), _IOV_MAX):
                 self._write(list(buffers[i : i + _IOV_MAX]))
         except OSError as error:
-            self._broken = True
+            self._torn = True
             self._size = start
             raise UnavailableError(f"cannot write {self.path}: {error.strerror}") from error
         return start
@@ -85,6 +87,9 @@ class PosixBufferFile:
 
     def read(self, position: int, length: int) -> bytes:
         assert self.alive
+        if position + length > self._size:
+            # There may be bytes: of an earlier use, or of an append that failed.
+            raise UnavailableError(f"{self.path} does not hold {length} bytes at {position}")
         try:
             data = os.pread(self.descriptor, length, position)
         except OSError as error:
@@ -94,14 +99,14 @@ class PosixBufferFile:
         return data
 
     async def sync(self) -> None:
-        if self._broken:
+        if self._untrusted:
             # Linux tells a lost write once per descriptor: the next fdatasync would succeed.
             raise UnavailableError(f"{self.path} failed before and is not trusted again")
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, _sync_data, self.descriptor)
         except OSError as error:
-            self._broken = True
+            self._untrusted = True
             raise UnavailableError(f"cannot sync {self.path}: {error.strerror}") from error
 
 

@@ -113,6 +113,8 @@ class Bucket(MemoryObjectStore):
         self.gate.set()
         self.puts: list[str] = []
         """Keys of flush objects, as they were asked for."""
+        self.put_s = 0.0
+        """How long a PUT of one takes."""
         self.manifests = asyncio.Event()
         """Cleared: reads of anything but flush objects are refused."""
         self.manifests.set()
@@ -133,6 +135,7 @@ class Bucket(MemoryObjectStore):
         if key.startswith("flush/"):
             self.puts.append(key)
             await self.gate.wait()
+            await asyncio.sleep(self.put_s)
         await super().put(key, body)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
