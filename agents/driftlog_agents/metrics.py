@@ -27,7 +27,7 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
     requests = CounterMetricFamily(
         "driftlog_requests", "Requests taken, by Kafka API", labels=["api"]
     )
-    for key, count in agent.dispatcher.requests.items():
+    for key, count in agent.dispatcher.requests().items():
         requests.add_metric([key.kafka_name], count)
     yield requests
     producing, fetching = agent.dispatcher.producing, agent.dispatcher.fetching

@@ -30,12 +30,12 @@ from driftlog_agents.protocol.messages.produce import (
     API,
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from driftlog_agents.protocol.one_batch import OneBatch
 from driftlog_agents.topic_configs import TopicLimits
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_tiering import batch as batches
@@ -254,22 +254,33 @@ class Producing:
         self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
     ) -> None:
         """Admit everything in the request, now; answer through *slot*."""
-        self.requests += 1
-        engine = self._broker.engine
-        if engine is not None and not engine.ready.is_set():
-            engine = None
         topics = request.topic_data
         if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.acks != 0:
-            name, data = topics[0].name, topics[0].partition_data[0]
-            one = _One(slot, version, correlation_id, name, data.index)
-            try:
-                self._partition(engine, name, data, request.acks, version, one, slot)
-            except RefusedError as error:
-                self._refused(engine, name, data.index, one, error)
-            if not one.done and request.acks < 0:
-                self._expect_by(slot, one, request.timeout_ms)
-            return
-        self._several(engine, slot, version, correlation_id, request)
+            (data,) = topics[0].partition_data
+            asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, data.index)
+            self.handle_one(slot, asked, correlation_id, data.records)
+        else:
+            self.requests += 1
+            self._several(self._engine(), slot, version, correlation_id, request)
+
+    def handle_one(
+        self, slot: Slot, asked: OneBatch, correlation_id: int, records: memoryview | None
+    ) -> None:
+        """The same for a request of one batch, which is nearly every one; acks are not 0."""
+        self.requests += 1
+        version, acks, timeout_ms, topic, partition = asked
+        engine = self._engine()
+        one = _One(slot, version, correlation_id, topic, partition)
+        try:
+            self._partition(engine, topic, partition, records, acks, version, one, slot)
+        except RefusedError as error:
+            self._refused(engine, topic, partition, one, error)
+        if acks < 0 and not one.done:
+            self._expect_by(slot, one, timeout_ms)
+
+    def _engine(self) -> Engine | None:
+        engine = self._broker.engine
+        return engine if engine is not None and engine.ready.is_set() else None
 
     def _several(
         self,
@@ -294,7 +305,9 @@ class Producing:
                 answers.append(answer)
                 waiter = _Answer(pending, answer)
                 try:
-                    self._partition(engine, topic.name, data, acks, version, waiter, slot)
+                    self._partition(
+                        engine, topic.name, data.index, data.records, acks, version, waiter, slot
+                    )
                 except RefusedError as error:
                     self._refused(engine, topic.name, data.index, waiter, error)
         if acks == 0:
@@ -321,7 +334,8 @@ class Producing:
         self,
         engine: Engine | None,
         topic: str,
-        data: PartitionProduceData,
+        partition: int,
+        records: memoryview | None,
         acks: int,
         version: int,
         waiter: _Waiter,
@@ -331,8 +345,7 @@ class Producing:
             raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}")
         if engine is None:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        log = _find(engine, topic, data.index)
-        records = data.records
+        log = _find(engine, topic, partition)
         if not records:
             raise RefusedError(
                 ErrorCode.INVALID_RECORD, "a produce request has one record batch per partition"

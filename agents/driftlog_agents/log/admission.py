@@ -11,7 +11,7 @@ Shell.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flush import Batch, Source
@@ -35,6 +35,10 @@ class Admitted(NamedTuple):
 
     base_offset: int
     answered: bool
+
+
+_admitted: Final = tuple.__new__
+"""Without the detour through a NamedTuple's own constructor, which is Python."""
 
 
 class Admission:
@@ -118,12 +122,12 @@ class Admission:
             )
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence)
         size = len(view)
-        if size < _PINNED_BYTES and len(cast(bytearray, view.obj)) > (size * 4 + _PINNED_BYTES):
+        if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
             view = memoryview(bytearray(view))  # or a little batch keeps a large frame in memory
         self._patch(view, 0, base_offset, log.leader_epoch)
         batch = Batch(
             view,
-            len(view),
+            size,
             base_offset,
             records,
             log.leader_epoch,
@@ -135,13 +139,13 @@ class Admission:
         )
         if waiter is None or acks == 0:
             self._flusher.append(log, batch, None, None, now_ms)
-            return Admitted(base_offset, True)
+            return _admitted(Admitted, (base_offset, True))
         if acks == 1:
             self._flusher.append(log, batch, None, waiter, now_ms)
         else:
             log.waiters.append((base_offset + records, waiter))
             self._flusher.append(log, batch, source, None, now_ms)
-        return Admitted(base_offset, False)
+        return _admitted(Admitted, (base_offset, False))
 
     def _duplicate(
         self, log: PartitionLog, original: ProducerBatch, acks: int, waiter: Waiter | None

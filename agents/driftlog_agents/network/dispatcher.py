@@ -12,7 +12,7 @@ Shell.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -39,7 +39,11 @@ class Dispatcher:
         self._tasks: asyncio.TaskGroup | None = None
         self.producing = Producing(broker, offload, self.spawn)
         self.fetching = Fetching(broker, self.spawn)
-        self.requests: Counter[ApiKey] = Counter()
+        self._counts: Counter[ApiKey] = Counter()
+
+    def requests(self) -> Mapping[ApiKey, int]:
+        """How many were taken of each kind."""
+        return {ApiKey.PRODUCE: self.producing.requests, **self._counts}
 
     async def run(self) -> None:
         """Own the tasks of requests until cancelled."""
@@ -65,11 +69,18 @@ class Dispatcher:
         Raises:
             CorruptFrameError: hang up.
         """
+        one = connection.one_batch.read(frame)
+        if one is not None:
+            asked, correlation_id, records = one
+            self.producing.handle_one(connection.turn(), asked, correlation_id, records)
+            return
         header = decode_request_header(frame)
         key = header.api_key
         version = header.api_version
         if key is ApiKey.PRODUCE:
             request = produce.API.decode_request(version, frame, header.body_offset)
+            if request.acks != 0:
+                connection.one_batch.learn(frame, header, request)
             slot = connection.turn()
             self.producing.handle(slot, version, header.correlation_id, request)
         elif key is ApiKey.FETCH:
@@ -79,9 +90,10 @@ class Dispatcher:
             connection.in_turn(
                 slot, lambda: self.fetching.handle(slot, version, correlation_id, wanted)
             )
+            self._counts[key] += 1
         else:
             self._other(connection, header, frame)
-        self.requests[key] += 1
+            self._counts[key] += 1
 
     def _other(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         api = API[header.api_key]

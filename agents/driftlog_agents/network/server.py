@@ -4,7 +4,8 @@
 
 A connection is read continuously and does not wait for one answer before it admits the
 next request.  It is paused while its client does not read answers, while it has too many
-unanswered requests, and while the log can buffer no more.
+unanswered requests, while there is no memory for the rest of its frame, and while the log can
+buffer no more.
 
 Shell.
 """
@@ -17,8 +18,10 @@ from typing import Any, Final, cast
 import structlog
 
 from driftlog_agents.log.flush import Source
+from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import FramePool, FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.one_batch import OneBatchReader
 
 Buffer = bytes | bytearray | memoryview
 
@@ -54,6 +57,15 @@ class Slot:
 _POOL_BYTES: Final = 192 * 1024 * 1024
 """The log keeps 96 MiB of frames in memory (`MemorySettings`), and some are on their way."""
 
+_INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
+"""What frames that are not complete may hold: 256 producers in the middle of a request of 1 MiB."""
+
+_LOOK_S: Final = 0.5
+"""How often stalled frames are looked for, while frames wait for memory."""
+
+_SLOWEST_BYTES: Final = 256 * 1024
+"""Who brings less of a frame in `stalled_ms` is stalled."""
+
 _FINISH_S: Final = 1.0
 """How long leaving waits for clients to take their last answers."""
 
@@ -65,7 +77,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: "Server") -> None:
         self._server = server
-        self._frames = FrameReader(server.socket_request_max_bytes, server.shared, server.pool)
+        self._frames = FrameReader(
+            server.socket_request_max_bytes, server.shared, server.pool, server.frame_budget
+        )
+        self._frames.on_memory = self._pause_or_resume
+        self._progress: tuple[float, int, int] | None = None
+        """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
         self._slots: deque[Slot] = deque()
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
@@ -77,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.client_id: str | None = None
         self.closed = False
+        self.one_batch = OneBatchReader()
         self.chain: deque[Callable[[], Any]] = deque()
         """Requests that run one after the other; the dispatcher's."""
         self.chain_running = False
@@ -125,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_close.clear()
         self._slots.clear()
         self.chain.clear()
+        self._frames.release()
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -202,7 +221,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pause_or_resume(self) -> None:
         wanted = not (
-            self._write_paused or len(self._slots) >= _MAX_UNANSWERED or self._server.overloaded
+            self._write_paused
+            or len(self._slots) >= _MAX_UNANSWERED
+            or self._frames.waiting
+            or self._server.overloaded
         )
         if wanted != self._reading and not self.closed and self._transport is not None:
             self._reading = wanted
@@ -214,6 +236,29 @@ class Connection(asyncio.BufferedProtocol):
     def reconsider(self) -> None:
         """The log can buffer again, or no more."""
         self._pause_or_resume()
+
+    def look_for_progress(self, now_ms: float) -> None:
+        """Others wait for memory: hang up if this holds some and brings nothing."""
+        frames = self._frames
+        # Whom we do not read cannot bring anything; who takes no answers could.
+        its_turn = self._reading or self._write_paused
+        if not frames.buffered_bytes or frames.waiting or not its_turn:
+            self._progress = None
+            return
+        seen, completed, arrived_bytes = self._progress or (now_ms, -1, 0)
+        if completed != frames.completed or frames.arrived_bytes - arrived_bytes >= _SLOWEST_BYTES:
+            self._progress = now_ms, frames.completed, frames.arrived_bytes
+        elif now_ms - seen >= self._server.stalled_ms:
+            self.hang_up(
+                "frame_stalled",
+                f"{frames.arrived_bytes} bytes of a request came, and hardly more in "
+                f"{self._server.stalled_ms / 1000:g} s, while incomplete requests hold all the "
+                "memory they may: has this client died, or is it behind a slow network?",
+            )
+
+    def forget_progress(self) -> None:
+        """Nobody waits any more: the next look is the first."""
+        self._progress = None
 
     @property
     def idle_ms(self) -> float:
@@ -262,6 +307,10 @@ class Server:
         self.socket_request_max_bytes = socket_request_max_bytes
         self.shared = memoryview(bytearray(_SHARED_BYTES))
         self.pool = FramePool(_POOL_BYTES)
+        self.frame_budget = FrameBudget(_INCOMPLETE_BYTES, self._pressed)
+        self._looking = False
+        self.stalled_ms = 5_000.0
+        """How long an incomplete frame may stand still while others wait for its memory."""
         self.log = structlog.get_logger()
         self.loop = asyncio.get_running_loop()
         self.overloaded = False
@@ -316,6 +365,24 @@ class Server:
             self.overloaded = overloaded
             for connection in list(self.connections):
                 connection.reconsider()
+
+    def _pressed(self) -> None:
+        """Frames wait for memory: look for those that hold it for nothing until none waits."""
+        if not self._looking:
+            self._looking = True
+            self.loop.call_later(_LOOK_S, self._look_for_stalled)
+
+    def _look_for_stalled(self) -> None:
+        now_ms = self.now_ms()
+        pressed = self.frame_budget.pressed
+        for connection in list(self.connections):
+            if pressed:
+                connection.look_for_progress(now_ms)
+            else:
+                connection.forget_progress()
+        self._looking = False
+        if pressed:
+            self._pressed()
 
     async def close_idle(self) -> None:
         """Close connections that were silent too long, for ever."""

@@ -1,0 +1,119 @@
+"""Produce requests of one batch that begin as one before did: nearly all of a connection's.
+
+    int16 key, int16 version │ int32 correlation id │ client id … partition │ length, batch, tags
+    ────────── same ─────────  ────── its own ──────  ──────── same ────────  ───── its own ─────
+
+A producer sends the same bytes between the correlation id and the batch again and again;
+what they mean is decoded once, by the codec, and remembered.  Whatever looks different in
+any way is the codec's: this module refuses nothing.
+
+Pure.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from driftlog_agents.protocol.api import ApiKey, RequestHeader
+from driftlog_agents.protocol.messages import produce
+from driftlog_agents.protocol.types import encode_varint, varint_tail
+
+_PREFIX_AT: Final = 8
+_LEAST_BATCH_BYTES: Final = 61
+_MAX_KNOWN: Final = 4096
+"""Prefixes of one connection: one a partition that it writes to."""
+_INT32: Final = Struct(">i")
+_FLEXIBLE_TAIL: Final = memoryview(b"\0\0\0")
+"""No tagged fields of the partition, the topic, and the request."""
+
+
+class OneBatch(NamedTuple):
+    """What a request asks for, but for its batch."""
+
+    version: int
+    acks: int
+    timeout_ms: int
+    topic: str
+    partition: int
+
+
+class OneBatchReader:
+    """Of one connection; knows prefixes of one length at a time."""
+
+    __slots__ = ("_end", "_flexible", "_known", "_lengths_seen", "_lengths_until", "_unpack")
+
+    def __init__(self) -> None:
+        self._end = 1 << 62
+        self._flexible = False
+        self._known: dict[bytes, OneBatch] = {}
+        self._unpack: Callable[[memoryview], tuple[Any, ...]] | None = None
+        self._lengths_seen = 0
+        self._lengths_until = 1
+
+    def read(self, frame: memoryview) -> tuple[OneBatch, int, memoryview] | None:
+        """The request, its correlation id and its batch; None: `learn` from the codec."""
+        at = self._end
+        if len(frame) < at + _LEAST_BATCH_BYTES:
+            return None
+        assert self._unpack is not None
+        key, version, correlation_id, prefix = self._unpack(frame)
+        known = self._known.get(prefix)
+        if known is None or key != ApiKey.PRODUCE or version != known.version:
+            return None
+        if self._flexible:
+            size = frame[at]
+            at += 1
+            if size > 127:
+                size, at = varint_tail(frame, at, size)
+            end = at + size - 1
+            if frame[end:] != _FLEXIBLE_TAIL:
+                return None
+        else:
+            (size,) = _INT32.unpack_from(frame, at)
+            at += 4
+            end = at + size
+            if end != len(frame):
+                return None
+        return known, correlation_id, frame[at:end]
+
+    def learn(
+        self, frame: memoryview, header: RequestHeader, request: produce.ProduceRequest
+    ) -> None:
+        """Remember what the codec read from *frame*, if more like it may come."""
+        topics = request.topic_data
+        if len(topics) != 1 or len(topics[0].partition_data) != 1:
+            return
+        (data,) = topics[0].partition_data
+        batch = data.records
+        if batch is None or len(batch) < _LEAST_BATCH_BYTES:
+            return
+        flexible = produce.API.is_flexible(header.api_version)
+        size = len(batch)
+        length, tail = _INT32.pack(size), 0
+        if flexible:
+            length, tail = encode_varint(size + 1), len(_FLEXIBLE_TAIL)
+        stop = len(frame) - tail
+        end = stop - size - len(length)
+        if end <= _PREFIX_AT or bytes(frame[end : stop - size]) != length:
+            return  # with tagged fields, or a length written in a longer way
+        new = end != self._end or flexible != self._flexible
+        if (new and not self._worth_it()) or frame[stop - size : stop] != batch:
+            return
+        if new:
+            self._end = end
+            self._flexible = flexible
+            self._known = {}
+            self._unpack = Struct(f">hhi{end - _PREFIX_AT}s").unpack_from
+        elif len(self._known) >= _MAX_KNOWN:
+            self._known = {}
+        self._known[bytes(frame[_PREFIX_AT:end])] = OneBatch(
+            header.api_version, request.acks, request.timeout_ms, topics[0].name, data.index
+        )
+
+    def _worth_it(self) -> bool:
+        """Prefixes of lengths that alternate are hardly ever of use: tried less and less often."""
+        self._lengths_seen += 1
+        if self._lengths_seen < self._lengths_until:
+            return False
+        self._lengths_until *= 2
+        return True
