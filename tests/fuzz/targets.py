@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FramePool, FrameReader
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
@@ -59,7 +60,8 @@ def read_connection(stream: bytes) -> None:
         Anything but CorruptFrameError: a bug.
     """
     wanted, refused = _plain_frames(stream)
-    reader = FrameReader(REQUEST_MAX_BYTES, _shared, _pool)
+    budget = FrameBudget(256 << 20)
+    reader = FrameReader(REQUEST_MAX_BYTES, _shared, _pool, budget)
     seen = 0
     try:
         for piece in _pieces(stream):
@@ -75,6 +77,7 @@ def read_connection(stream: bytes) -> None:
                     seen += 1
                     read_request(frame)
             assert reader.buffered_bytes <= TRUSTED_BYTES + 5 * len(stream)
+            assert reader.buffered_bytes == budget.held_bytes, "held and not counted"
     except CorruptFrameError:
         assert refused
         return

@@ -7,6 +7,9 @@
                    disk and uploaded is the memory that the kernel filled
     huge frames    (> 2 MiB) get more as they come: who announces 100 MiB has not sent them
 
+What incomplete frames hold is counted in a `FrameBudget`: where it has no room, a connection
+is not read until it has.
+
 A frame is ``int32 size`` and *size* bytes.  A size over the limit is refused before it is
 buffered.
 
@@ -14,10 +17,12 @@ Pure.
 """
 
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
 from sys import getrefcount
 from typing import Final
 
+from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 
 LARGE_BYTES: Final = 32 * 1024
@@ -29,6 +34,10 @@ _COARSE_BYTES: Final = 1024 * 1024
 """Sizes of pooled buffers: multiples of the first up to the second, then of the second."""
 _TRUSTED_BYTES: Final = 2 * 1024 * 1024
 """Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
+_EARNED_BYTES: Final = 64 * 1024
+"""The same where memory is asked for by many: from here on it must be earned."""
+_LITTLE_BYTES: Final = 4 * 1024
+"""Read at once from those who may have to wait with it."""
 _GROWTH: Final = 4
 """A full buffer is exchanged for one this many times larger: a third of a copy for each byte."""
 _LOOK: Final = 16
@@ -87,31 +96,71 @@ class FrameReader:
         socket_request_max_bytes: hang up on a larger request, before buffering it.
         shared: where small reads land; may be shared, for it is emptied at once.
         pool: memory of large frames.
+        budget: what incomplete frames of all connections may hold.
     """
 
-    __slots__ = ("_at", "_head", "_large", "_length", "_limit", "_pool", "_shared", "_tail")
+    __slots__ = (
+        "_at",
+        "_budget",
+        "_head",
+        "_large",
+        "_length",
+        "_limit",
+        "_little",
+        "_pool",
+        "_shared",
+        "_size",
+        "_tail",
+        "completed",
+        "on_memory",
+        "trusted",
+        "waiting",
+    )
 
-    def __init__(self, socket_request_max_bytes: int, shared: memoryview, pool: FramePool) -> None:
+    def __init__(
+        self,
+        socket_request_max_bytes: int,
+        shared: memoryview,
+        pool: FramePool,
+        budget: FrameBudget,
+    ) -> None:
         assert len(shared) > LARGE_BYTES
         self._pool = pool
+        self._budget = budget
         self._limit = socket_request_max_bytes
         self._shared = shared
+        self._little = shared[:_LITTLE_BYTES]
         self._head = b""
         """Of a frame that is not complete, with its size."""
         self._large: memoryview | None = None
         """Of a large frame: all of it, or as much as has been earned."""
         self._length = 0
+        self._size = 0
+        """What `_large` is to be next."""
         self._tail: memoryview | None = None
         self._at = 0
+        self.waiting = False
+        """There is no memory: nothing may be received until `on_memory`."""
+        self.on_memory: Callable[[], None] | None = None
+        self.trusted = False
+        self.completed = 0
+        """Frames."""
 
     @property
     def buffered_bytes(self) -> int:
         """Memory that an incomplete frame holds."""
         return len(self._large) if self._large is not None else len(self._head)
 
+    @property
+    def arrived_bytes(self) -> int:
+        """How much of an incomplete frame is there."""
+        return self._at if self._large is not None else len(self._head)
+
     def buffer(self) -> memoryview:
         """Where the next bytes of the socket go."""
-        return self._shared if self._tail is None else self._tail
+        if self._tail is not None:
+            return self._tail
+        return self._little if self._budget.pressed and not self.trusted else self._shared
 
     def received(self, size: int) -> list[memoryview]:
         """*size* bytes are in `buffer`; returns the frames that they complete, in order.
@@ -121,22 +170,46 @@ class FrameReader:
         Raises:
             CorruptFrameError: a size that is negative, too small or too large.
         """
+        assert not self.waiting, "read without memory for it"
         if self._tail is not None:
             assert self._large is not None
             self._at += size
             if self._at < self._length:
-                if self._at == len(self._large):
-                    self._grow()
                 self._tail = self._large[self._at :]
+                if not self._tail:
+                    self._grow()
                 return []
             frame = self._large
             self._large = self._tail = None
+            self.trusted = True
+            self.completed += 1
+            self._budget.release(self, len(frame))
             return [frame]
         return self._cut(size)
+
+    def release(self) -> None:
+        """Nothing more will come."""
+        self._budget.release(self, self.buffered_bytes)
+        self._head = b""
+        self._large = self._tail = None
+        self.on_memory = None
+
+    def go_on(self) -> None:
+        """The budget has counted what this waited for."""
+        self.waiting = False
+        if self._large is None:
+            head, self._head = self._head, b""
+            self._fill(memoryview(head)[4:])
+            self._budget.note(-len(head))
+        else:
+            self._exchange()
+        if self.on_memory is not None:
+            self.on_memory()
 
     def _cut(self, size: int) -> list[memoryview]:
         if self._head:
             chunk = bytearray(self._head)
+            self._budget.note(-len(chunk))
             chunk += self._shared[:size]
             self._head = b""
         else:
@@ -149,30 +222,52 @@ class FrameReader:
             if not _MIN_BYTES <= length <= self._limit:
                 raise CorruptFrameError(_bad_size(length, self._limit))
             if end - at - 4 < length:
-                if length > LARGE_BYTES:
-                    self._begin_large(length, view[at + 4 :])
-                    return frames
+                if length > LARGE_BYTES and self._begin_large(length, view[at + 4 :]):
+                    at = end
                 break
             at += 4
             frames.append(view[at : at + length])
             at += length
-        self._head = bytes(view[at:])
+        self.completed += len(frames)
+        if at < end:
+            self._head = bytes(view[at:])
+            self._budget.note(end - at)
         return frames
 
-    def _begin_large(self, length: int, head: memoryview) -> None:
+    def _begin_large(self, length: int, head: memoryview) -> bool:
+        """Give the frame its memory; False: it must wait for it."""
+        if self.trusted or self._budget.calm:
+            first = _TRUSTED_BYTES
+        else:
+            first = max(_EARNED_BYTES, _GROWTH * len(head))
         self._length = length
-        size = min(length, _TRUSTED_BYTES)
-        self._large = memoryview(self._pool.take(size))[:size]
+        self._size = min(length, first)
+        if self._budget.take(self, self._size):
+            self._fill(head)
+            return True
+        self.waiting = True
+        return False
+
+    def _fill(self, head: memoryview) -> None:
+        self._large = memoryview(self._pool.take(self._size))[: self._size]
         self._at = len(head)
         self._large[: self._at] = head
         self._tail = self._large[self._at :]
 
     def _grow(self) -> None:
         assert self._large is not None
-        size = min(self._length, _GROWTH * len(self._large))
-        larger = memoryview(self._pool.take(size))[:size]
+        self._size = min(self._length, _GROWTH * len(self._large))
+        if self._budget.take(self, self._size - len(self._large)):
+            self._exchange()
+        else:
+            self.waiting = True
+
+    def _exchange(self) -> None:
+        assert self._large is not None
+        larger = memoryview(self._pool.take(self._size))[: self._size]
         larger[: self._at] = self._large
         self._large = larger
+        self._tail = larger[self._at :]
 
 
 def _bad_size(length: int, limit: int) -> str:

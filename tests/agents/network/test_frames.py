@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FramePool, FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
 
@@ -17,10 +18,11 @@ TRUSTED = 2 * MiB
 
 
 def make_reader(
-    limit: int = LIMIT, *, shared_bytes: int = 64 * 1024, pool: FramePool | None = None
+    limit: int = LIMIT, *, shared_bytes: int = 64 * 1024, budget: FrameBudget | None = None
 ) -> FrameReader:
     """Of one connection."""
-    return FrameReader(limit, memoryview(bytearray(shared_bytes)), pool or FramePool(64 * MiB))
+    shared = memoryview(bytearray(shared_bytes))
+    return FrameReader(limit, shared, FramePool(64 * MiB), budget or FrameBudget(256 * MiB))
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -99,7 +101,7 @@ def test_connections_may_share_where_small_reads_land() -> None:
     It is emptied at once: halves of requests that come in turns are not mixed up.
     """
     shared, pool = memoryview(bytearray(64 * 1024)), FramePool(MiB)
-    readers = [FrameReader(LIMIT, shared, pool) for _ in range(3)]
+    readers = [FrameReader(LIMIT, shared, pool, FrameBudget(256 * MiB)) for _ in range(3)]
     sent = [framed(body(1_000 * (n + 1), n), body(40_000, n)) for n in range(3)]
     received: list[list[memoryview]] = [[], [], []]
     for at in range(0, 45_000, 700):
@@ -264,7 +266,7 @@ def test_frames_of_many_connections_keep_their_contents() -> None:
     """
     rng, pool = Random(5), FramePool(MiB)
     shared = memoryview(bytearray(64 * 1024))
-    readers = [FrameReader(LIMIT, shared, pool) for _ in range(4)]
+    readers = [FrameReader(LIMIT, shared, pool, FrameBudget(256 * MiB)) for _ in range(4)]
     held: list[tuple[bytes, memoryview]] = []
     for n in range(400):
         sent = body(rng.choice((40_000, 70_000, 200_000)), n)

@@ -1,0 +1,140 @@
+"""What frames that are not complete may hold, over all connections.
+
+    part of a frame ──take──▶ there is room: counted, read on
+                        │
+                        └───▶ there is none: not read, until others are complete or gone
+
+1. Who has brought a large frame whole may use all of it; who has not, half of it: strangers
+   that begin frames and do not end them take nothing from those that work.
+2. Who has waited longest goes on beyond the limit, one at a time, until its frame is complete
+   or it is gone: frames that all hold a part never wait for one another.  So what is held is
+   bounded by the limit and one frame.
+3. While it is `pressed`, its owner closes those that hold and do not bring: then 2 ends.
+
+Pure.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Final, Protocol
+
+_CALM_SHARE: Final = 8
+
+
+class Holder(Protocol):
+    """Somebody with an incomplete frame."""
+
+    trusted: bool
+    """It has brought a large frame whole."""
+
+    def go_on(self) -> None:
+        """What it waited for is counted, and its own."""
+
+
+class FrameBudget:
+    """Counts, and decides who waits.
+
+    Args:
+        limit_bytes: more is held only by one frame.
+        on_pressed: told when `pressed` becomes true.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_on_pressed",
+        "_strangers",
+        "_tickets",
+        "_trusted",
+        "held_bytes",
+        "limit_bytes",
+        "pressed",
+    )
+
+    def __init__(self, limit_bytes: int, on_pressed: Callable[[], None] = lambda: None) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self.pressed = False
+        """Somebody waits, or more is held than should be."""
+        self._on_pressed = on_pressed
+        self._tickets = count()
+        self._trusted: dict[Holder, tuple[int, int]] = {}
+        """Who waits, in the order in which they came: ticket, bytes."""
+        self._strangers: dict[Holder, tuple[int, int]] = {}
+        self._ahead: Holder | None = None
+        """Who may go beyond the limit."""
+
+    @property
+    def calm(self) -> bool:
+        """So little is held that memory may be given before it is earned."""
+        return self.held_bytes * _CALM_SHARE <= self.limit_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._trusted) + len(self._strangers)
+
+    def take(self, holder: Holder, size_bytes: int) -> bool:
+        """Count so much more for *holder*; False: it waits, and is told to `go_on`."""
+        queue = self._trusted if holder.trusted else self._strangers
+        if not queue and self.held_bytes + size_bytes <= self._limit(holder.trusted):
+            self.held_bytes += size_bytes
+            return True
+        self._press()
+        if self._ahead is None or self._ahead is holder:
+            self._ahead = holder
+            self.held_bytes += size_bytes
+            return True
+        queue[holder] = (next(self._tickets), size_bytes)
+        return False
+
+    def note(self, size_bytes: int) -> None:
+        """Count what cannot be refused: it is there, and little (negative: no longer)."""
+        self.held_bytes += size_bytes
+        if self.pressed:
+            self._wake()
+        elif self.held_bytes > self.limit_bytes:
+            self._press()
+
+    def release(self, holder: Holder, size_bytes: int) -> None:
+        """*holder*'s frame is complete, or it is gone: *size_bytes* are held no longer."""
+        self.held_bytes -= size_bytes
+        if self.pressed:
+            self._trusted.pop(holder, None)
+            self._strangers.pop(holder, None)
+            if self._ahead is holder:
+                self._ahead = None
+            self._wake()
+
+    def _limit(self, trusted: bool) -> int:
+        return self.limit_bytes if trusted else self.limit_bytes // 2
+
+    def _press(self) -> None:
+        if not self.pressed:
+            self.pressed = True
+            self._on_pressed()
+
+    def _wake(self) -> None:
+        woken: list[Holder] = []
+        for queue, trusted in ((self._trusted, True), (self._strangers, False)):
+            while queue:
+                holder, (_, size_bytes) = next(iter(queue.items()))
+                if self.held_bytes + size_bytes > self._limit(trusted):
+                    break
+                self._count(queue, holder, woken)
+        if self._ahead is None and self.waiting:
+            queue = min(
+                (queue for queue in (self._trusted, self._strangers) if queue),
+                key=lambda queue: next(iter(queue.values())),
+            )
+            self._ahead = next(iter(queue))
+            self._count(queue, self._ahead, woken)
+        self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
+        for holder in woken:
+            holder.go_on()
+
+    def _count(
+        self, queue: dict[Holder, tuple[int, int]], holder: Holder, woken: list[Holder]
+    ) -> None:
+        _, size_bytes = queue.pop(holder)
+        self.held_bytes += size_bytes
+        woken.append(holder)
