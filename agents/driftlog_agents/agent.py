@@ -97,7 +97,8 @@ class AgentProcess:
             WrongClusterError: the stores are not of one cluster.
             OSError: the listener's address cannot be used.
         """
-        await self._prepare()
+        if not await self._prepared():
+            return
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self.dispatcher.run()),
@@ -113,6 +114,21 @@ class AgentProcess:
                 task.cancel()
 
     # ── Start ──
+
+    async def _prepared(self) -> bool:
+        """Prepare, unless `stop` comes first: a store that is slow holds up nobody who leaves."""
+        prepare = asyncio.create_task(self._prepare())
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([prepare, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not prepare.done():
+                return False
+            await prepare  # raises what it raised
+            return True
+        finally:
+            prepare.cancel()
+            stop.cancel()
+            await asyncio.wait([prepare, stop])
 
     async def _prepare(self) -> None:
         settings, world = self.settings, self._world
