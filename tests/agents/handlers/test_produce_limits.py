@@ -1,0 +1,243 @@
+"""Produce and Fetch through a socket: limits after a rewrite, timeouts, errors that cost little."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.batches import Codec, encode_batch
+from driftlog_agents.log.partition import State
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import fetch
+from driftlog_tiering.batch import check_batch
+from tests.agents.network.serving import Serving, eventually, fetching, records
+from tests.clients.batches import ATTRIBUTES, MAX_TIMESTAMP, with_field
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
+    """An agent that listens."""
+    async with Serving(tmp_path) as serving:
+        yield serving
+
+
+def batch(value: bytes = b"x", codec: Codec = Codec.NONE, timestamp_ms: int = 1) -> bytearray:
+    """One record."""
+    return encode_batch([value], codec=codec, timestamp_ms=timestamp_ms).data
+
+
+def now_ms() -> int:
+    """The agent's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+# ── Limits after a rewrite ──
+
+
+@pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
+async def test_a_batch_that_is_too_large_only_when_it_is_unpacked_is_refused(
+    agent: Serving, stamp: str
+) -> None:
+    """
+    100 kB of zeros are small as zstd and over max.message.bytes as the topic keeps them: the
+    producer is told, nothing of it is in the log, and what fits is taken.
+    """
+    async with agent.client() as client:
+        await client.create(
+            "t",
+            compression_type="uncompressed",
+            max_message_bytes="50000",
+            message_timestamp_type=stamp,
+        )
+        small = batch(bytes(100_000), Codec.ZSTD)
+        refused = await client.produce("t", {0: small})
+        taken = await client.produce("t", {0: batch(bytes(40_000), Codec.ZSTD)})
+        read = records((await client.fetch("t", {0: 0}))[0])
+
+    assert len(small) < 1_000
+    assert ErrorCode.MESSAGE_TOO_LARGE == refused[0].error_code
+    assert "max.message.bytes (50000)" in (refused[0].error_message or "")
+    assert (0, 0) == (taken[0].error_code, taken[0].base_offset)
+    assert 40_000 < len(read) < 50_000
+
+
+async def test_a_batch_that_recompression_makes_small_enough_was_too_large(agent: Serving) -> None:
+    """
+    The limit is on what was sent as well, as in Kafka.
+    """
+    async with agent.client() as client:
+        await client.create("t", compression_type="zstd", max_message_bytes="50000")
+        refused = await client.produce("t", {0: batch(bytes(100_000))})
+
+    assert ErrorCode.MESSAGE_TOO_LARGE == refused[0].error_code
+
+
+@pytest.mark.parametrize("behind_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+async def test_a_max_timestamp_that_had_to_be_found_is_held_to_the_limits(
+    agent: Serving, behind_ms: int
+) -> None:
+    """
+    A batch that does not say its max timestamp is looked into; what is found there is refused as
+    if it had said so, and taken if it is in time.
+    """
+    async with agent.client() as client:
+        await client.create(
+            "t",
+            message_timestamp_before_max_ms=str(HOUR_MS),
+            message_timestamp_after_max_ms=str(HOUR_MS),
+        )
+        old = with_field(batch(timestamp_ms=now_ms() - behind_ms), MAX_TIMESTAMP, -1)
+        good = with_field(batch(timestamp_ms=now_ms()), MAX_TIMESTAMP, -1)
+        refused = await client.produce("t", {0: old})
+        taken = await client.produce("t", {0: good})
+
+    assert ErrorCode.INVALID_TIMESTAMP == refused[0].error_code
+    assert (0, 0) == (taken[0].error_code, taken[0].base_offset)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+async def test_a_rewritten_batch_is_stamped_as_any_other(agent: Serving, codec: Codec) -> None:
+    """
+    With LogAppendTime and a codec of the topic's: the answer says the time, the batch that is
+    read has it, and its CRC fits; the clients' own times are held to no limit.
+    """
+    async with agent.client() as client:
+        await client.create(
+            "t",
+            compression_type="lz4",
+            message_timestamp_type="LogAppendTime",
+            message_timestamp_before_max_ms=str(HOUR_MS),
+        )
+        began = now_ms()
+        answer = await client.produce("t", {0: batch(b"y" * 500, codec)})
+        header = check_batch(records((await client.fetch("t", {0: 0}))[0]), from_client=False)
+
+    assert 0 == answer[0].error_code
+    assert began <= answer[0].log_append_time_ms <= now_ms()
+    assert answer[0].log_append_time_ms == header.max_timestamp
+    assert (Codec.LZ4, 8) == (header.attributes & 7, header.attributes & 8)
+
+
+async def test_the_partition_s_order_is_kept_behind_a_rewrite(agent: Serving) -> None:
+    """
+    What needs no rewrite waits behind what does: offsets are in the order of the requests.
+    """
+    async with agent.client() as client:
+        await client.create("t", compression_type="lz4")
+        agent.rewrites.close()
+        asked = [
+            client.send_produce("t", {0: batch(b"%d" % n, Codec.LZ4 if n % 2 else Codec.ZSTD)})
+            for n in range(10)
+        ]
+        await eventually(lambda: len(agent.log("t").busy) == 10)
+        agent.rewrites.open()
+        answers = [await client.receive() for _ in asked]
+
+    offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
+    assert list(range(10)) == offsets
+
+
+# ── Time ──
+
+
+async def test_a_request_that_takes_too_long_is_answered_and_its_partitions_as_they_are(
+    agent: Serving,
+) -> None:
+    """
+    REQUEST_TIMED_OUT for what is not committed in time, what was refused keeps its own error;
+    what was not committed then may be later.
+    """
+    broken = batch(b"wrong CRC")
+    broken[-1] ^= 1
+    async with agent.client() as client:
+        await client.create("t", 3)
+        agent.objects.writes.close()
+        several = await client.produce("t", {0: batch(), 1: broken, 2: batch()}, timeout_ms=200)
+        one = await client.produce("t", {0: batch()}, timeout_ms=200)
+        agent.objects.writes.open()
+        await eventually(lambda: agent.log("t").high_watermark == 2)
+        after = await client.produce("t", {0: batch()}, timeout_ms=20_000)
+
+    timed_out, corrupt = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.CORRUPT_MESSAGE
+    assert [timed_out, corrupt, timed_out] == [several[n].error_code for n in range(3)]
+    assert timed_out == one[0].error_code
+    assert (0, 2) == (after[0].error_code, after[0].base_offset)
+
+
+# ── What costs a connection, and what costs less ──
+
+
+async def test_a_bug_in_a_rewrite_costs_its_connection_and_no_other(agent: Serving) -> None:
+    """
+    The connection is closed, the session goes on, and the partition's next batches are taken.
+    """
+    async with agent.client() as client, agent.client() as other:
+        await other.create("t", compression_type="lz4")
+        agent.rewrites.error = ValueError("a bug")
+        client.send_produce("t", {0: batch()})
+        closed = await client.closed()
+        agent.rewrites.error = None
+        answer = await other.produce("t", {0: batch()})
+
+    assert closed
+    assert (0, 0) == (answer[0].error_code, answer[0].base_offset)
+    assert 1 == agent.process.sessions
+
+
+async def test_a_bug_in_a_cold_read_costs_its_connection_and_no_other(agent: Serving) -> None:
+    """
+    The same of what is read from the bucket.
+    """
+    async with agent.client() as client, agent.client() as other:
+        await other.create("t")
+        await other.produce("t", {0: batch(b"cold")})
+        await agent.engine.sealer.seal(agent.log("t"))
+        agent.engine.manifests.drop(agent.log("t"))
+        agent.objects.reads.error = ValueError("a bug")
+        client.send(fetch.API, 11, fetching("t", {0: 0}))
+        closed = await client.closed()
+        agent.objects.reads.error = None
+        read = records((await other.fetch("t", {0: 0}))[0])
+
+    assert closed
+    assert b"cold" in read
+    assert 1 == agent.process.sessions
+
+
+async def test_a_partition_that_is_offline_is_a_storage_error_at_every_offset(
+    agent: Serving,
+) -> None:
+    """
+    Where it ends is not known: a consumer that is beyond what the agent happens to know must not
+    be told to reset.
+    """
+    async with agent.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: batch()})
+        agent.log("t").state = State.OFFLINE
+        codes = [(await client.fetch("t", {0: offset}))[0].error_code for offset in (0, 1, 99)]
+        began = asyncio.get_running_loop().time()
+        await client.fetch("t", {0: 1}, max_wait_ms=20_000)
+        waited_s = asyncio.get_running_loop().time() - began
+
+    assert [ErrorCode.KAFKA_STORAGE_ERROR] * 3 == codes
+    assert waited_s < 5
+
+
+async def test_attributes_that_a_producer_may_not_set_are_refused_at_once(agent: Serving) -> None:
+    """
+    Append times are the broker's, unless the topic overwrites them anyhow.
+    """
+    stamped = with_field(batch(), ATTRIBUTES, 8)
+    async with agent.client() as client:
+        await client.create("created")
+        await client.create("appended", message_timestamp_type="LogAppendTime")
+        refused = await client.produce("created", {0: bytearray(stamped)})
+        taken = await client.produce("appended", {0: bytearray(stamped)})
+
+    assert ErrorCode.INVALID_TIMESTAMP == refused[0].error_code
+    assert 0 == taken[0].error_code

@@ -1,0 +1,221 @@
+"""What waits takes memory: sockets are read again when there is some, and little pins little."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import cast
+
+import pytest
+
+from benchmarks.batches import Codec, encode_batch, set_producer
+from driftlog_agents.log.disk import AgentDisk, BufferFile
+from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_metadata.errors import UnavailableError
+from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, records
+from tests.clients.batches import with_records
+
+MEMORY_BYTES = 4 * MiB
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
+    """An agent whose log may keep 4 MiB in memory."""
+    engine = replace(ENGINE, memory=MemorySettings(memory_bytes=MEMORY_BYTES))
+    async with Serving(tmp_path, engine=engine) as serving:
+        yield serving
+
+
+def batch(size: int, seed: int = 0) -> bytearray:
+    """One record of so many random bytes."""
+    return encode_batch([Random(seed).randbytes(size)], timestamp_ms=1).data
+
+
+# ── Pressure ──
+
+
+async def test_sockets_are_not_read_while_rewrites_wait(agent: Serving) -> None:
+    """
+    Batches that wait for the thread that recompresses them are memory that no flush shows: at
+    half the budget nobody is read any more, and at last everything is taken, in its order.
+    """
+    flusher = agent.engine.flusher
+    async with agent.client() as client, agent.client() as other:
+        await client.create("t", compression_type="zstd")
+        agent.rewrites.close()
+        asked = [client.send_produce("t", {0: batch(MiB // 4, n)}) for n in range(64)]
+        await eventually(lambda: agent.process.server.overloaded)
+        await asyncio.sleep(0.3)
+        held = flusher.held_bytes
+        late = other.send_produce("t", {0: batch(10)}, acks=1)
+        await asyncio.sleep(0.2)
+        requests = agent.process.dispatcher.producing.requests
+        agent.rewrites.open()
+        answers = [await client.receive() for _ in asked]
+        number, _ = await other.receive()
+
+    assert MEMORY_BYTES // 2 < held <= MEMORY_BYTES // 2 + MiB
+    assert requests < 64
+    assert asked == [number for number, _ in answers]
+    offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
+    assert sorted(offsets) == offsets
+    assert late == number
+    assert not agent.process.server.overloaded
+    assert 0 == flusher.held_bytes
+
+
+async def test_refused_rewrites_are_held_no_longer(agent: Serving) -> None:
+    """
+    Also where the batch cannot be decoded, is not allowed, or somebody's code fails.
+    """
+    async with agent.client() as client:
+        await client.create("t", compression_type="zstd")
+        garbage = with_records(encode_batch([b"x"], codec=Codec.LZ4).data, lambda r: bytes(len(r)))
+        undecodable = await client.produce("t", {0: garbage})
+        agent.rewrites.error = ValueError("a bug")
+        client.send_produce("t", {0: batch(999)})
+        closed = await client.closed()
+
+    assert ErrorCode.INVALID_RECORD == undecodable[0].error_code
+    assert closed
+    await eventually(lambda: agent.engine.flusher.held_bytes == 0)
+
+
+async def test_sockets_are_not_read_while_parked_batches_wait(tmp_path: Path) -> None:
+    """
+    The same of batches that wait until their partition's producers are loaded.
+    """
+    engine = replace(ENGINE, memory=MemorySettings(memory_bytes=MEMORY_BYTES))
+    async with Serving(tmp_path) as first, first.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: batch(10)})
+        await first.engine.sealer.seal(first.log("t"))
+    agent = Serving(tmp_path, engine=engine)
+    try:
+        await agent.begin()
+        agent.objects.reads_of = "/t/"
+        agent.objects.reads.close()
+        await agent.process.ready.wait()
+        async with agent.client() as client:
+            asked = []
+            for n in range(32):
+                data = batch(MiB // 4, n)
+                set_producer(data, 7, 0, n)
+                asked.append(client.send_produce("t", {0: data}))
+            await eventually(lambda: agent.process.server.overloaded)
+            await asyncio.sleep(0.3)
+            held, parked = agent.engine.flusher.held_bytes, len(agent.log("t").parked)
+            agent.objects.reads.open()
+            answers = [await client.receive() for _ in asked]
+        after = agent.engine.flusher.held_bytes
+    finally:
+        await agent.close()
+
+    assert MEMORY_BYTES // 2 < held <= MEMORY_BYTES // 2 + MiB
+    assert parked < 32
+    assert asked == [number for number, _ in answers]
+    offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
+    assert list(range(1, 33)) == offsets
+    assert 0 == after
+
+
+# ── What a batch pins ──
+
+
+async def test_a_little_batch_does_not_keep_the_large_request_that_it_came_in(
+    agent: Serving,
+) -> None:
+    """
+    Beside it in the request were 900 kB that were refused: what is kept is the little batch, and
+    it reads as it should.
+    """
+    refused = batch(900_000)
+    refused[-1] ^= 1
+    async with agent.client() as client:
+        await client.create("t", 2)
+        answers = [
+            await client.produce("t", {0: refused, 1: batch(2_000, n)}, acks=1) for n in range(5)
+        ]
+        await client.produce("t", {1: batch(2_000, 5)})
+        read = await client.fetch("t", {1: 0})
+    views = [
+        view for data in agent.engine.flusher._cached for view in data.views or () if len(view)
+    ]
+
+    assert [(ErrorCode.CORRUPT_MESSAGE, 0)] * 5 == [
+        (a[0].error_code, a[1].error_code) for a in answers
+    ]
+    assert list(range(5)) == [a[1].base_offset for a in answers]
+    assert 6 == len(views)
+    kept = [len(cast(bytearray, view.obj)) for view in views if isinstance(view, memoryview)]
+    assert max(kept) < 512 * 1024, f"a batch of 2 kB keeps {max(kept)} bytes"
+    assert all(Random(n).randbytes(2_000) in records(read[1]) for n in range(6))
+
+
+# ── A disk that fails under traffic ──
+
+
+class FailingDisk:
+    """A disk that makes no files while it is told so."""
+
+    def __init__(self, behind: AgentDisk) -> None:
+        self._behind = behind
+        self.full = False
+        self.tries = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._behind, name)
+
+    def create_file(self, session_id: str, number: int) -> BufferFile:
+        self.tries += 1
+        if self.full:
+            raise UnavailableError("no space left on device")
+        return self._behind.create_file(session_id, number)
+
+
+async def test_a_disk_is_tried_again_under_traffic_that_never_stops(tmp_path: Path) -> None:
+    """
+    Requests every few milliseconds do not put off the probe: soon after there is room, acks=1 is
+    taken; and the probes are not as many as the requests.
+    """
+    disks: list[FailingDisk] = []
+
+    def wrap(disk: AgentDisk) -> AgentDisk:
+        disks.append(FailingDisk(disk))
+        disks[-1].full = True
+        return cast(AgentDisk, disks[-1])
+
+    engine = replace(ENGINE, buffer=replace(ENGINE.buffer, probe_interval_ms=300))
+    async with (
+        Serving(tmp_path, engine=engine, disk=wrap) as agent,
+        agent.client() as busy,
+        agent.client() as client,
+    ):
+        await client.create("t")
+        await client.create("busy")
+        stop = asyncio.Event()
+
+        async def traffic() -> int:
+            sent = 0
+            while not stop.is_set():
+                assert (await busy.produce("busy", {0: batch(10)}))[0].error_code == 0
+                sent += 1
+            return sent
+
+        running = asyncio.create_task(traffic())
+        await eventually(lambda: disks[0].tries >= 2)
+        refused = await client.produce("t", {0: batch(10)}, acks=1)
+        disks[0].full = False
+        async with asyncio.timeout(5):
+            while (  # noqa: ASYNC110  # nobody tells
+                taken := await client.produce("t", {0: batch(10)}, acks=1)
+            )[0].error_code:
+                await asyncio.sleep(0.05)
+        stop.set()
+        sent = await running
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == refused[0].error_code
+    assert 0 == taken[0].error_code
+    assert disks[0].tries < sent
