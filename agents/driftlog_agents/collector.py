@@ -3,6 +3,7 @@
     flush objects    no record names it ──since a grace period, seen so all along──▶ deleted
     deleted topics   tombstone, mark a grace period old ──▶ objects ──▶ nothing but the mark,
                      a grace period long ──▶ mark ──▶ tombstone
+    heads            of sessions that are over: see `heads`
 
 1. The clock is the store's: the time of its listings and of its objects' PUTs.
 2. Nothing goes whose own PUT is younger than the grace period: nobody may name an object whose
@@ -24,6 +25,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.garbage import Pass, Sightings, decode_sightings
+from driftlog_agents.heads import Heads, HeadSettings
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_metadata.codec import decode_flush_record, decode_topic
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
@@ -73,12 +75,14 @@ class Collector:
         objects: ObjectStore,
         disk: AgentDisk,
         settings: CollectorSettings | None = None,
+        heads: HeadSettings | None = None,
     ) -> None:
         self._metadata = metadata
         self._objects = objects
         self._disk = disk
         self._settings = settings or CollectorSettings()
         self._log = structlog.get_logger()
+        self.heads = Heads(metadata=metadata, disk=disk, settings=heads)
         self._known: Sightings | None = None
         self._deletes_left = 0
         self.deleted_objects = 0
@@ -102,7 +106,8 @@ class Collector:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store; look again later.
-            CorruptError: a flush record or tombstone is damaged; nothing was deleted after it.
+            CorruptError: a flush record, tombstone, head or partition's state is damaged; nothing
+                was deleted after it.
         """
         self._deletes_left = self._settings.max_deletes
         self.strange_objects = 0
@@ -120,6 +125,7 @@ class Collector:
             deleted_topics=len(known.topics),
             strange=self.strange_objects,
         )
+        await self.heads.collect(known.seen_ms)
 
     # ── Flush objects ──
 

@@ -7,6 +7,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
     Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
                       "http_address":s,"rack":s or null,"started_at_ms":n}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
+    EndedHead        {"v":2,"head":n or "closed","ended_ms":n}
     FlushRecord      {"v":1,"object":s,"size":bytes,"footer":first byte}
     Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}
     Leader           {"v":1,"session_id":s or null,"epoch":n}
@@ -15,7 +16,8 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
     ProducerIdBlock  {"v":1,"first":producer id,"size":n,"node_id":n}
 
 Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
-an int32.  Configs stand in the order of their names.
+an int32.  Configs stand in the order of their names.  An ended head stands where a head
+stood: a head of version 2.
 
 A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
 anything else that no encoder writes: not JSON, a field missing, unknown, of another type
@@ -33,9 +35,9 @@ from uuid import UUID
 from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
 from driftlog_metadata.model import (
     CLOSED,
-    FORMAT_VERSION,
     Agent,
     Cluster,
+    EndedHead,
     FlushRecord,
     Leader,
     Listener,
@@ -48,6 +50,7 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 _HEAD_CLOSED: Final = "closed"
+_HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
 
 
 # ── Values ──
@@ -112,21 +115,42 @@ def _listener(fields: "_Fields", item: object) -> Listener:
 
 def encode_head(head: int) -> bytes:
     """Encode a session's head: its last committed flush sequence, or `CLOSED`."""
-    assert head >= CLOSED, "neither a sequence nor CLOSED"
-    return _encode(head=_HEAD_CLOSED if head == CLOSED else head)
+    return _encode(head=_head(head))
 
 
 def decode_head(data: bytes) -> int:
-    """Invert :func:`encode_head`.
+    """Invert :func:`encode_head`; also of an ended one.
 
     Raises:
         UnsupportedFormatError: a newer format.
         CorruptError: not a head.
     """
-    fields = _Fields("head", data, ("head",))
+    fields = _Fields("head", data, *_HEAD_FIELDS)
     if fields.raw("head") == _HEAD_CLOSED:
         return CLOSED
     return fields.number("head")
+
+
+def encode_ended_head(ended: EndedHead) -> bytes:
+    """Encode the head of a session that is over, with the time at which that was seen."""
+    return _encode(2, head=_head(ended.head), ended_ms=ended.ended_ms)
+
+
+def decode_ended_head(data: bytes) -> EndedHead | None:
+    """Invert :func:`encode_ended_head`; None: a head of version 1, nobody saw its end.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a head.
+    """
+    head = decode_head(data)
+    fields = _Fields("head", data, *_HEAD_FIELDS)
+    return None if fields.version == 1 else EndedHead(head, fields.number("ended_ms"))
+
+
+def _head(head: int) -> int | str:
+    assert head >= CLOSED, "neither a sequence nor CLOSED"
+    return _HEAD_CLOSED if head == CLOSED else head
 
 
 def encode_flush_record(record: FlushRecord) -> bytes:
@@ -242,27 +266,31 @@ def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
 # ── JSON ──
 
 
-def _encode(**fields: object) -> bytes:
+def _encode(version: int = 1, /, **fields: object) -> bytes:
     """ValueError for a string that UTF-8 cannot encode."""
-    value = {"v": FORMAT_VERSION, **fields}
+    value = {"v": version, **fields}
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class _Fields:
-    """One decoded JSON object, read field by field with its types checked."""
+    """One decoded JSON object, read field by field with its types checked.
 
-    def __init__(self, what: str, data: bytes, names: tuple[str, ...]) -> None:
+    *versions*: the fields of version 1, of version 2, …
+    """
+
+    def __init__(self, what: str, data: bytes, *versions: tuple[str, ...]) -> None:
         self._what = what
         self._data = data
         self._fields = self._parse()
-        version = self.number("v")
-        if version > FORMAT_VERSION:
+        self.version = version = self.number("v")
+        if version > len(versions):
             raise UnsupportedFormatError(
                 f"this {what} has format version {version}, and this driftlog reads up to "
-                f"{FORMAT_VERSION}: upgrade it: {data[:200]!r}"
+                f"{len(versions)}: upgrade it: {data[:200]!r}"
             )
         if version < 1:
             raise self.corrupt(f"no version {version}")
+        names = versions[version - 1]
         if self._fields.keys() != {"v", *names}:
             raise self.corrupt(f"fields {sorted(self._fields)}, not {sorted(names)}")
 

@@ -12,10 +12,22 @@ from typing import Final
 from uuid import UUID
 
 FORMAT_VERSION: Final = 1
-"""Of everything that is stored.  An agent refuses a cluster with a larger one."""
+"""Of all that is stored, taken together.  An agent refuses a cluster with a larger one.
+
+Each value has a version of its own beside it (`codec`).
+"""
 
 CLOSED: Final = -1
 """A head that says: nothing of this session will ever be committed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedHead:
+    """The head of a session that is over.  ``ended_ms``: when that was first seen, by the clock
+    of the object store; the head is kept for a while from then on."""
+
+    head: int
+    ended_ms: int
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,7 +2,9 @@
 
     open session ──▶ commit, commit, …          guarded by the session's key and its head
          │
-         └─▶ claim ──▶ seal, seal, … ──▶ release   guarded by the leader's and the partition's key
+         ├─▶ claim ──▶ seal, seal, … ──▶ release   guarded by the leader's and the partition's key
+         │
+         └─▶ over ──▶ its head: marked ──▶ deleted   guarded by the head, and the session's absence
 
 Each builder returns what to send; sending, repeating and believing the answer is
 the caller's (`log.session`, `log.takeover`, `log.sealing`).  All of them may be
@@ -18,6 +20,7 @@ from typing import Final
 
 from driftlog_metadata.codec import (
     encode_agent,
+    encode_ended_head,
     encode_flush_record,
     encode_head,
     encode_leader,
@@ -34,6 +37,7 @@ from driftlog_metadata.keys import (
 from driftlog_metadata.model import (
     CLOSED,
     Agent,
+    EndedHead,
     FlushRecord,
     Leader,
     PartitionState,
@@ -43,6 +47,7 @@ from driftlog_metadata.store import (
     MAX_TXN_OPS,
     Compare,
     CreateRevisionIs,
+    Delete,
     Get,
     ModRevisionIs,
     Operation,
@@ -117,6 +122,54 @@ def close_head(session_id: str, head_revision: int) -> Txn:
         then=(Put(key, encode_head(CLOSED)),),
         otherwise=(Get(key),),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadHead:
+    """The head of a session whose key is gone, as it was read."""
+
+    session_id: str
+    revision: int
+    head: int
+
+
+HEADS_PER_TXN: Final = MAX_TXN_OPS // 2
+"""Two compares each."""
+
+
+def mark_ended(heads: Sequence[DeadHead], ended_ms: int) -> Txn:
+    """Note when the sessions of *heads* (at most `HEADS_PER_TXN`) were seen to be over.
+
+    What a head says stays: a commit without an answer is still resolved by it.
+    """
+    return Txn(
+        compares=_still_dead(heads),
+        then=tuple(
+            Put(head_key(h.session_id), encode_ended_head(EndedHead(h.head, ended_ms)))
+            for h in heads
+        ),
+    )
+
+
+def delete_heads(heads: Sequence[DeadHead]) -> Txn:
+    """Delete all of *heads* (at most `HEADS_PER_TXN`), or none.
+
+    A commit of theirs that is still without an answer would be taken for one that never was:
+    nobody waits that long.
+    """
+    return Txn(
+        compares=_still_dead(heads),
+        then=tuple(Delete(head_key(h.session_id)) for h in heads),
+    )
+
+
+def _still_dead(heads: Sequence[DeadHead]) -> tuple[Compare, ...]:
+    assert 0 < len(heads) <= HEADS_PER_TXN
+    compares: list[Compare] = []
+    for h in heads:
+        compares.append(ModRevisionIs(head_key(h.session_id), h.revision))
+        compares.append(CreateRevisionIs(session_key(h.session_id), 0))
+    return tuple(compares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

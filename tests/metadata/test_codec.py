@@ -15,6 +15,7 @@ from driftlog_metadata.model import (
     CLOSED,
     Agent,
     Cluster,
+    EndedHead,
     FlushRecord,
     Leader,
     Listener,
@@ -62,6 +63,18 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
     ),
     (codec.encode_head, codec.decode_head, 41, '{"v":1,"head":41}'),
     (codec.encode_head, codec.decode_head, CLOSED, '{"v":1,"head":"closed"}'),
+    (
+        codec.encode_ended_head,
+        codec.decode_ended_head,
+        EndedHead(41, 1_700_000_000_000),
+        '{"v":2,"head":41,"ended_ms":1700000000000}',
+    ),
+    (
+        codec.encode_ended_head,
+        codec.decode_ended_head,
+        EndedHead(CLOSED, 0),
+        '{"v":2,"head":"closed","ended_ms":0}',
+    ),
     (
         codec.encode_flush_record,
         codec.decode_flush_record,
@@ -124,6 +137,11 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
         ),
     ),
     (codec.encode_head, codec.decode_head, st.just(CLOSED) | int64s),
+    (
+        codec.encode_ended_head,
+        codec.decode_ended_head,
+        st.builds(EndedHead, st.just(CLOSED) | int64s, int64s),
+    ),
     (
         codec.encode_flush_record,
         codec.decode_flush_record,
@@ -225,9 +243,10 @@ def test_a_newer_version_is_refused_as_newer(
     """
     Whatever else stands in it; the message says which versions these are.
     """
-    newer = golden.replace('"v":1', '"v":2,"new":[]', 1).encode()
+    known = 2 if "head" in json.loads(golden) else 1
+    newer = json.dumps(json.loads(golden) | {"v": known + 1, "new": []}).encode()
 
-    with pytest.raises(UnsupportedFormatError, match=r"version 2.*reads up to 1"):
+    with pytest.raises(UnsupportedFormatError, match=rf"version {known + 1}.*reads up to {known}"):
         decode(newer)
 
 
@@ -273,6 +292,17 @@ def test_malformed_values_are_corrupt(data: bytes) -> None:
     """
     with pytest.raises(CorruptError):
         codec.decode_head(data)
+
+
+def test_an_ended_head_says_what_it_said_before() -> None:
+    """
+    A commit without an answer is resolved by it; one that is not marked has no end.
+    """
+    for head in (CLOSED, 0, 41):
+        ended = codec.encode_ended_head(EndedHead(head, 5))
+        assert head == codec.decode_head(ended)
+        assert EndedHead(head, 5) == codec.decode_ended_head(ended)
+        assert codec.decode_ended_head(codec.encode_head(head)) is None
 
 
 @pytest.mark.parametrize(
