@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from driftlog_tiering.batch import HEADER_BYTES, Codec, build_batch, parse_header
+from driftlog_tiering.batch import HEADER_BYTES, Codec, TimestampType, build_batch, parse_header
 from driftlog_tiering.columns import DECOMPRESSED_LIMIT_BYTES
 from driftlog_tiering.compression import decompress
 
@@ -45,13 +45,18 @@ def _record(delta: int, value: bytes, timestamp_delta: int) -> bytes:
 def make_batch(
     values: list[bytes],
     *,
-    timestamps_ms: Sequence[int],
+    timestamp_ms: int = 0,
+    timestamps_ms: Sequence[int] = (),
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
     garbage: bool = False,
 ) -> bytearray:
-    """A batch of *values*; *garbage*: a valid CRC around records that cannot be decoded."""
+    """A batch of *values*, at one time or each at its own.
+
+    *garbage*: a valid CRC around records that cannot be decoded.
+    """
+    timestamps_ms = timestamps_ms or [timestamp_ms] * len(values)
     base_ms = timestamps_ms[0]
     records = b"".join(
         _record(i, value, timestamp_ms - base_ms)
@@ -81,8 +86,17 @@ def rows_of(batch: bytes | memoryview) -> list[tuple[int, Row]]:
         body = memoryview(decompress(header.codec, body, DECOMPRESSED_LIMIT_BYTES))
     view, epoch = bytes(body), header.partition_leader_epoch
     try:
+        stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
         return [
-            (header.base_offset + delta, Row(value, False, header.base_timestamp + late_ms, epoch))
+            (
+                header.base_offset + delta,
+                Row(
+                    value,
+                    False,
+                    header.max_timestamp if stamped else header.base_timestamp + late_ms,
+                    epoch,
+                ),
+            )
             for delta, late_ms, value in _records(view, header.record_count)
         ]
     except IndexError:

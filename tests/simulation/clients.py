@@ -1,20 +1,40 @@
-"""Producers that do what Kafka's clients do, and remember what they were told."""
+"""Producers that do what Kafka's clients do, and remember what they were told.
+
+They send Produce requests of one batch to the agent's own handler and read its answers.
+"""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Source
-from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.produce import (
+    API,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
 from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import kernel
+from driftlog_tiering.object_store import Buffer
+from tests.simulation.agent import AgentProcess
 from tests.simulation.batches import make_batch
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+_VERSION: Final = 9
+_RETRIED: Final = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_RECORD,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -26,36 +46,51 @@ class _Sent:
 
 
 @dataclass(slots=True, eq=False)
+class _Connection:
+    """What handlers see of a connection, and of the client behind it."""
+
+    source: Source = field(default_factory=Source)
+    closed: bool = False
+    client_host: str = "simulated"
+
+    def hang_up(self, event: str, reason: str) -> None:
+        """The agent closes it: the only way to say no to acks=0."""
+        self.closed = True
+
+    def close(self) -> None:
+        raise AssertionError("a bug in looking into a batch")
+
+
+@dataclass(slots=True, eq=False)
 class _Attempt:
-    """A `Waiter`: one time that a batch was sent."""
+    """One time that a batch was sent: a slot of its connection."""
 
     producer: "Producer"
     sent: _Sent
-    engine: Engine
-    base_offset: int = -1
+    connection: _Connection
+    process: AgentProcess
+    engine: object
+    tp: TopicPartition | None
+    """What its topic's name stood for then; None: for nothing."""
+    copy: bool = False
+    answer: PartitionProduceResponse | None = None
     done: bool = False
-    deaf: bool = False
-    """Its connection is gone: whatever is answered, nobody hears it."""
-    refused: ErrorCode | None = None
 
-    def committed(self, log: PartitionLog) -> None:
-        self._answered()
-
-    def synced(self, log: PartitionLog) -> None:
-        self._answered()
-
-    def lost(self, log: PartitionLog) -> None:
-        if not self.done:
-            self.done = True
-            if self.deaf:
-                return
-            self.producer.failed(self.sent, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def _answered(self) -> None:
+    def respond(self, answer: Sequence[Buffer]) -> None:
         assert not self.done, "answered twice"
         self.done = True
-        if not self.producer.world.process.dead and not self.deaf:
-            self.producer.acknowledged(self.sent, self.base_offset)
+        if self.process.dead or not answer:
+            return
+        assert not self.connection.closed
+        _, response = API.decode_response(_VERSION, b"".join(answer)[4:])
+        ((self.answer,),) = ([*topic.partition_responses] for topic in response.responses)
+        if self.copy:
+            return
+        code = ErrorCode(self.answer.error_code)
+        if code is ErrorCode.NONE:
+            self.producer.acknowledged(self, self.answer)
+        else:
+            self.producer.failed(self.sent, code)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +99,8 @@ class Producer:
 
     world: "World"
     name: str
-    tp: TopicPartition
     topic: str
+    partition: int
     acks: int
     producer_id: int
     window: int
@@ -75,8 +110,10 @@ class Producer:
     produced: int = 0
     next_sequence: int = 0
     retry: bool = False
-    last: tuple[_Sent, int] | None = None
-    source: Source = field(default_factory=Source)
+    abandoned: bool = False
+    """Its topic is gone for good."""
+    last: tuple[_Attempt, int] | None = None
+    connection: _Connection = field(default_factory=_Connection)
 
     @property
     def idempotent(self) -> bool:
@@ -84,7 +121,7 @@ class Producer:
 
     @property
     def finished(self) -> bool:
-        return self.produced >= self.total and not self.unacknowledged
+        return self.abandoned or (self.produced >= self.total and not self.unacknowledged)
 
     async def run(self) -> None:
         while not self.finished:
@@ -92,7 +129,7 @@ class Producer:
                 self.retry = False
                 await asyncio.sleep(self.rng.uniform(0.01, 0.3))
                 for sent in self.unacknowledged:
-                    if sent.attempt is not None and sent.attempt.engine is not self.world.engine:
+                    if sent.attempt is not None and sent.attempt.process.dead:
                         sent.attempt = None  # its connection is gone
             if self.rng.random() < 0.02:
                 self._reconnect()
@@ -100,52 +137,60 @@ class Producer:
                 await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02, 0.2, 1.5)))
             else:
                 await asyncio.sleep(0.1)
-                if self.world.engine is None or self._stale():
+                if self._stale():
                     self.retry = True
 
     def _reconnect(self) -> None:
         """Lose the connection, and the answers on it; send again what is unacknowledged."""
+        self.connection.closed = True
+        self.connection = _Connection()
         for sent in self.unacknowledged:
-            if sent.attempt is not None:
-                sent.attempt.deaf = True
-                sent.attempt = None
-
-    async def send_again(self) -> None:
-        """A copy of the last batch that the network kept back for long: it is a duplicate."""
-        engine = self.world.engine
-        if not self.idempotent or self.last is None or engine is None:
-            return
-        log = engine.log(self.topic, self.tp.partition)
-        assert log is not None
-        await engine.loaded(log)
-        sent, base_offset = self.last
-        attempt = _Attempt(self, sent, engine, deaf=True)
-        self._admit(engine, log, attempt)
-        if attempt.refused is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return  # by its own clock the session may be over: nothing is said at all
-        self.world.expect(
-            attempt.base_offset == base_offset,
-            f"{self.name}: a duplicate of {base_offset} was given {attempt.base_offset}",
-        )
+            sent.attempt = None
 
     def _stale(self) -> bool:
         return any(
-            s.attempt is None or s.attempt.engine is not self.world.engine or s.attempt.done
+            s.attempt is None or s.attempt.process.dead or s.attempt.done
             for s in self.unacknowledged
         )
 
+    async def send_again(self) -> None:
+        """A copy of the last batch that the network kept back for long: it is a duplicate."""
+        if not self.idempotent or self.last is None or self.abandoned:
+            return
+        original, base_offset = self.last
+        process = self.world.process
+        engine = process.engine
+        assert engine is not None
+        log = engine.log(self.topic, self.partition)
+        if log is None or original.tp != TopicPartition(log.topic_id, log.partition):
+            return  # the topic that has it is gone
+        attempt = self._attempt(original.sent, _Connection(), copy=True)
+        for _ in range(100):
+            if attempt.done:
+                break
+            await asyncio.sleep(0.1)
+        answer = attempt.answer
+        self.world.expect(answer is not None, f"{self.name}: a duplicate was not answered")
+        assert answer is not None
+        if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return  # by its own clock the session may be over: nothing is said at all
+        self.world.expect(
+            (answer.error_code, answer.base_offset) == (0, base_offset),
+            f"{self.name}: a duplicate of {base_offset} was answered with {answer}",
+        )
+
+    # ── Sending ──
+
     def _send_all(self) -> bool:
         """Send what is due; False: nothing could be sent."""
-        engine = self.world.engine
-        if engine is None or not engine.ready.is_set() or self.retry:
+        process = self.world.process
+        if not process.listening or self.retry:
             return False
-        log = engine.log(self.topic, self.tp.partition)
-        if log is None:
-            return False
-        self.source.heard_ms = self.world.now_ms()
+        if self.connection.closed:
+            self._reconnect()
         for sent in list(self.unacknowledged):
             if sent.attempt is None:
-                self._send(engine, log, sent)
+                self._attempt(sent, self.connection)
                 if self.retry:
                     return False
         if self.produced >= self.total or len(self.unacknowledged) >= self.window:
@@ -153,6 +198,8 @@ class Producer:
         count = self.rng.randint(1, 3)
         values = [f"{self.name}/{self.produced + i}".encode() for i in range(count)]
         garbage = self.rng.random() < 0.01
+        if self.idempotent and self.window > 1:
+            garbage = False  # if it is refused, what is behind it is not: its place is taken
         if garbage:
             values = [values[0]]
             count = 1
@@ -160,96 +207,70 @@ class Producer:
         self.next_sequence += count
         self.produced += count
         self.unacknowledged.append(sent)
-        self._send(engine, log, sent)
+        self._attempt(sent, self.connection)
         return True
 
-    def _send(self, engine: Engine, log: PartitionLog, sent: _Sent) -> None:
-        attempt = _Attempt(self, sent, engine)
-        sent.attempt = attempt
-        if engine.admission.parks(
-            log,
-            self.producer_id,
-            0 if self.idempotent else -1,
-            sent.sequence if self.idempotent else -1,
-            len(sent.values),
-        ):
-            log.parked.append(lambda: self._admit(engine, log, attempt))
-        else:
-            self._admit(engine, log, attempt)
-
-    def _admit(self, engine: Engine, log: PartitionLog, attempt: _Attempt) -> None:
-        sent = attempt.sent
-        batch = memoryview(
-            make_batch(
-                sent.values,
-                timestamps_ms=self._timestamps_ms(sent),
-                producer_id=self.producer_id,
-                producer_epoch=0 if self.idempotent else -1,
-                base_sequence=sent.sequence if self.idempotent else -1,
-                garbage=sent.garbage,
-            )
+    def _attempt(self, sent: _Sent, connection: _Connection, *, copy: bool = False) -> _Attempt:
+        process = self.world.process
+        engine = process.engine
+        log = None if engine is None else engine.log(self.topic, self.partition)
+        tp = None if log is None else TopicPartition(log.topic_id, log.partition)
+        attempt = _Attempt(self, sent, connection, process, engine, tp, copy)
+        if not copy:
+            sent.attempt = attempt  # it may be answered before this returns
+        batch = make_batch(
+            sent.values,
+            timestamps_ms=self._timestamps_ms(sent),
+            producer_id=self.producer_id,
+            producer_epoch=0 if self.idempotent else -1,
+            base_sequence=sent.sequence if self.idempotent else -1,
+            garbage=sent.garbage,
         )
-        checked = kernel.check(batch, 0, len(batch))
-        assert not isinstance(checked, int)
-        try:
-            admitted = engine.admission.admit(
-                log,
-                batch,
-                len(sent.values),
-                0,
-                self.producer_id,
-                0 if self.idempotent else -1,
-                sent.sequence if self.idempotent else -1,
-                checked[6],
-                self.acks,
-                self.source,
-                attempt,
-            )
-        except RefusedError as refused:
-            attempt.done = True
-            attempt.refused = refused.code
-            if attempt.deaf:
-                return
-            self.failed(sent, refused.code)
-            return
-        attempt.base_offset = admitted.base_offset
-        if admitted.answered:
-            attempt.committed(log)
+        connection.source.heard_ms = self.world.now_ms()
+        data = PartitionProduceData(index=self.partition, records=memoryview(batch))
+        request = ProduceRequest(
+            acks=self.acks,
+            timeout_ms=self.rng.choice((3_000, 30_000)),
+            topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
+        )
+        slot: Any = attempt
+        process.producing.handle(slot, _VERSION, 0, request)
+        return attempt
 
     def _timestamps_ms(self, sent: _Sent) -> list[int]:
         """Of a clock that is not the agent's, and records that are not in its order."""
         now_ms = int(self.world.now_ms())
         return [now_ms + self.rng.randint(-1_500, 500) for _ in sent.values]
 
+    # ── Answers ──
+
     def failed(self, sent: _Sent, code: ErrorCode) -> None:
         """A retriable error: everything unacknowledged is sent again, in order."""
-        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        expect, name = self.world.expect, self.name
+        expect(code in _RETRIED, f"{name}: {sent.values} was refused with {code.name}")
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.unacknowledged:
             oldest = self.unacknowledged[0]
-            self.world.expect(
-                sent is not oldest, f"{self.name}: a gap before its oldest batch {sent.values}"
-            )
-        self.world.expect(
-            code is not ErrorCode.INVALID_PRODUCER_EPOCH, f"{self.name}: its epoch was refused"
-        )
+            expect(sent is not oldest, f"{name}: a gap before its oldest batch {sent.values}")
+        if code is ErrorCode.KAFKA_STORAGE_ERROR:
+            expect(self.acks == 1, f"{name}: no disk is needed for acks={self.acks}")
+        if code is ErrorCode.INVALID_RECORD:
+            expect(sent.garbage, f"{name}: {sent.values} was called garbage")
+            sent.garbage = False  # mended, it takes the place that it had
         for other in self.unacknowledged:
-            if other.attempt is not None and (
-                other.attempt.done or other.attempt.engine is not self.world.engine
-            ):
+            if other.attempt is not None and (other.attempt.done or other.attempt.process.dead):
                 other.attempt = None
         self.retry = True
 
-    def acknowledged(self, sent: _Sent, base_offset: int) -> None:
+    def acknowledged(self, attempt: _Attempt, answer: PartitionProduceResponse) -> None:
         """The promise, kept for the end."""
+        sent = attempt.sent
         if sent not in self.unacknowledged:
             return  # an earlier attempt was answered first
-        if self.idempotent:
-            self.world.expect(
-                self.unacknowledged[0] is sent or self.acks != 0,
-                f"{self.name}: acknowledged out of order",
-            )
         self.unacknowledged.remove(sent)
-        self.last = (sent, base_offset)
+        self.last = (attempt, answer.base_offset)
+        self.world.expect(attempt.tp is not None, f"{self.name}: appended to no topic")
+        assert attempt.tp is not None
         for i, value in enumerate(sent.values):
             self.world.acknowledge(
-                self.tp, base_offset + i, b"" if sent.garbage else value, sent.garbage
+                attempt.tp, answer.base_offset + i, b"" if sent.garbage else value, sent.garbage
             )

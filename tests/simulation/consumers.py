@@ -42,13 +42,14 @@ class Consumer:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self.rng.uniform(0.05, 0.8))
-            engine = self.world.engine
-            if engine is None or not engine.ready.is_set():
+            process = self.world.process
+            engine = process.engine
+            if engine is None or not process.serving:
                 continue
             logs = engine.logs()
             if logs:
                 # Whoever has a request at a process that is killed hears no more of it.
-                await self.world.process.do(self._visit(engine, self.rng.choice(logs)))
+                await process.do(self._visit(engine, self.rng.choice(logs)))
 
     async def _visit(self, engine: Engine, log: PartitionLog) -> None:
         try:
@@ -103,7 +104,6 @@ class Consumer:
         limit = self.rng.choice(_LIMITS)
         before = log.high_watermark
         reader = self.world.process.reader
-        assert reader is not None
         batches = reader.read_local(log, offset, limit)
         if batches is None or self.rng.random() < 0.3:
             try:
@@ -167,7 +167,6 @@ class Consumer:
         before = log.high_watermark
         target_ms = random_target(self.rng, self.world.now_ms())
         reader = self.world.process.reader
-        assert reader is not None
         try:
             await engine.loaded(log)  # as the ListOffsets handler does
             if target_ms is None:

@@ -10,16 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.store import Compare, KeyValue, Operation, TxnResult
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import Buffer, Listing, ObjectInfo
-
-if TYPE_CHECKING:
-    from driftlog_agents.log.reader import LogReader
 
 
 @dataclass(slots=True)
@@ -43,8 +40,6 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
-        self.reader: LogReader | None = None
-        """What its connections read with, through all its sessions."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def do(self, work: Coroutine[Any, Any, None]) -> None:

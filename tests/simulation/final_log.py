@@ -8,12 +8,13 @@ import io
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pyarrow.parquet as pq
 
-from driftlog_metadata.codec import decode_flush_record, decode_partition_state
-from driftlog_metadata.keys import FLUSHES_PREFIX, partition_key
-from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_metadata.codec import decode_flush_record, decode_partition_state, decode_topic
+from driftlog_metadata.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key
+from driftlog_metadata.model import PartitionState, Topic, TopicPartition
 from driftlog_tiering.batch import parse_header
 from driftlog_tiering.flush_object import decode_footer
 from driftlog_tiering.layout import SegmentKind
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 Log = list[Row]
 """By offset."""
+
+
+async def read_topics(world: "World") -> dict[UUID, Topic]:
+    """The topics that are there."""
+    _, kvs = await world.metadata.get_prefix(TOPICS_PREFIX)
+    topics = [decode_topic(kv.value) for kv in kvs]
+    return {topic.topic_id: topic for topic in topics}
 
 
 async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:

@@ -33,6 +33,7 @@ class Oracle:
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
     read_back: dict[TopicPartition, int] = field(default_factory=dict)
     """Up to where the last consumer has read everything."""
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
 
     # ── While it runs ──
 
@@ -60,6 +61,12 @@ class Oracle:
         before = self.high_watermarks.get(tp, 0)
         self.expect(high_watermark >= before, f"high watermark {before} became {high_watermark}")
         self.high_watermarks[tp] = high_watermark
+
+    def leads(self, tp: TopicPartition, epoch: int) -> None:
+        """A session claimed the partition: with a larger leader epoch than all before it."""
+        before = self.leader_epochs.get(tp, -1)
+        self.expect(epoch > before, f"leader epoch {before}, then {epoch}")
+        self.leader_epochs[tp] = epoch
 
     def looked_up(self, tp: TopicPartition, lookup: Lookup) -> None:
         """A consumer was told where a time is."""

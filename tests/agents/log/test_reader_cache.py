@@ -136,7 +136,7 @@ async def test_who_waits_behind_loads_alone_is_not_forgotten() -> None:
     gate.set()
 
     async with asyncio.timeout(5):
-        assert ["A", "B"] == await asyncio.gather(first, second)
+        assert ("A", "B") == (await first, await second)
 
 
 async def test_a_value_larger_than_the_budget_is_loaded_alone() -> None:

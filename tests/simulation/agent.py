@@ -1,0 +1,256 @@
+"""One process of the agent: what `Agent` and `Dispatcher` wire, on simulated ports.
+
+The product's own broker, topics, Produce handler, reader and engine; no sockets.
+"""
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from driftlog_agents.broker import Broker, BrokerSettings
+from driftlog_agents.handlers.produce import Producing
+from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.flush import FlushSettings
+from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.reader import LogReader, ReadSettings
+from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.topics import Topics
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.model import Agent, Listener, TopicPartition
+from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
+from tests.simulation.sim_disk import SimDisk
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SETTINGS = EngineSettings(
+    session=SessionSettings(ttl_ms=6_000),
+    flush=FlushSettings(flush_bytes=1_500, max_uploads=3, upload_deadline_ms=3_000),
+    memory=MemorySettings(memory_bytes=6_000, pending_bytes=40_000),
+    buffer=BufferSettings(disk_bytes=24_000, cache_bytes=12_000, file_bytes=3_000),
+    seal=SealSettings(
+        segment_bytes=3_000,
+        segment_ms=4_000,
+        small_ms=4_000,
+        small_bytes=500,
+        unsealed_bytes=30_000,
+        unsealed_bytes_per_partition=0,
+        check_interval_ms=400,
+    ),
+    drain_ms=5_000,
+)
+READ_SETTINGS = ReadSettings(
+    requests_at_once=3,
+    request_deadline_ms=3_000,
+    row_group_cache_bytes=12_000,
+    flush_cache_bytes=2_000,
+    index_cache_bytes=6_000,
+    read_ahead_bytes=700,
+    hold_ms=100,
+    patience_ms=300,
+    batch_bytes=300,
+)
+
+
+@dataclass(slots=True)
+class _Spool:
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+
+    def body(self) -> bytes:
+        return self.file.getvalue()
+
+
+@contextlib.contextmanager
+def _spool() -> Iterator[_Spool]:
+    yield _Spool()
+
+
+async def offload(fn: Callable[..., Any], *args: Any) -> Any:
+    """What threads do takes a moment, and other things happen meanwhile."""
+    await asyncio.sleep(0.002)
+    return fn(*args)
+
+
+class AgentProcess(Process):
+    """See the module."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        super().__init__(f"agent-{number}")
+        self._world = world
+        self.disk = SimDisk(world.platter, self, Random(world.rng.random()))
+        self.overloaded = False
+        """Connections are not read: what the flusher says."""
+        self.begun = False
+        """The listener is open."""
+        self.stopping = False
+        self._metadata = FaultyMetadata(
+            world.metadata, self._network("metadata", world.metadata_weather)
+        )
+        self._objects = FaultyObjects(world.bucket, self._network("objects", world.store_weather))
+        self.reader = LogReader(
+            store=self._objects,
+            offload=offload,
+            manifest=self._manifest,
+            refresh=self._refresh,
+            now_ms=world.now_ms,
+            settings=READ_SETTINGS,
+        )
+        self.broker = Broker(
+            cluster_id="simulated",
+            agent=self._agent(),
+            settings=BrokerSettings(),
+            metadata=self._metadata,
+            objects=self._objects,
+            reader=self.reader,
+            wall_ms=lambda: int(world.now_ms()),
+        )
+        self.broker.topics = Topics(self.broker)
+        self.producing = Producing(self.broker, offload, self._spawn)
+        self._requests: asyncio.TaskGroup | None = None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The present session's; None between two."""
+        return None if self.dead else self.broker.engine
+
+    @property
+    def listening(self) -> bool:
+        """Whether a producer's request is read."""
+        return self.begun and not self.dead and not self.overloaded
+
+    @property
+    def serving(self) -> bool:
+        """Whether the session is ready."""
+        engine = self.engine
+        return self.begun and engine is not None and engine.ready.is_set()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.stopping = True
+        if self.broker.engine is not None:
+            self.broker.engine.stop()
+
+    # ── Life ──
+
+    async def run(self) -> None:
+        """Sessions, one after the other, until it is stopped or killed."""
+        async with asyncio.TaskGroup() as tasks:
+            self._requests = tasks
+            background = [
+                tasks.create_task(self.reader.run()),
+                tasks.create_task(self.broker.topics.run()),
+                tasks.create_task(self._sweep()),
+            ]
+            await self._sessions()
+            for task in background:
+                task.cancel()
+
+    async def _sessions(self) -> None:
+        world = self._world
+        while not self.stopping:
+            try:
+                await self._session()
+            except FencedError as error:
+                world.count("sessions lost")
+                world.trace("session lost", str(error))
+            if not self.stopping:
+                await asyncio.sleep(world.rng.uniform(0.05, 0.5))
+
+    async def _session(self) -> None:
+        self.broker.agent = self._agent()
+        engine = self._new_engine()
+        engine.flusher.on_pressure = self._set_overloaded
+        self.broker.engine = engine
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                begun = tasks.create_task(self._when_ready(engine))
+                try:
+                    await engine.run()
+                finally:
+                    begun.cancel()
+        except* FencedError as group:
+            raise FencedError(str(group.exceptions[0])) from group
+        finally:
+            self.broker.engine = None
+            self.overloaded = False
+
+    async def _when_ready(self, engine: Engine) -> None:
+        await engine.ready.wait()
+        world = self._world
+        for log in engine.logs():
+            if log.topic_id in world.admin.dying:
+                continue  # its flush records go before its keys do
+            world.expect(log.state is not State.OFFLINE, f"{log!r}: {log.offline_reason}")
+            world.leads(TopicPartition(log.topic_id, log.partition), log.leader_epoch)
+        while True:
+            try:
+                await self.broker.topics.reconcile()
+                break
+            except (UnavailableError, OutcomeUnknownError, TimeoutError):
+                await asyncio.sleep(1)
+        self.begun = True
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            self.producing.sweep(self._world.now_ms())
+
+    # ── Wiring ──
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._requests is not None
+        self._requests.create_task(work)
+
+    def _set_overloaded(self, overloaded: bool) -> None:
+        self.overloaded = overloaded
+
+    def _agent(self) -> Agent:
+        return Agent(
+            node_id=1,
+            session_id=f"{self._world.rng.getrandbits(128):032x}",
+            listeners=(Listener("PLAINTEXT", "localhost", 9092),),
+            http_address="localhost:9644",
+            rack=None,
+            started_at_ms=int(self._world.now_ms()),
+        )
+
+    def _new_engine(self) -> Engine:
+        world = self._world
+        return Engine(
+            ports=Ports(
+                metadata=self._metadata,
+                objects=self._objects,
+                disk=self.disk,
+                rng=Random(world.rng.random()),
+                now_ms=world.now_ms,
+                offload=offload,
+                spool=_spool,
+            ),
+            agent=self.broker.agent,
+            settings=SETTINGS,
+        )
+
+    async def _manifest(self, log: PartitionLog) -> Any:
+        if self.broker.engine is None:
+            raise UnavailableError("between two sessions")
+        return await self.broker.engine.manifests.get(log)
+
+    async def _refresh(self, log: PartitionLog) -> None:
+        if self.broker.engine is not None:
+            self.broker.engine.manifests.drop(log)
+
+    def _network(self, peer: str, weather: Weather) -> Network:
+        return Network(
+            process=self,
+            peer=peer,
+            weather=weather,
+            rng=Random(self._world.rng.random()),
+            trace=self._world.trace,
+        )
