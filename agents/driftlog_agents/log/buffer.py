@@ -136,11 +136,16 @@ class BufferLog:
 
     def close(self) -> None:
         """The session is over: nobody syncs any more, and whoever waits is told so."""
-        waiting = [(log, waiter) for log, _, waiter in (*self._syncing, *self._to_sync)]
-        waiting += [(log, waiter) for log, _, waiter in self._pending if waiter is not None]
+        waiting = [*self._syncing, *self._to_sync]
+        for log, batch, waiter in self._pending:
+            if waiter is not None:
+                waiting.append((log, batch.base_offset + batch.records, waiter))
         self._syncing, self._to_sync, self._pending = [], [], []
-        for log, waiter in waiting:
-            waiter.lost(log)
+        for log, end, waiter in waiting:
+            if end <= log.high_watermark:
+                waiter.committed(log)  # the bucket was quicker
+            else:
+                waiter.lost(log)
 
     def write_pending(self) -> None:
         """Write what this turn of the loop has added, in as few system calls as it takes."""
