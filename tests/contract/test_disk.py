@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
 from driftlog_metadata.errors import UnavailableError
@@ -112,6 +113,24 @@ def test_what_was_appended_is_read_wherever_it_stands(disk: AgentDisk) -> None:
         assert whole[position : position + length] == file.read(position, length)
 
 
+def test_what_was_read_stays_while_others_read(disk: AgentDisk) -> None:
+    """
+    Reads of all sizes, many of them held at once: none is written over by a later one.
+    """
+    rng = Random(3)
+    file = disk.create_file(SESSION, 1)
+    data = rng.randbytes(6 << 20)
+    file.append([data])
+    held: list[tuple[int, int, bytes | memoryview]] = []
+    for _ in range(400):
+        length = rng.choice((1, 4096, 32_767, 32_768, 65_536, 100_000, 1 << 20, 5 << 20))
+        start = rng.randrange(len(data) - length)
+        held.append((start, length, file.read(start, length)))
+        if len(held) > 30:
+            start, length, found = held.pop(rng.randrange(len(held)))
+            assert data[start : start + length] == found
+
+
 def test_one_append_takes_any_number_of_buffers(disk: AgentDisk) -> None:
     """
     More than one system call takes (IOV_MAX, 1024) are one append all the same.
@@ -193,7 +212,7 @@ async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
     """
     with ThreadPoolExecutor(1) as executor:
         descriptor = os.open("/dev/null", os.O_RDWR)  # takes writes, knows no sync
-        real = PosixBufferFile(descriptor, Path("/dev/null"), executor)
+        real = PosixBufferFile(descriptor, Path("/dev/null"), executor, BufferPool(0))
         simulated = SimDisk(Platter(), Process("it"), Random(1))
         simulated.create_session(SESSION)
         for file in (real, simulated.create_file(SESSION, 1)):
@@ -215,7 +234,7 @@ async def test_a_sync_that_would_succeed_now_vouches_for_nothing(tmp_path: Path)
     """
     with ThreadPoolExecutor(1) as executor:
         descriptor = os.open("/dev/null", os.O_RDWR)
-        file = PosixBufferFile(descriptor, tmp_path / "1.buf", executor)
+        file = PosixBufferFile(descriptor, tmp_path / "1.buf", executor, BufferPool(0))
         file.append([b"x"])
         with pytest.raises(UnavailableError, match=r"cannot sync"):
             await file.sync()

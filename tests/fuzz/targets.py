@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
-from driftlog_agents.network.frames import LARGE_BYTES, FramePool, FrameReader
+from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce
@@ -47,7 +48,7 @@ TRUSTED_BYTES: Final = 2 << 20
 """What a connection may hold for a frame that is only announced."""
 
 _shared = memoryview(bytearray(256 * 1024))
-_pool = FramePool(16 << 20)
+_pool = BufferPool(16 << 20)
 
 
 def read_connection(stream: bytes) -> None:

@@ -36,8 +36,8 @@ class BufferFile(Protocol):
         """
         ...
 
-    def read(self, position: int, length: int) -> bytes:
-        """Exactly *length* bytes that were appended.
+    def read(self, position: int, length: int) -> bytes | memoryview:
+        """Exactly *length* bytes that were appended; whoever asked has them to itself.
 
         Raises:
             UnavailableError: an I/O error, or fewer bytes are there.

@@ -21,11 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.log.disk import Buffer, BufferFile
 from driftlog_metadata.errors import FencedError, UnavailableError
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _JOIN_BYTES: Final = 4096
+_POOLED: Final = range(32 * 1024, 4 * 1024 * 1024 + 1)
+"""Reads of these sizes go into memory that is used again."""
+_POOL_BYTES: Final = 64 * 1024 * 1024
+"""Answers on their way to consumers; what is over it is the allocator's."""
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
@@ -37,13 +42,25 @@ class DirectoryLockedError(FencedError):
 class PosixBufferFile:
     """A `BufferFile` on a file descriptor."""
 
-    __slots__ = ("_executor", "_size", "_torn", "_untrusted", "alive", "descriptor", "path")
+    __slots__ = (
+        "_executor",
+        "_pool",
+        "_size",
+        "_torn",
+        "_untrusted",
+        "alive",
+        "descriptor",
+        "path",
+    )
 
-    def __init__(self, descriptor: int, path: Path, executor: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, descriptor: int, path: Path, executor: ThreadPoolExecutor, pool: BufferPool
+    ) -> None:
         self.descriptor = descriptor
         self.path = path
         self.alive = True
         self._executor = executor
+        self._pool = pool
         self._size = 0
         self._torn = False
         """Half an append stands at its end.  What is before it can still be synced."""
@@ -85,16 +102,22 @@ class PosixBufferFile:
             self._size += written
             rest = rest[written:]
 
-    def read(self, position: int, length: int) -> bytes:
+    def read(self, position: int, length: int) -> bytes | memoryview:
         assert self.alive
         if position + length > self._size:
             # There may be bytes: of an earlier use, or of an append that failed.
             raise UnavailableError(f"{self.path} does not hold {length} bytes at {position}")
+        data: bytes | memoryview
         try:
-            data = os.pread(self.descriptor, length, position)
+            if _POOLED.start <= length < _POOLED.stop:
+                data = memoryview(self._pool.take(length))[:length]
+                found = os.preadv(self.descriptor, [data], position)
+            else:
+                data = os.pread(self.descriptor, length, position)
+                found = len(data)
         except OSError as error:
             raise UnavailableError(f"cannot read {self.path}: {error.strerror}") from error
-        if len(data) != length:
+        if found != length:
             raise UnavailableError(f"{self.path} is shorter than what was written to it")
         return data
 
@@ -122,6 +145,7 @@ class PosixDisk:
         self._root = root
         self._buffer = root / "buffer"
         self._executor = ThreadPoolExecutor(1, "sync")
+        self._pool = BufferPool(_POOL_BYTES)
         self._files: set[PosixBufferFile] = set()
         try:
             self._buffer.mkdir(parents=True, exist_ok=True)
@@ -168,7 +192,7 @@ class PosixDisk:
         except OSError as error:
             os.close(descriptor)
             raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
-        return self._opened(PosixBufferFile(descriptor, path, self._executor))
+        return self._opened(PosixBufferFile(descriptor, path, self._executor, self._pool))
 
     def recycle_file(self, file: BufferFile, session_id: str, number: int) -> PosixBufferFile:
         assert isinstance(file, PosixBufferFile)
@@ -181,7 +205,7 @@ class PosixDisk:
             raise UnavailableError(f"cannot rename {file.path}: {error.strerror}") from error
         file.alive = False
         self._files.discard(file)
-        return self._opened(PosixBufferFile(file.descriptor, path, self._executor))
+        return self._opened(PosixBufferFile(file.descriptor, path, self._executor, self._pool))
 
     def _opened(self, file: PosixBufferFile) -> PosixBufferFile:
         self._files.add(file)

@@ -16,12 +16,11 @@ buffered.
 Pure.
 """
 
-from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from sys import getrefcount
 from typing import Final
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 
@@ -29,9 +28,6 @@ LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8
 """Key, version and correlation id: there is no shorter request."""
 _SIZE: Final = Struct(">i")
-_FINE_BYTES: Final = 64 * 1024
-_COARSE_BYTES: Final = 1024 * 1024
-"""Sizes of pooled buffers: multiples of the first up to the second, then of the second."""
 _TRUSTED_BYTES: Final = 2 * 1024 * 1024
 """Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
 _EARNED_BYTES: Final = 64 * 1024
@@ -40,53 +36,6 @@ _LITTLE_BYTES: Final = 4 * 1024
 """Read at once from those who may have to wait with it."""
 _GROWTH: Final = 4
 """A full buffer is exchanged for one this many times larger: a third of a copy for each byte."""
-_LOOK: Final = 16
-"""Buffers asked whether they are free: they come free in about the order of their use."""
-
-
-class FramePool:
-    """Memory of large frames, used again: fresh pages cost more than all else on the way in.
-
-    A buffer is free when nothing but the pool refers to it: views of it count, for each keeps
-    its buffer alive.
-
-    Args:
-        limit_bytes: kept at most; what is over it is the allocator's.
-    """
-
-    __slots__ = ("_bytes", "_limit_bytes", "_rings")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._rings: dict[int, deque[bytearray]] = {}
-
-    def take(self, length: int) -> bytearray:
-        """A buffer of at least *length* bytes, with anything in it."""
-        step = _FINE_BYTES if length <= _COARSE_BYTES else _COARSE_BYTES
-        size = (length + step - 1) // step * step
-        ring = self._rings.setdefault(size, deque())
-        for _ in range(min(len(ring), _LOOK)):
-            ring.rotate(-1)
-            if getrefcount(ring[-1]) <= 2:  # the ring's, and the argument's
-                return ring[-1]
-        if self._bytes + size > self._limit_bytes:
-            self._forget(size)
-        made = bytearray(size)
-        if self._bytes + size <= self._limit_bytes:
-            self._bytes += size
-            ring.append(made)
-        return made
-
-    def _forget(self, wanted: int) -> None:
-        """Give up free buffers of other sizes."""
-        for size, ring in self._rings.items():
-            if size != wanted:
-                while ring and getrefcount(ring[0]) <= 2 and self._bytes > 0:
-                    ring.popleft()
-                    self._bytes -= size
-                    if self._bytes + wanted <= self._limit_bytes:
-                        return
 
 
 class FrameReader:
@@ -121,7 +70,7 @@ class FrameReader:
         self,
         socket_request_max_bytes: int,
         shared: memoryview,
-        pool: FramePool,
+        pool: BufferPool,
         budget: FrameBudget,
     ) -> None:
         assert len(shared) > LARGE_BYTES

@@ -17,9 +17,10 @@ from typing import Any, Final, cast
 
 import structlog
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.log.flush import Source
 from driftlog_agents.network.frame_budget import FrameBudget
-from driftlog_agents.network.frames import FramePool, FrameReader
+from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.one_batch import OneBatchReader
 
@@ -32,7 +33,7 @@ _MAX_UNANSWERED: Final = 10_000
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 """Answers waiting for a client that does not read: then it is not read either."""
 
-_JOIN_BYTES: Final = 64 * 1024
+_JOIN_BYTES: Final = 16 * 1024
 """Buffers up to this size are joined into one write: cheaper than an iovec each."""
 
 
@@ -166,6 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         """The place of the next answer."""
         slot = Slot(self)
         self._slots.append(slot)
+        self.source.unanswered += 1
         return slot
 
     def in_turn(self, slot: Slot, begin: Callable[[], None]) -> None:
@@ -199,6 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         small: list[Buffer] = []
         while slots and slots[0].answer is not None:
             answer = slots.popleft().answer
+            self.source.unanswered -= 1
             assert answer is not None
             for buffer in answer:
                 if len(buffer) <= _JOIN_BYTES:
@@ -306,7 +309,7 @@ class Server:
         self.now_ms = now_ms
         self.socket_request_max_bytes = socket_request_max_bytes
         self.shared = memoryview(bytearray(_SHARED_BYTES))
-        self.pool = FramePool(_POOL_BYTES)
+        self.pool = BufferPool(_POOL_BYTES)
         self.frame_budget = FrameBudget(_INCOMPLETE_BYTES, self._pressed)
         self._looking = False
         self.stalled_ms = 5_000.0

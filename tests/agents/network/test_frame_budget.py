@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
-from driftlog_agents.network.frames import FramePool, FrameReader
+from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
 
 KiB, MiB = 1024, 1024 * 1024
@@ -18,7 +19,7 @@ class Peer:
     """A client and the reader of its connection: it sends frames, as far as it is read."""
 
     def __init__(self, budget: FrameBudget, shared: memoryview, frames: list[bytes]) -> None:
-        self.reader = FrameReader(LARGEST, shared, FramePool(0), budget)
+        self.reader = FrameReader(LARGEST, shared, BufferPool(0), budget)
         self.sent = list(frames)
         self.stream = memoryview(b"".join(struct.pack(">i", len(f)) + f for f in frames))
         self.received: list[bytes] = []
@@ -132,7 +133,7 @@ def test_a_frame_that_is_refused_is_counted_no_longer() -> None:
     Its first bytes were held until the size showed what it is.
     """
     budget = FrameBudget(MiB)
-    reader = FrameReader(LARGEST, memoryview(bytearray(64 * KiB)), FramePool(0), budget)
+    reader = FrameReader(LARGEST, memoryview(bytearray(64 * KiB)), BufferPool(0), budget)
     reader.buffer()[:3] = b"\xff\xff\xff"
     reader.received(3)
     held = budget.held_bytes

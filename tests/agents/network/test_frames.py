@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
-from driftlog_agents.network.frames import LARGE_BYTES, FramePool, FrameReader
+from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
 
 MiB = 1024 * 1024
@@ -22,7 +23,7 @@ def make_reader(
 ) -> FrameReader:
     """Of one connection."""
     shared = memoryview(bytearray(shared_bytes))
-    return FrameReader(limit, shared, FramePool(64 * MiB), budget or FrameBudget(256 * MiB))
+    return FrameReader(limit, shared, BufferPool(64 * MiB), budget or FrameBudget(256 * MiB))
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -100,7 +101,7 @@ def test_connections_may_share_where_small_reads_land() -> None:
     """
     It is emptied at once: halves of requests that come in turns are not mixed up.
     """
-    shared, pool = memoryview(bytearray(64 * 1024)), FramePool(MiB)
+    shared, pool = memoryview(bytearray(64 * 1024)), BufferPool(MiB)
     readers = [FrameReader(LIMIT, shared, pool, FrameBudget(256 * MiB)) for _ in range(3)]
     sent = [framed(body(1_000 * (n + 1), n), body(40_000, n)) for n in range(3)]
     received: list[list[memoryview]] = [[], [], []]
@@ -206,7 +207,7 @@ def test_the_pool_never_hands_out_memory_that_somebody_looks_at(
     Views, views of views and the buffer itself all count: of everything that is held nothing is
     ever given to another.
     """
-    pool = FramePool(8 * MiB)
+    pool = BufferPool(8 * MiB)
     held: dict[int, memoryview | bytearray] = {}
     for slot, length, as_view in steps:
         held.pop(slot, None)
@@ -223,7 +224,7 @@ def test_memory_that_nobody_looks_at_is_used_again() -> None:
     Fresh pages cost more than all else on the way in: one connection that sends one request after
     the other needs one buffer.
     """
-    pool = FramePool(8 * MiB)
+    pool = BufferPool(8 * MiB)
     first = pool.take(MiB)
     address = id(first)
     view = memoryview(first)[10:20]
@@ -238,7 +239,7 @@ def test_the_pool_keeps_no_more_than_its_limit() -> None:
     """
     What is over it is the allocator's: freed when its last view goes.
     """
-    pool = FramePool(4 * MiB)
+    pool = BufferPool(4 * MiB)
     held = [memoryview(pool.take(MiB)) for _ in range(10)]
     assert 10 == len({id(view.obj) for view in held})
     kept = {id(view.obj) for view in held[:4]}
@@ -251,7 +252,7 @@ def test_a_pool_full_of_other_sizes_makes_room() -> None:
     """
     Clients that change their batch size do not leave the pool full of what nobody asks for.
     """
-    pool = FramePool(4 * MiB)
+    pool = BufferPool(4 * MiB)
     for _ in range(3):
         views = [memoryview(pool.take(64 * 1024)) for _ in range(64)]
         del views
@@ -264,7 +265,7 @@ def test_frames_of_many_connections_keep_their_contents() -> None:
     Through one small pool, held for a while and dropped in any order: nothing is overwritten
     while somebody holds it.
     """
-    rng, pool = Random(5), FramePool(MiB)
+    rng, pool = Random(5), BufferPool(MiB)
     shared = memoryview(bytearray(64 * 1024))
     readers = [FrameReader(LIMIT, shared, pool, FrameBudget(256 * MiB)) for _ in range(4)]
     held: list[tuple[bytes, memoryview]] = []

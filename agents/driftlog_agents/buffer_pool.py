@@ -1,0 +1,61 @@
+"""Memory that is used again: a fresh page costs more than filling it.
+
+Large frames are received into it, and recent batches are read into it on their way out.
+
+Pure.
+"""
+
+from collections import deque
+from sys import getrefcount
+from typing import Final
+
+_FINE_BYTES: Final = 64 * 1024
+_COARSE_BYTES: Final = 1024 * 1024
+"""Sizes of pooled buffers: multiples of the first up to the second, then of the second."""
+_LOOK: Final = 16
+"""Buffers asked whether they are free: they come free in about the order of their use."""
+
+
+class BufferPool:
+    """Large buffers, used again.
+
+    A buffer is free when nothing but the pool refers to it: views of it count, for each keeps
+    its buffer alive.
+
+    Args:
+        limit_bytes: kept at most; what is over it is the allocator's.
+    """
+
+    __slots__ = ("_bytes", "_limit_bytes", "_rings")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._rings: dict[int, deque[bytearray]] = {}
+
+    def take(self, length: int) -> bytearray:
+        """A buffer of at least *length* bytes, with anything in it."""
+        step = _FINE_BYTES if length <= _COARSE_BYTES else _COARSE_BYTES
+        size = (length + step - 1) // step * step
+        ring = self._rings.setdefault(size, deque())
+        for _ in range(min(len(ring), _LOOK)):
+            ring.rotate(-1)
+            if getrefcount(ring[-1]) <= 2:  # the ring's, and the argument's
+                return ring[-1]
+        if self._bytes + size > self._limit_bytes:
+            self._forget(size)
+        made = bytearray(size)
+        if self._bytes + size <= self._limit_bytes:
+            self._bytes += size
+            ring.append(made)
+        return made
+
+    def _forget(self, wanted: int) -> None:
+        """Give up free buffers of other sizes."""
+        for size, ring in self._rings.items():
+            if size != wanted:
+                while ring and getrefcount(ring[0]) <= 2 and self._bytes > 0:
+                    ring.popleft()
+                    self._bytes -= size
+                    if self._bytes + wanted <= self._limit_bytes:
+                        return
