@@ -45,6 +45,11 @@ class FlushSettings:
     quiet_ms: float = 5
     """Cut early when all who wait have sent nothing for this long.  Shorter: more, smaller PUTs."""
 
+    lockstep_ms: float = 25
+    """Who sends again within this long of an answer was waiting for it, and is not waited for once
+    it has as many requests in flight as then.  Longer: slower clients too, and more cuts too soon
+    for those who merely pause."""
+
     flushes_per_second: float = 20
     """Cap on flushes cut by age or early (each PUT/s is $13 a month); a cut by size is free."""
 
@@ -74,11 +79,15 @@ class FlushSettings:
 class Source:
     """A connection, as far as the early cut must know it."""
 
-    __slots__ = ("heard_ms",)
+    __slots__ = ("heard_ms", "unanswered", "window")
 
     def __init__(self, heard_ms: float = 0.0) -> None:
         self.heard_ms = heard_ms
         """When something last arrived on its socket."""
+        self.unanswered = 0
+        """Requests that were read, and whose answers were not written."""
+        self.window = 0
+        """What `unanswered` was when a commit last answered some of them."""
 
 
 class Batch:
@@ -145,6 +154,8 @@ class Flush:
     batches: dict[PartitionLog, list[Batch]]
     size_bytes: int
     reason: str
+    sources: set[Source]
+    """Who waits for its commit."""
     stage: Stage = Stage.QUEUED
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempt number → when it started; those in flight."""
@@ -248,6 +259,9 @@ class FlushPipeline:
         self._open_bytes = 0
         self._opened_at_ms = 0.0
         self._sources: set[Source] = set()
+        self._answered: set[Source] = set()
+        self._answered_ms = 0.0
+        """Who waited for the last commit, and when it was."""
         self._draining = False
         self._lost = False
         self._next_seq = 1
@@ -315,6 +329,14 @@ class FlushPipeline:
         if source is not None:
             self._sources.add(source)
         return self._open_bytes >= self._settings.flush_bytes
+
+    def is_back(self, source: Source) -> bool:
+        """Whether it waited for the last commit, and has sent again all that it sends at once."""
+        return (
+            source in self._answered
+            and source.unanswered >= source.window
+            and source.heard_ms <= self._answered_ms + self._settings.lockstep_ms
+        )
 
     def drain(self) -> None:
         """From now on cut whatever there is, at once (shutdown, release); then `tick`."""
@@ -401,6 +423,9 @@ class FlushPipeline:
         assert self._flushes[0] is flush
         assert flush.seq == self.committed_seq + 1
         self._flushes.popleft()
+        self._answered, self._answered_ms = flush.sources, now_ms
+        for source in flush.sources:
+            source.window = source.unanswered
         flush.stage = Stage.COMMITTED
         self.committed_seq = flush.seq
         self._commit_failures = 0
@@ -434,9 +459,18 @@ class FlushPipeline:
             return None  # waiting costs nothing now, and makes one larger object
         due = self._opened_at_ms + self._settings.flush_interval_ms
         if self._sources and not self._uploading() and not self._queued():
-            quiet = max(source.heard_ms for source in self._sources) + self._settings.quiet_ms
-            due = min(due, quiet)
+            due = min(due, self._complete_ms())
         return max(due, self._tokens.ready_at_ms(now_ms)) if due <= now_ms else due
+
+    def _complete_ms(self) -> float:
+        """When all who wait for the open buffer are taken to have sent what they will.
+
+        Whoever else was just answered may be about to join: then nobody goes ahead.
+        """
+        quiet_ms = self._settings.quiet_ms
+        if self._answered <= self._sources:
+            return max(s.heard_ms + (0 if self.is_back(s) else quiet_ms) for s in self._sources)
+        return max(source.heard_ms for source in self._sources) + quiet_ms
 
     def _cut_reason(self, now_ms: float) -> str | None:
         if self._draining:
@@ -450,7 +484,7 @@ class FlushPipeline:
         return "age" if aged else "early"
 
     def _cut(self, reason: str) -> Cut:
-        flush = Flush(self._next_seq, self._open, self._open_bytes, reason)
+        flush = Flush(self._next_seq, self._open, self._open_bytes, reason, self._sources)
         self._flushes.append(flush)
         self._next_seq += 1
         self._open = {}

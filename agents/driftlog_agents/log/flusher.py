@@ -171,7 +171,9 @@ class Flusher:
         self._pending_bytes += batch.length
         if self._pipeline.append(log, batch, source, now_ms):
             self.tick()
-        elif self._timer is None or (source is not None and not self._early_armed):
+        elif self._timer is None or (
+            source is not None and (not self._early_armed or self._pipeline.is_back(source))
+        ):
             self._early_armed = source is not None
             self._schedule(now_ms)
 

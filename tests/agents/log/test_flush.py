@@ -78,6 +78,12 @@ class Pipe:
         assert [Upload(cut.flush, 0)] == [upload]
         return cut.flush
 
+    def flush_of(self, *sources: Source) -> Flush:
+        """One batch of each, cut and uploading."""
+        for source in sources:
+            self.append(source=source)
+        return self.flush()
+
     def stored(self, flush: Flush, attempt: int = 0) -> list[Effect]:
         """Its object is whole."""
         return self.machine.upload_succeeded(flush, attempt, self.now_ms)
@@ -199,6 +205,79 @@ def test_sources_of_a_cut_do_not_hold_up_the_next() -> None:
     talkative.heard_ms = 99_999.0
 
     assert pipe.deadline() == 10
+
+
+def sends(pipe: Pipe, source: Source, ms: float, unanswered: int) -> None:
+    """A request arrives, which makes it so many."""
+    pipe.now_ms = source.heard_ms = 10_000.0 + ms
+    source.unanswered = unanswered
+    pipe.append(source=source)
+
+
+def test_who_is_back_after_its_answer_is_not_waited_for() -> None:
+    """
+    It had one request in flight and has one again: a producer in lockstep sends nothing more.
+    """
+    pipe, source = Pipe(), Source()
+    source.unanswered = 1
+    flush = pipe.flush_of(source)
+    pipe.stored(flush)
+    pipe.committed(flush)
+    sends(pipe, source, 3, unanswered=1)
+
+    assert pipe.deadline() == 3
+    assert ["early"] == reasons(pipe.at(3))
+
+
+def test_who_had_more_in_flight_is_waited_for_until_it_has_again() -> None:
+    """
+    Three requests were unanswered at the commit: the third that comes back completes them.
+    """
+    pipe, source = Pipe(), Source()
+    source.unanswered = 3
+    flush = pipe.flush_of(source)
+    pipe.stored(flush)
+    pipe.committed(flush)
+
+    sends(pipe, source, 1, unanswered=1)
+    assert pipe.deadline() == 6
+    sends(pipe, source, 2, unanswered=2)
+    assert pipe.deadline() == 7
+    sends(pipe, source, 3, unanswered=3)
+    assert pipe.deadline() == 3
+
+
+def test_all_who_were_answered_are_waited_for() -> None:
+    """
+    Two producers in lockstep share a flush, and share the next: the first back does not go alone.
+    """
+    pipe, first, second = Pipe(), Source(), Source()
+    first.unanswered = second.unanswered = 1
+    flush = pipe.flush_of(first, second)
+    pipe.stored(flush)
+    pipe.committed(flush)
+
+    sends(pipe, first, 1, unanswered=1)
+    assert pipe.deadline() == 6
+    sends(pipe, second, 2, unanswered=1)
+    assert pipe.deadline() == 2
+
+
+def test_who_pauses_or_is_new_is_waited_for() -> None:
+    """
+    Nobody knows what it sends at once: quiet decides, also beside somebody who is back.
+    """
+    pipe, source = Pipe(), Source()
+    source.unanswered = 1
+    flush = pipe.flush_of(source)
+    pipe.stored(flush)
+    pipe.committed(flush)
+
+    sends(pipe, source, 25.1, unanswered=1)
+    assert pipe.deadline() == pytest.approx(30.1)
+    sends(pipe, source, 20, unanswered=1)
+    sends(pipe, Source(), 21, unanswered=1)
+    assert pipe.deadline() == 26
 
 
 def test_cuts_by_age_and_early_are_held_to_the_price() -> None:
@@ -613,14 +692,19 @@ class Schedules(RuleBasedStateMachine):
                     assert len(flushes) <= len(pending) + 1, "what was open is one more"
                     self.lost = True
 
-    @rule(length=st.sampled_from([1, 100, 400, 1000, 5000]), who=st.integers(0, 2))
-    def append(self, length: int, who: int) -> None:
+    @rule(
+        length=st.sampled_from([1, 100, 400, 1000, 5000]),
+        who=st.integers(0, 2),
+        unanswered=st.integers(1, 2),
+    )
+    def append(self, length: int, who: int, unanswered: int) -> None:
         """A batch; somebody waits, or nobody."""
         if self.lost:
             return
         source = self.sources[who] if who < 2 else None
         if source is not None:
             source.heard_ms = self.now_ms
+            source.unanswered = unanswered
         batch = make_batch(length, len(self.appended))
         self.appended.append(batch)
         if self.machine.append(self.log, batch, source, self.now_ms):
