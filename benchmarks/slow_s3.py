@@ -1,4 +1,7 @@
-"""An S3 server for benchmarks: objects in a folder, every PUT answered after a stated delay.
+"""An S3 server for benchmarks: objects in a folder, every PUT answered after a stated time.
+
+That time runs from the request's head: a PUT takes what is stated, and longer only if its body
+does.  What this server itself needs to take and store it is not a store's latency on top.
 
 moto's server tops out at 200-290 MB/s and keeps objects in memory; this one keeps up with
 an agent and counts what is asked of it, so that PUTs per GiB and their price are measured,
@@ -134,12 +137,13 @@ class SlowS3:
             "x-amz-copy-source" in request.headers
         ):
             return _error(501, "NotImplemented")
+        answered_at = asyncio.get_running_loop().time() + self._put_delay
         only_new = request.headers.get("If-None-Match") == "*"
         if only_new and key in bucket.objects:
             await request.read()
             return _error(412, "PreconditionFailed")
         stored = await self._store(request)
-        await asyncio.sleep(self._put_delay)
+        await asyncio.sleep(answered_at - asyncio.get_running_loop().time())
         if "uploadId" in request.query:
             number = int(request.query["partNumber"])
             self._uploads[request.query["uploadId"]][number] = stored
