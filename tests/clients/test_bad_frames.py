@@ -1,10 +1,12 @@
 """What is no request: that connection closes, one line says why, nobody else notices."""
 
+import contextlib
 import random
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +111,38 @@ def test_frames_that_are_announced_and_never_sent_hold_little_memory(
             raw.socket.close()
 
     assert grown < 128 << 20
+
+
+def test_frames_that_are_begun_and_not_ended_hold_bounded_memory(agent: DriftlogProcess) -> None:
+    """
+    Eighty connections that announce 100 MiB and send 3 MiB of it: each could claim 8 MiB, and
+    together they get half of what incomplete frames may hold, and one frame's next step.  Others
+    are served, and when the crowd is gone so is what it held.
+    """
+    topic = make_topic(agent)
+    agent.reset_peak()
+    before = agent.usage().rss_bytes
+    crowd = [Raw(agent.port) for _ in range(80)]
+    try:
+        part = struct.pack(">ihhi", 100 * 1024 * 1024, 0, 7, 1) + b"\0" * (3 << 20)
+        deadline = time.monotonic() + 3
+        left = {raw: memoryview(part) for raw in crowd}
+        while left and time.monotonic() < deadline:
+            for raw, view in list(left.items()):
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    raw.socket.setblocking(False)
+                    left[raw] = view[raw.socket.send(view) :]
+                if not left[raw]:
+                    del left[raw]
+        with Raw(agent.port) as raw:
+            answer = raw.produce(topic, {0: encode_batch([b"small"], timestamp_ms=1).data})
+        grown = agent.usage().peak_rss_bytes - before
+    finally:
+        for raw in crowd:
+            raw.socket.close()
+
+    assert answer == {0: Produced(0, 0)}
+    assert grown < 200 << 20, f"{grown >> 20} MiB"
 
 
 def test_a_request_of_many_megabytes_is_taken_whole(agent: DriftlogProcess) -> None:

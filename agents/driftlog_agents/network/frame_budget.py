@@ -6,16 +6,17 @@
 
 1. Who has brought a large frame whole may use all of it; who has not, half of it: strangers
    that begin frames and do not end them take nothing from those that work.
-2. Who has waited longest goes on beyond the limit, one at a time, until its frame is complete
-   or it is gone: frames that all hold a part never wait for one another.  So what is held is
-   bounded by the limit and one frame.
-3. While it is `pressed`, its owner closes those that hold and do not bring: then 2 ends.
+2. One goes on beyond the limit, until its frame is complete or it is gone; then the next, of
+   those and of these in turn, who has waited longest: frames that all hold a part never wait
+   for one another.  So what is held is bounded by the limit and one frame.
+3. While it is `pressed`, its owner closes those that hold and do not bring: then 2 ends.  It
+   gives up strangers that hold and wait, too, where none of them comes to its end: or a crowd
+   that has begun and gone silent would be found out one by one.
 
 Pure.
 """
 
 from collections.abc import Callable
-from itertools import count
 from typing import Final, Protocol
 
 _CALM_SHARE: Final = 8
@@ -43,11 +44,12 @@ class FrameBudget:
         "_ahead",
         "_on_pressed",
         "_strangers",
-        "_tickets",
+        "_strangers_turn",
         "_trusted",
         "held_bytes",
         "limit_bytes",
         "pressed",
+        "welcomed",
     )
 
     def __init__(self, limit_bytes: int, on_pressed: Callable[[], None] = lambda: None) -> None:
@@ -55,11 +57,13 @@ class FrameBudget:
         self.held_bytes = 0
         self.pressed = False
         """Somebody waits, or more is held than should be."""
+        self.welcomed = 0
+        """Strangers that brought a large frame whole."""
         self._on_pressed = on_pressed
-        self._tickets = count()
-        self._trusted: dict[Holder, tuple[int, int]] = {}
-        """Who waits, in the order in which they came: ticket, bytes."""
-        self._strangers: dict[Holder, tuple[int, int]] = {}
+        self._trusted: dict[Holder, int] = {}
+        """Who waits, in the order in which they came, and for how many bytes."""
+        self._strangers: dict[Holder, int] = {}
+        self._strangers_turn = False
         self._ahead: Holder | None = None
         """Who may go beyond the limit."""
 
@@ -82,9 +86,10 @@ class FrameBudget:
         self._press()
         if self._ahead is None or self._ahead is holder:
             self._ahead = holder
+            self._strangers_turn = not holder.trusted
             self.held_bytes += size_bytes
             return True
-        queue[holder] = (next(self._tickets), size_bytes)
+        queue[holder] = size_bytes
         return False
 
     def note(self, size_bytes: int) -> None:
@@ -95,8 +100,15 @@ class FrameBudget:
         elif self.held_bytes > self.limit_bytes:
             self._press()
 
+    def complete(self, holder: Holder, size_bytes: int) -> None:
+        """*holder* has its large frame whole, which held *size_bytes*."""
+        if not holder.trusted:
+            holder.trusted = True
+            self.welcomed += 1
+        self.release(holder, size_bytes)
+
     def release(self, holder: Holder, size_bytes: int) -> None:
-        """*holder*'s frame is complete, or it is gone: *size_bytes* are held no longer."""
+        """*holder* has no incomplete frame any more: *size_bytes* are held no longer."""
         self.held_bytes -= size_bytes
         if self.pressed:
             self._trusted.pop(holder, None)
@@ -116,25 +128,23 @@ class FrameBudget:
     def _wake(self) -> None:
         woken: list[Holder] = []
         for queue, trusted in ((self._trusted, True), (self._strangers, False)):
-            while queue:
-                holder, (_, size_bytes) = next(iter(queue.items()))
-                if self.held_bytes + size_bytes > self._limit(trusted):
-                    break
-                self._count(queue, holder, woken)
+            while queue and self.held_bytes + queue[_first(queue)] <= self._limit(trusted):
+                woken.append(self._grant(queue))
         if self._ahead is None and self.waiting:
-            queue = min(
-                (queue for queue in (self._trusted, self._strangers) if queue),
-                key=lambda queue: next(iter(queue.values())),
+            self._strangers_turn = bool(self._strangers) and not (
+                self._strangers_turn and self._trusted
             )
-            self._ahead = next(iter(queue))
-            self._count(queue, self._ahead, woken)
+            self._ahead = self._grant(self._strangers if self._strangers_turn else self._trusted)
+            woken.append(self._ahead)
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
         for holder in woken:
             holder.go_on()
 
-    def _count(
-        self, queue: dict[Holder, tuple[int, int]], holder: Holder, woken: list[Holder]
-    ) -> None:
-        _, size_bytes = queue.pop(holder)
-        self.held_bytes += size_bytes
-        woken.append(holder)
+    def _grant(self, queue: dict[Holder, int]) -> Holder:
+        holder = _first(queue)
+        self.held_bytes += queue.pop(holder)
+        return holder
+
+
+def _first(queue: dict[Holder, int]) -> Holder:
+    return next(iter(queue))

@@ -31,7 +31,7 @@ _SIZE: Final = Struct(">i")
 _TRUSTED_BYTES: Final = 2 * 1024 * 1024
 """Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
 _EARNED_BYTES: Final = 64 * 1024
-"""The same where memory is asked for by many: from here on it must be earned."""
+"""The same for a stranger's huge frame where many ask for memory: from here on it is earned."""
 _LITTLE_BYTES: Final = 4 * 1024
 """Read at once from those who may have to wait with it."""
 _GROWTH: Final = 4
@@ -101,6 +101,11 @@ class FrameReader:
         return len(self._large) if self._large is not None else len(self._head)
 
     @property
+    def has_memory(self) -> bool:
+        """A large frame has begun to arrive in memory of its own."""
+        return self._large is not None
+
+    @property
     def arrived_bytes(self) -> int:
         """How much of an incomplete frame is there."""
         return self._at if self._large is not None else len(self._head)
@@ -130,9 +135,8 @@ class FrameReader:
                 return []
             frame = self._large
             self._large = self._tail = None
-            self.trusted = True
             self.completed += 1
-            self._budget.release(self, len(frame))
+            self._budget.complete(self, len(frame))
             return [frame]
         return self._cut(size)
 
@@ -185,7 +189,7 @@ class FrameReader:
 
     def _begin_large(self, length: int, head: memoryview) -> bool:
         """Give the frame its memory; False: it must wait for it."""
-        if self.trusted or self._budget.calm:
+        if length <= _TRUSTED_BYTES or self.trusted or self._budget.calm:
             first = _TRUSTED_BYTES
         else:
             first = max(_EARNED_BYTES, _GROWTH * len(head))

@@ -240,23 +240,36 @@ class Connection(asyncio.BufferedProtocol):
         """The log can buffer again, or no more."""
         self._pause_or_resume()
 
-    def look_for_progress(self, now_ms: float) -> None:
-        """Others wait for memory: hang up if this holds some and brings nothing."""
+    def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
+        """Others wait for memory: hang up if this holds some for nothing."""
         frames = self._frames
-        # Whom we do not read cannot bring anything; who takes no answers could.
-        its_turn = self._reading or self._write_paused
-        if not frames.buffered_bytes or frames.waiting or not its_turn:
+        if frames.waiting:
+            accused = frames.has_memory and not frames.trusted and not strangers_progress
+        else:
+            # Whom we do not read cannot bring anything; who takes no answers could.
+            accused = frames.buffered_bytes > 0 and (self._reading or self._write_paused)
+        if not accused:
             self._progress = None
             return
         seen, completed, arrived_bytes = self._progress or (now_ms, -1, 0)
         if completed != frames.completed or frames.arrived_bytes - arrived_bytes >= _SLOWEST_BYTES:
             self._progress = now_ms, frames.completed, frames.arrived_bytes
         elif now_ms - seen >= self._server.stalled_ms:
+            self._hang_up_stalled()
+
+    def _hang_up_stalled(self) -> None:
+        arrived, patience_s = self._frames.arrived_bytes, self._server.stalled_ms / 1000
+        if self._frames.waiting:
+            self.hang_up(
+                "frame_given_up",
+                f"{arrived} bytes of a request came, and there was no memory for the rest in "
+                f"{patience_s:g} s: too many clients begin large requests and do not end them",
+            )
+        else:
             self.hang_up(
                 "frame_stalled",
-                f"{frames.arrived_bytes} bytes of a request came, and hardly more in "
-                f"{self._server.stalled_ms / 1000:g} s, while incomplete requests hold all the "
-                "memory they may: has this client died, or is it behind a slow network?",
+                f"{arrived} bytes of a request came, and hardly more in {patience_s:g} s, while "
+                "others wait for the memory: has this client died, or is its network slow?",
             )
 
     def forget_progress(self) -> None:
@@ -312,6 +325,7 @@ class Server:
         self.pool = BufferPool(_POOL_BYTES)
         self.frame_budget = FrameBudget(_INCOMPLETE_BYTES, self._pressed)
         self._looking = False
+        self._welcomed = 0
         self.stalled_ms = 5_000.0
         """How long an incomplete frame may stand still while others wait for its memory."""
         self.log = structlog.get_logger()
@@ -377,10 +391,11 @@ class Server:
 
     def _look_for_stalled(self) -> None:
         now_ms = self.now_ms()
-        pressed = self.frame_budget.pressed
+        pressed, welcomed = self.frame_budget.pressed, self.frame_budget.welcomed
+        strangers_progress, self._welcomed = welcomed != self._welcomed, welcomed
         for connection in list(self.connections):
             if pressed:
-                connection.look_for_progress(now_ms)
+                connection.look_for_progress(now_ms, strangers_progress=strangers_progress)
             else:
                 connection.forget_progress()
         self._looking = False

@@ -109,6 +109,23 @@ def test_who_waited_longest_goes_ahead_and_the_next_when_it_is_done() -> None:
     assert 0 == budget.held_bytes
 
 
+def test_strangers_and_others_go_ahead_in_turn() -> None:
+    """
+    Neither a crowd of strangers nor those who always have frames keep the others from going
+    ahead.
+    """
+    budget = FrameBudget(MiB)
+    peers = [begun(budget, 2 * MiB, trusted=n >= 6) for n in range(9)]
+    order = []
+    for _ in range(6):
+        (ahead,) = [peer for peer in peers if not peer.reader.waiting and peer.stream]
+        order.append(ahead.reader.trusted)
+        ahead.reader.release()
+        ahead.stream = memoryview(b"")
+
+    assert [False, True, False, True, False, True] == order
+
+
 @pytest.mark.parametrize("victim", [0, 1, 3])
 def test_those_who_go_make_room(victim: int) -> None:
     """
@@ -163,13 +180,13 @@ def test_pressure_is_told_once_and_ends() -> None:
 
 def test_a_crowd_of_strangers_earns_its_memory() -> None:
     """
-    Where an eighth is held, who announces 2 MiB and sends a little gets a little.
+    Where an eighth is held, who announces 8 MiB and sends a little gets a little.
     """
     budget = FrameBudget(64 * MiB)
     shared = memoryview(bytearray(64 * KiB))
-    peers = [Peer(budget, shared, [bytes(2 * MiB)]) for _ in range(200)]
+    peers = [Peer(budget, shared, [bytes(LARGEST)]) for _ in range(30)]
     for peer in peers:
         peer.bring(LITTLE)
 
     assert not budget.pressed
-    assert budget.held_bytes <= 64 * MiB // 8 + 2 * MiB + 200 * 64 * KiB
+    assert budget.held_bytes <= 64 * MiB // 8 + 2 * MiB + 30 * 64 * KiB
