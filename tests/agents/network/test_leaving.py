@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from benchmarks.batches import encode_batch, set_producer
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, produce
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
@@ -288,3 +290,61 @@ async def test_whoever_waits_is_told_when_the_session_ends(tmp_path: Path, acks:
 
     assert [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3 == codes
     assert 0 == again[0].error_code
+
+
+class SlowDisk:
+    """A disk whose syncs wait at a gate."""
+
+    def __init__(self, behind: AgentDisk) -> None:
+        self._behind = behind
+        self.syncs = Gate()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    def create_file(self, session_id: str, number: int) -> BufferFile:
+        return cast(BufferFile, SlowFile(self._behind.create_file(session_id, number), self.syncs))
+
+
+class SlowFile:
+    """One of its files."""
+
+    def __init__(self, behind: BufferFile, gate: Gate) -> None:
+        self._behind = behind
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    async def sync(self) -> None:
+        await self._gate.passed()
+        await self._behind.sync()
+
+
+async def test_whoever_waits_for_a_sync_is_told_when_the_session_ends(tmp_path: Path) -> None:
+    """
+    The disk hangs, and the session ends meanwhile: acks=1 is answered with a retriable error,
+    those of the sync that hangs and those that wait for the next one.
+    """
+    disks: list[SlowDisk] = []
+
+    def wrap(disk: AgentDisk) -> AgentDisk:
+        disks.append(SlowDisk(disk))
+        return cast(AgentDisk, disks[-1])
+
+    async with Serving(tmp_path, disk=wrap) as agent, agent.client() as client:
+        await client.create("t")
+        agent.objects.writes.close()
+        disks[0].syncs.close()
+        client.send_produce("t", {0: batch(b"in the sync that hangs")}, acks=1)
+        await eventually(lambda: disks[0].syncs.waiting > 0)
+        client.send_produce("t", {0: batch(b"for the next one")}, acks=1)
+        await eventually(lambda: agent.log("t").log_end == 2)
+        lost = asyncio.create_task(agent.lose_session())
+        answers = [(await client.receive())[1] for _ in range(2)]
+        disks[0].syncs.open()
+        agent.objects.writes.open()
+        await lost
+    codes = [a.responses[0].partition_responses[0].error_code for a in answers]
+
+    assert [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 == codes
