@@ -20,7 +20,13 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.broker import Broker
-from driftlog_agents.handlers.produce_answers import encode_success
+from driftlog_agents.handlers.produce_waiters import (
+    OPEN,
+    OneBatchWaiter,
+    PartitionWaiter,
+    ProduceWaiter,
+    SeveralBatches,
+)
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
@@ -28,11 +34,9 @@ from driftlog_agents.network.server import Slot
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
     API,
-    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
     TopicProduceResponse,
 )
 from driftlog_agents.protocol.one_batch import OneBatch
@@ -70,173 +74,6 @@ _REASONS: Final = {
 Offload = Callable[..., Awaitable[Any]]
 
 
-class _Pending:
-    """One Produce request until every partition of it is answered."""
-
-    __slots__ = (
-        "answers",
-        "broker",
-        "correlation_id",
-        "done",
-        "slot",
-        "topics",
-        "version",
-        "wanted",
-    )
-
-    def __init__(
-        self, broker: Broker, slot: Slot, version: int, correlation_id: int, wanted: int
-    ) -> None:
-        self.broker = broker
-        self.slot = slot
-        self.version = version
-        self.correlation_id = correlation_id
-        self.wanted = wanted
-        self.answers: list[PartitionProduceResponse] = []
-        self.topics: list[TopicProduceResponse] = []
-        self.done = False
-
-    def one_done(self) -> None:
-        self.wanted -= 1
-        if self.wanted == 0 and not self.done:
-            self.respond()
-
-    def respond(self) -> None:
-        self.done = True
-        if self.slot.connection.closed:
-            return
-        response = ProduceResponse(responses=self.topics)
-        self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
-
-    def time_out(self) -> None:
-        """Answer what is still open as timed out: it may be in the log, now or later."""
-        if self.done:
-            return
-        for topic in self.topics:
-            for answer in topic.partition_responses:
-                if answer.error_code == _OPEN:
-                    _refuse(answer, ErrorCode.REQUEST_TIMED_OUT, None)
-        self.respond()
-
-
-_OPEN: Final = -2
-"""No error code of Kafka's: the partition is not answered yet."""
-
-
-class _One:
-    """A `Waiter`: a request of one batch, which is nearly every request."""
-
-    __slots__ = (
-        "base_offset",
-        "correlation_id",
-        "done",
-        "log_append_time_ms",
-        "partition",
-        "slot",
-        "topic",
-        "version",
-    )
-
-    def __init__(
-        self, slot: Slot, version: int, correlation_id: int, topic: str, partition: int
-    ) -> None:
-        self.slot = slot
-        self.version = version
-        self.correlation_id = correlation_id
-        self.topic = topic
-        self.partition = partition
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self.done = False
-
-    def committed(self, log: PartitionLog) -> None:
-        if self.done:
-            return
-        self.done = True
-        slot = self.slot
-        if not slot.connection.closed:
-            slot.respond(
-                (
-                    encode_success(
-                        self.version,
-                        self.correlation_id,
-                        self.topic,
-                        self.partition,
-                        self.base_offset,
-                        self.log_append_time_ms,
-                        log.log_start,
-                    ),
-                )
-            )
-
-    synced = committed
-
-    def refuse(
-        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
-    ) -> None:
-        """Answer with an error."""
-        if self.done:
-            return
-        self.done = True
-        answer = PartitionProduceResponse(index=self.partition)
-        _refuse(answer, code, message)
-        if leader is not None:
-            answer.current_leader = leader
-        response = ProduceResponse(
-            responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
-        )
-        if not self.slot.connection.closed:
-            self.slot.respond(
-                API.encode_response_parts(self.version, self.correlation_id, response)
-            )
-
-    def lost(self, log: PartitionLog) -> None:
-        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
-
-    def time_out(self) -> None:
-        """It may be in the log, now or later."""
-        self.refuse(ErrorCode.REQUEST_TIMED_OUT, None)
-
-
-class _Answer:
-    """A `Waiter`: one partition of a request."""
-
-    __slots__ = ("answer", "base_offset", "log_append_time_ms", "pending")
-
-    def __init__(self, pending: _Pending, answer: PartitionProduceResponse) -> None:
-        self.pending = pending
-        self.answer = answer
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-
-    def committed(self, log: PartitionLog) -> None:
-        answer = self.answer
-        if answer.error_code == _OPEN:
-            answer.error_code = 0
-            answer.base_offset = self.base_offset
-            answer.log_append_time_ms = self.log_append_time_ms
-            answer.log_start_offset = log.log_start
-            self.pending.one_done()
-
-    synced = committed
-
-    def refuse(
-        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
-    ) -> None:
-        """This partition's answer is an error."""
-        if self.answer.error_code == _OPEN:
-            _refuse(self.answer, code, message)
-            if leader is not None:
-                self.answer.current_leader = leader
-            self.pending.one_done()
-
-    def lost(self, log: PartitionLog) -> None:
-        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
-
-
-_Waiter = _One | _Answer
-
-
 class Producing:
     """Handles Produce requests for one agent."""
 
@@ -245,7 +82,7 @@ class Producing:
         self._offload = offload
         self._spawn = spawn
         self._log = structlog.get_logger()
-        self._timeouts: dict[int, deque[tuple[float, _One | _Pending]]] = {}
+        self._timeouts: dict[int, deque[tuple[float, OneBatchWaiter | SeveralBatches]]] = {}
         self.requests = 0
         self.bytes = 0
         self.errors = 0
@@ -270,7 +107,7 @@ class Producing:
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
-        one = _One(slot, version, correlation_id, topic, partition)
+        one = OneBatchWaiter(slot, version, correlation_id, topic, partition)
         try:
             self._partition(engine, topic, partition, records, acks, version, one, slot)
         except RefusedError as error:
@@ -292,18 +129,16 @@ class Producing:
     ) -> None:
         acks = request.acks
         wanted = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = _Pending(self._broker, slot, version, correlation_id, wanted + 1)
+        pending = SeveralBatches(slot, version, correlation_id, wanted + 1)
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             pending.topics.append(
                 TopicProduceResponse(name=topic.name, partition_responses=answers)
             )
             for data in topic.partition_data:
-                answer = PartitionProduceResponse(
-                    index=data.index, error_code=_OPEN, base_offset=-1
-                )
+                answer = PartitionProduceResponse(index=data.index, error_code=OPEN, base_offset=-1)
                 answers.append(answer)
-                waiter = _Answer(pending, answer)
+                waiter = PartitionWaiter(pending, answer)
                 try:
                     self._partition(
                         engine, topic.name, data.index, data.records, acks, version, waiter, slot
@@ -317,7 +152,7 @@ class Producing:
         if not pending.done and acks < 0:
             self._expect_by(slot, pending, request.timeout_ms)
 
-    def _acks_zero(self, pending: _Pending, slot: Slot) -> None:
+    def _acks_zero(self, pending: SeveralBatches, slot: Slot) -> None:
         """No answer; an error closes the connection, the only way to say so (KafkaApis)."""
         pending.done = True
         failed = [a for t in pending.topics for a in t.partition_responses if a.error_code > 0]
@@ -338,7 +173,7 @@ class Producing:
         records: memoryview | None,
         acks: int,
         version: int,
-        waiter: _Waiter,
+        waiter: ProduceWaiter,
         slot: Slot,
     ) -> None:
         if acks not in (-1, 0, 1):
@@ -411,7 +246,7 @@ class Producing:
         checked: tuple[int, ...],
         acks: int,
         slot: Slot,
-        waiter: _Waiter,
+        waiter: ProduceWaiter,
     ) -> None:
         count, attributes, producer_id, epoch, sequence, _, max_timestamp = checked
         if limits.log_append_time:
@@ -449,7 +284,7 @@ class Producing:
         checked: tuple[int, ...],
         acks: int,
         slot: Slot,
-        waiter: _Waiter,
+        waiter: ProduceWaiter,
     ) -> None:
         """Admit what had to wait; errors are this partition's."""
         engine.flusher.hold(-len(records))
@@ -469,7 +304,7 @@ class Producing:
         checked: tuple[int, ...],
         acks: int,
         slot: Slot,
-        waiter: _Waiter,
+        waiter: ProduceWaiter,
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
         engine.flusher.hold(len(records))
@@ -511,7 +346,7 @@ class Producing:
         engine: Engine | None,
         topic: str,
         partition: int,
-        waiter: _Waiter,
+        waiter: ProduceWaiter,
         error: RefusedError,
     ) -> None:
         self.errors += 1
@@ -524,7 +359,9 @@ class Producing:
                 )
         waiter.refuse(error.code, str(error) or None, leader)
 
-    def _expect_by(self, slot: Slot, pending: _One | _Pending, timeout_ms: int) -> None:
+    def _expect_by(
+        self, slot: Slot, pending: OneBatchWaiter | SeveralBatches, timeout_ms: int
+    ) -> None:
         due = self._timeouts.setdefault(max(0, timeout_ms), deque())
         due.append((slot.connection.source.heard_ms + max(0, timeout_ms), pending))
 
@@ -561,15 +398,3 @@ def _bad_batch(records: memoryview, reason: int) -> RefusedError:
             )
     code, text = _REASONS[Reason(reason)]
     return RefusedError(code, text)
-
-
-def _refuse(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    answer.error_code = code
-    answer.error_message = message
-    if code is ErrorCode.INVALID_RECORD or code is ErrorCode.INVALID_TIMESTAMP:
-        answer.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)
-        ]
-    answer.base_offset = -1
-    answer.log_append_time_ms = -1
-    answer.log_start_offset = -1

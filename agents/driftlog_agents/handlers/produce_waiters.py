@@ -1,0 +1,189 @@
+"""Who is told what becomes of the batches of a Produce request, and answers it.
+
+    one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
+    several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told
+
+What is told first counts: committed or synced, refused, lost, or out of time.
+
+Shell.
+"""
+
+from typing import Final
+
+from driftlog_agents.handlers.produce_answers import encode_success
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.network.server import Slot
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.produce import (
+    API,
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+OPEN: Final = -2
+"""No error code of Kafka's: the partition is not answered yet."""
+
+
+class SeveralBatches:
+    """One Produce request until every partition of it is answered."""
+
+    __slots__ = ("correlation_id", "done", "slot", "topics", "version", "wanted")
+
+    def __init__(self, slot: Slot, version: int, correlation_id: int, wanted: int) -> None:
+        self.slot = slot
+        self.version = version
+        self.correlation_id = correlation_id
+        self.wanted = wanted
+        self.topics: list[TopicProduceResponse] = []
+        self.done = False
+
+    def one_done(self) -> None:
+        self.wanted -= 1
+        if self.wanted == 0 and not self.done:
+            self.respond()
+
+    def respond(self) -> None:
+        self.done = True
+        if self.slot.connection.closed:
+            return
+        response = ProduceResponse(responses=self.topics)
+        self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
+
+    def time_out(self) -> None:
+        """Answer what is still open as timed out: it may be in the log, now or later."""
+        if self.done:
+            return
+        for topic in self.topics:
+            for answer in topic.partition_responses:
+                if answer.error_code == OPEN:
+                    _fail(answer, ErrorCode.REQUEST_TIMED_OUT, None)
+        self.respond()
+
+
+class OneBatchWaiter:
+    """A `Waiter`: a request of one batch, which is nearly every request."""
+
+    __slots__ = (
+        "base_offset",
+        "correlation_id",
+        "done",
+        "log_append_time_ms",
+        "partition",
+        "slot",
+        "topic",
+        "version",
+    )
+
+    def __init__(
+        self, slot: Slot, version: int, correlation_id: int, topic: str, partition: int
+    ) -> None:
+        self.slot = slot
+        self.version = version
+        self.correlation_id = correlation_id
+        self.topic = topic
+        self.partition = partition
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.done = False
+
+    def committed(self, log: PartitionLog) -> None:
+        if self.done:
+            return
+        self.done = True
+        slot = self.slot
+        if not slot.connection.closed:
+            slot.respond(
+                (
+                    encode_success(
+                        self.version,
+                        self.correlation_id,
+                        self.topic,
+                        self.partition,
+                        self.base_offset,
+                        self.log_append_time_ms,
+                        log.log_start,
+                    ),
+                )
+            )
+
+    synced = committed
+
+    def refuse(
+        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
+    ) -> None:
+        """Answer with an error."""
+        if self.done:
+            return
+        self.done = True
+        answer = PartitionProduceResponse(index=self.partition)
+        _fail(answer, code, message)
+        if leader is not None:
+            answer.current_leader = leader
+        response = ProduceResponse(
+            responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
+        )
+        if not self.slot.connection.closed:
+            self.slot.respond(
+                API.encode_response_parts(self.version, self.correlation_id, response)
+            )
+
+    def lost(self, log: PartitionLog) -> None:
+        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+    def time_out(self) -> None:
+        """It may be in the log, now or later."""
+        self.refuse(ErrorCode.REQUEST_TIMED_OUT, None)
+
+
+class PartitionWaiter:
+    """A `Waiter`: one partition of a request."""
+
+    __slots__ = ("answer", "base_offset", "log_append_time_ms", "pending")
+
+    def __init__(self, pending: SeveralBatches, answer: PartitionProduceResponse) -> None:
+        self.pending = pending
+        self.answer = answer
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+
+    def committed(self, log: PartitionLog) -> None:
+        answer = self.answer
+        if answer.error_code == OPEN:
+            answer.error_code = 0
+            answer.base_offset = self.base_offset
+            answer.log_append_time_ms = self.log_append_time_ms
+            answer.log_start_offset = log.log_start
+            self.pending.one_done()
+
+    synced = committed
+
+    def refuse(
+        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
+    ) -> None:
+        """This partition's answer is an error."""
+        if self.answer.error_code == OPEN:
+            _fail(self.answer, code, message)
+            if leader is not None:
+                self.answer.current_leader = leader
+            self.pending.one_done()
+
+    def lost(self, log: PartitionLog) -> None:
+        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+
+ProduceWaiter = OneBatchWaiter | PartitionWaiter
+
+
+def _fail(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
+    answer.error_code = code
+    answer.error_message = message
+    if code is ErrorCode.INVALID_RECORD or code is ErrorCode.INVALID_TIMESTAMP:
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)
+        ]
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
