@@ -22,6 +22,8 @@ _PREFIX_AT: Final = 8
 _LEAST_BATCH_BYTES: Final = 61
 _MAX_KNOWN: Final = 4096
 """Prefixes of one connection: one a partition that it writes to."""
+_MAX_PREFIX_BYTES: Final = 1024
+"""Client id and topic (249) of any client but a rude one, whose 32 KiB are not remembered."""
 _INT32: Final = Struct(">i")
 _FLEXIBLE_TAIL: Final = memoryview(b"\0\0\0")
 """No tagged fields of the partition, the topic, and the request."""
@@ -94,7 +96,9 @@ class OneBatchReader:
             length, tail = encode_varint(size + 1), len(_FLEXIBLE_TAIL)
         stop = len(frame) - tail
         end = stop - size - len(length)
-        if end <= _PREFIX_AT or bytes(frame[end : stop - size]) != length:
+        if not _PREFIX_AT < end <= _PREFIX_AT + _MAX_PREFIX_BYTES:
+            return
+        if bytes(frame[end : stop - size]) != length:
             return  # with tagged fields, or a length written in a longer way
         new = end != self._end or flexible != self._flexible
         if (new and not self._worth_it()) or frame[stop - size : stop] != batch:

@@ -201,3 +201,18 @@ def test_many_partitions_are_forgotten_together() -> None:
         learn(reader, one(7, 61, partition=partition))
     assert len(reader._known) <= 4096
     assert reader.read(one(7, 61, partition=9_999)) is not None
+
+
+@pytest.mark.parametrize("version", [7, 9])
+@pytest.mark.parametrize(("size", "learned"), [(700, True), (2_000, False)])
+def test_long_prefixes_are_not_remembered(version: int, size: int, learned: bool) -> None:
+    """
+    A client with a client id of kilobytes and thousands of partitions holds no memory with them.
+    """
+    reader = OneBatchReader()
+    view = one(version, 100, client_id="x" * size)
+    header = decode_request_header(view)
+    request = produce.API.decode_request(header.api_version, view, header.body_offset)
+    reader.learn(view, header, request)
+
+    assert learned == (reader.read(view) is not None)
