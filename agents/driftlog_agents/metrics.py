@@ -64,6 +64,11 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         sum(1 for log in logs if log.offline_reason),
     )
     yield _gauge(
+        "driftlog_damaged_partitions",
+        "Partitions that are not sealed for a missing or damaged object: look at the log",
+        sum(1 for log in logs if log.damage),
+    )
+    yield _gauge(
         "driftlog_pending_bytes", "Admitted and not committed", engine.flusher.pending_bytes
     )
     yield _gauge(

@@ -9,11 +9,17 @@ from typing import Final
 import confluent_kafka
 import pytest
 
-from tests.clients.batches import good
+from tests.clients.batches import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, good, with_field
 from tests.clients.conftest import make_topic, metrics, seal
 from tests.clients.peers import Confluent
 from tests.clients.records import Record, at_offsets
-from tests.clients.sockets import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, Produced, Raw
+from tests.clients.sockets import (
+    CORRUPT_MESSAGE,
+    KAFKA_STORAGE_ERROR,
+    OFFSET_OUT_OF_RANGE,
+    Produced,
+    Raw,
+)
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = pytest.mark.xdist_group("damage")
@@ -71,6 +77,14 @@ def cut(file: Path) -> None:
     file.write_bytes(data[: len(data) // 2])
 
 
+def idempotent(value: bytes) -> bytearray:
+    """The first batch of a producer that nobody has heard of."""
+    batch = good(value)
+    for field, first in ((PRODUCER_ID, 9), (PRODUCER_EPOCH, 0), (BASE_SEQUENCE, 0)):
+        batch = with_field(batch, field, first)
+    return batch
+
+
 @pytest.mark.parametrize("hurt", [remove, overwrite, flip, cut])
 def test_a_damaged_segment_fails_the_reads_that_need_it_and_no_other(
     agent: DriftlogProcess, topics: Topics, hurt: Callable[[Path], None]
@@ -99,36 +113,47 @@ def test_a_damaged_segment_fails_the_reads_that_need_it_and_no_other(
 
 
 @pytest.mark.parametrize("hurt", [remove, overwrite, flip, cut])
-def test_a_damaged_manifest_takes_its_partition_offline_and_no_other(
+def test_a_damaged_manifest_fails_what_hangs_on_it_and_the_tail_goes_on(
     agent: DriftlogProcess, topics: Topics, hurt: Callable[[Path], None]
 ) -> None:
     """
-    Producers' state hangs on it too: reads and writes of the partition get a storage error,
-    which clients retry, the log names the object, and a metric counts the partition.
+    Sealed records, sealing, and producers whose state only the snapshot has get an error that
+    clients retry, the log names the object, and a metric counts the partition; what is not
+    sealed is read and written. An idempotent producer goes on when the object is back.
     """
     agent.kill()
     (file,) = objects(agent, topics.hurt, "manifest/*.json")
     whole = file.read_bytes()
     hurt(file)
     agent.start()
-    offline = metrics(agent)["driftlog_offline_partitions"]
 
     with Raw(agent.port) as raw:
-        failed = [raw.fetch(topics.hurt, {0: offset})[0] for offset in (0, 60, 100, 200)]
-        refused = raw.produce(topics.hurt, {0: good(b"more")})
+        appended = raw.produce(topics.hurt, {0: good(b"more")})
+        refused = raw.produce(topics.hurt, {0: idempotent(b"id")})
+        failed = raw.fetch(topics.hurt, {0: 0})[0]
+        read = [raw.fetch(topics.hurt, {0: offset})[0] for offset in (60, 100, 200)]
+    said = metrics(agent)
     neighbour = Confluent().consume(agent.bootstrap, {topics.neighbour: 100})
     agent.kill()
     file.unlink(missing_ok=True)
     file.write_bytes(whole)
     agent.start()
-    repaired = Confluent().consume(agent.bootstrap, {topics.hurt: 100})
+    with Raw(agent.port) as raw:
+        taken = raw.produce(topics.hurt, {0: idempotent(b"id")})
+    repaired = Confluent().consume(agent.bootstrap, {topics.hurt: 102})
 
-    assert [f.error_code for f in failed] == [KAFKA_STORAGE_ERROR] * 4
+    assert appended == {0: Produced(0, 100)}
     assert refused == {0: Produced(KAFKA_STORAGE_ERROR, -1)}
+    assert taken == {0: Produced(0, 101)}
+    assert (failed.error_code, failed.records) == (CORRUPT_MESSAGE, b"")
+    assert [f.error_code for f in read] == [0, 0, OFFSET_OUT_OF_RANGE]
+    assert all(f.records for f in read[:2])
     assert file.name in agent.log
-    assert offline == 1
+    assert said["driftlog_damaged_partitions"] == 1
+    assert said["driftlog_offline_partitions"] == 0
+    assert said["driftlog_damaged_reads_total"] >= 1
     assert neighbour == {topics.neighbour: at_offsets(RECORDS)}
-    assert repaired == {topics.hurt: at_offsets(RECORDS)}
+    assert repaired[topics.hurt][:100] == at_offsets(RECORDS)
 
 
 def test_what_is_not_sealed_is_read_past_a_missing_segment(

@@ -9,6 +9,7 @@ from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
+from driftlog_agents.log.partition import State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -51,6 +52,8 @@ async def _end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> E
         async with asyncio.timeout(_DEADLINE_S):
             await engine.loaded(log)
         _, log = led_partition(broker, topic, asked.partition, asked.current_leader_epoch)
+        if log.damage and log.state is State.LOADING and asked.leader_epoch < log.epochs[0][0]:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.damage)
         answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(asked.leader_epoch)
     except RefusedError as error:
         answer.error_code = error.code

@@ -74,14 +74,12 @@ class Admission:
         first; the simulation, seed 1833, refused a retry for ever).  What waits keeps its
         place: behind a parked batch everything parks.
         """
-        if log.state is not State.LOADING:
-            return False
+        if log.state is not State.LOADING or log.damage:
+            return False  # what would wait for what is damaged is refused by `admit`
         if log.parked:
             return True
-        if producer_id == NO_PRODUCER_ID:
-            return False
         verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
-        return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return _needs_snapshot(log, producer_id, verdict)
 
     def admit(
         self,
@@ -111,10 +109,20 @@ class Admission:
         if log.state is State.OFFLINE:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
         verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
+        if log.state is State.LOADING and log.damage and _needs_snapshot(log, producer_id, verdict):
+            raise RefusedError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"what this producer wrote is not known until this is repaired: {log.damage}",
+            )
         if isinstance(verdict, Refusal):
             raise RefusedError(_REFUSALS[verdict])
         if verdict is not None:
             return self._duplicate(log, verdict, acks, waiter)
+        if log.full:
+            raise RefusedError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"too much of the partition is not sealed, and cannot be: {log.damage}",
+            )
         if acks == 1 and self._buffer.refuses(log):
             raise RefusedError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -159,3 +167,12 @@ class Admission:
         else:
             log.waiting_duplicates.append((end, waiter))
         return Admitted(original.base_offset, answered=False)
+
+
+def _needs_snapshot(
+    log: PartitionLog, producer_id: int, verdict: ProducerBatch | Refusal | None
+) -> bool:
+    """Whether *verdict*, by the footers alone, is not to be trusted."""
+    if producer_id == NO_PRODUCER_ID:
+        return False
+    return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER

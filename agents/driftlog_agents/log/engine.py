@@ -26,29 +26,24 @@ from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
+from driftlog_agents.log.loading import Loading
+from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.recovery import Recovery
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
-from driftlog_agents.log.sealing import Manifests, Sealer, Spool
+from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Takeover
 from driftlog_metadata import transactions
-from driftlog_metadata.errors import (
-    CorruptError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import flush_key
 from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
 from driftlog_metadata.store import MAX_TXN_OPS, Delete, MetadataStore
 from driftlog_tiering import kernel
 from driftlog_tiering.flush_object import Slice
-from driftlog_tiering.manifest import Manifest
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.object_store import ObjectStore
 
-_LOADS_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.2
 
 
@@ -149,8 +144,7 @@ class Engine:
         self.ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
-        self._loads: dict[PartitionLog, asyncio.Event] = {}
-        self._load_limit = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._loading = Loading(self.manifests, self._stop)
         self._forgettable: list[KnownRecord] = []
         self._forget_wanted = asyncio.Event()
 
@@ -168,14 +162,12 @@ class Engine:
         return found.logs[partition]
 
     async def loaded(self, log: PartitionLog) -> None:
-        """Wait until the partition's producers and epochs are known.
+        """Wait until the partition's producers and epochs are known, or known to be damaged.
 
         Raises:
             UnavailableError: the partition was closed first.
         """
-        event = self._loads.get(log)
-        if event is not None:
-            await event.wait()
+        await self._loading.wait(log)
         if log.state is State.CLOSED:
             raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
 
@@ -261,7 +253,7 @@ class Engine:
             disk=self.ports.disk,
             flusher=self.flusher,
             taken=taken,
-            sealed_epochs=self._sealed_epochs,
+            sealed_epochs=self._loading.sealed_epochs,
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
@@ -324,8 +316,7 @@ class Engine:
             parked, log.parked = log.parked, []
             for resume in parked:
                 resume()  # it is refused now, and so answered
-        for event in self._loads.values():
-            event.set()
+        self._loading.close()
 
     # ── Topics and partitions ──
 
@@ -348,8 +339,7 @@ class Engine:
             self.topics_by_id[tp.topic_id].logs[tp.partition] = log
             if log.state is State.LOADING:
                 assert self._tasks is not None
-                self._loads[log] = asyncio.Event()
-                self._tasks.create_task(self._load(log))
+                self._tasks.create_task(self._loading.load(log))
 
     async def add_topic(self, topic: Topic, revision: int) -> None:
         """Lead the partitions of a topic that is in the metadata store.
@@ -373,47 +363,6 @@ class Engine:
                 for waiter in log.close():
                     waiter.lost(log)
         self._forget(self.records.topic_gone(topic_id))
-
-    # ── Loading ──
-
-    async def _sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
-        """(leader epoch, start offset) of what is sealed; none where nobody can say."""
-        while True:
-            try:
-                manifest = await self.manifests.get(log)
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("manifest_read_repeated", log=repr(log), error=str(error))
-                await asyncio.sleep(_RETRY_S)
-            except (CorruptError, NotFoundError) as error:
-                log.state = State.OFFLINE
-                log.offline_reason = str(error)
-                self._log.error("partition_offline", log=repr(log), reason=str(error))
-                return []
-            else:
-                return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
-
-    async def _load(self, log: PartitionLog) -> None:
-        """Fetch the manifest and the producer snapshot, and let in who waits for them."""
-        while log.state is State.LOADING:
-            try:
-                async with self._load_limit:
-                    manifest = await self.manifests.get(log)
-                    producers = await self.manifests.producers(manifest)
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("partition_load_repeated", log=repr(log), error=str(error))
-                await asyncio.sleep(_RETRY_S)
-            except (CorruptError, NotFoundError) as error:
-                log.state = State.OFFLINE
-                log.offline_reason = str(error)
-                self._log.error("partition_offline", log=repr(log), reason=str(error))
-            else:
-                if log.state is State.LOADING:
-                    _merge(log, manifest, producers)
-                    log.state = State.ONLINE
-        self._loads.pop(log).set()
-        parked, log.parked = log.parked, []
-        for resume in parked:
-            resume()
 
     # ── Records that nobody needs ──
 
@@ -449,26 +398,6 @@ class Engine:
                 txn = transactions.Txn((), tuple(Delete(known.key) for known in batch))
                 await self.session.transact(txn)
                 del self._forgettable[: len(batch)]
-
-
-def _merge(log: PartitionLog, manifest: Manifest, producers: Any) -> None:
-    """Put what the manifest knows under what the footers and this session added.
-
-    The snapshot is of exactly the manifest's end; later batches follow in offset order.
-    """
-    later = [
-        (batch.base_offset, producer_id, epoch, batch)
-        for producer_id, epoch, batches in log.producers.items()
-        for batch in batches
-        if batch.base_offset >= manifest.end
-    ]
-    for _, producer_id, epoch, batch in sorted(later):
-        records = batch.last_offset - batch.base_offset + 1
-        producers.append(producer_id, epoch, batch.base_sequence, records, batch.base_offset)
-    log.producers = producers
-    known = [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
-    newest = known[-1][0] if known else -1
-    log.epochs = known + [entry for entry in log.epochs if entry[0] > newest]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -66,7 +66,8 @@ class State(Enum):
     """What a partition admits."""
 
     LOADING = "loading"
-    """Its offsets are known, its producers not yet: what cannot be judged waits."""
+    """Its offsets are known, its producers not yet: what cannot be judged waits, or is refused
+    where `damage` says that they cannot be read."""
     ONLINE = "online"
     OFFLINE = "offline"
     """Its parts do not join; `offline_reason` says why.  An operator is needed."""
@@ -80,7 +81,9 @@ class PartitionLog:
     __slots__ = (
         "_bases",
         "busy",
+        "damage",
         "epochs",
+        "full",
         "high_watermark",
         "leader_epoch",
         "leader_revision",
@@ -135,6 +138,10 @@ class PartitionLog:
         """(leader epoch, start offset), ascending in both."""
         self.state = State.ONLINE
         self.offline_reason = ""
+        self.damage = ""
+        """Why nothing of it is sealed: an object is missing or damaged.  Its tail goes on."""
+        self.full = False
+        """Damaged, and as much is unsealed as may be: it takes no more."""
         self.slices: list[TailSlice] = []
         self._bases: list[int] = []
         self.waiters: deque[tuple[int, Waiter]] = deque()

@@ -34,7 +34,7 @@ from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.takeover import Taken
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import CorruptBatchError, check_batch
+from driftlog_tiering.batch import CorruptBatchError, check_batch, parse_header
 
 _RETRY_S: Final = 0.5
 _BREATHE_BYTES: Final = 1024 * 1024
@@ -173,7 +173,9 @@ class Recovery:
     async def _learn_epochs(self, entry: Entry) -> None:
         """Know the leader epochs in the log before anything is appended to it.
 
-        The flush records have those of the tail, the manifest those before it.
+        The flush records have those of the tail, the manifest those before it.  It is not asked
+        where it has none that is later than the entry's: if the tail's first is not, or if the
+        last leader before us wrote the entry.  (So leftovers do not depend on it after a crash.)
         """
         log = self._taken.logs.get(TopicPartition(entry.topic_id, entry.partition))
         if log is None or log in self._learned or log.state is State.OFFLINE:
@@ -186,6 +188,9 @@ class Recovery:
 
     def _set_aside(self, session_id: str, log: PartitionLog, offset: int) -> None:
         """What was promised to acks=1 may not take its old offset: a person must look at it."""
+        epoch = parse_header(entry.batch).partition_leader_epoch
+        if epoch >= log.leader_epoch - 1 or (log.epochs and log.epochs[0][0] <= epoch):
+            return
         self._kept.add(session_id)
         if log in self._reported:
             return

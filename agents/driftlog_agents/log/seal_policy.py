@@ -2,12 +2,14 @@
 
 A partition is due when it has `segment.bytes` of committed batches, or its oldest is
 `segment.ms` old (a day below 1 MiB: small files cost Spark dearly).  Above the agent's
-bounds the fullest is due whatever its age, so that what is unsealed stays bounded.
+bounds the fullest is due whatever its age, so that what is unsealed stays bounded.  A
+partition that cannot be sealed, for something in it is damaged, is never due; such
+partitions have the same bounds for themselves.
 
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from driftlog_agents.log.flush import MiB
@@ -51,16 +53,18 @@ def due(
     now_ms: float,
 ) -> list[tuple[PartitionLog, int]]:
     """Partitions to seal now and the end of each, the most urgent first."""
-    candidates = [log for log in logs if log.slices and log.state in (State.ONLINE, State.LOADING)]
+    candidates = [
+        log
+        for log in logs
+        if log.slices and not log.damage and log.state in (State.ONLINE, State.LOADING)
+    ]
     chosen = [
         log
         for log in candidates
         if _is_due(log, settings, sealing_of.get(log.topic, TopicSealing()), now_ms)
     ]
-    total = sum(log.unsealed_bytes for log in candidates)
-    batches = sum(log.unsealed_batches for log in candidates)
-    bound = max(settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(candidates))
-    if not chosen and (total > bound or batches > settings.unsealed_batches):
+    if not chosen and too_much(candidates, settings):
+        batches = sum(log.unsealed_batches for log in candidates)
         by_batches = batches > settings.unsealed_batches
         chosen = [
             max(
@@ -72,6 +76,15 @@ def due(
     return [
         (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic)))) for log in chosen
     ]
+
+
+def too_much(logs: Collection[PartitionLog], settings: SealSettings) -> bool:
+    """Whether *logs* have more that is unsealed than an agent may have."""
+    bound = max(settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(logs))
+    return (
+        sum(log.unsealed_bytes for log in logs) > bound
+        or sum(log.unsealed_batches for log in logs) > settings.unsealed_batches
+    )
 
 
 def segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:

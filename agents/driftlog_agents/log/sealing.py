@@ -20,6 +20,7 @@ from typing import IO, Any, Final, Protocol
 
 import structlog
 
+from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.seal_policy import (
@@ -28,6 +29,7 @@ from driftlog_agents.log.seal_policy import (
     due,
     seal_end,
     segment_bytes,
+    too_much,
 )
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import TailData, unsealed_sessions
@@ -52,8 +54,10 @@ from driftlog_tiering.manifest import (
 )
 from driftlog_tiering.manifests import VoidEditError, commit_edit, load_at_least
 from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
-from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
+from driftlog_tiering.producers import ProducerStates
 from driftlog_tiering.segment import SegmentWriter
+
+__all__ = ["Manifests", "Sealer", "Spool"]
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Read and handed to the worker at once: half a row group."""
@@ -65,6 +69,9 @@ _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
 """Read again after this: no edit may be based on what was read more than 6 h ago."""
+
+_BLOCKED_MS: Final = 60_000
+"""Between two attempts to seal a partition in which something is missing or damaged."""
 
 Offload = Callable[..., Awaitable[Any]]
 
@@ -92,7 +99,7 @@ class Sealer:
         objects: ObjectStore,
         logs: Callable[[], Iterable[PartitionLog]],
         records: RecordsIndex,
-        manifests: "Manifests",
+        manifests: Manifests,
         settings: SealSettings,
         topic_sealing: Callable[[], dict[str, TopicSealing]],
         offload: Offload,
@@ -114,6 +121,8 @@ class Sealer:
         self._now_ms = now_ms
         self._forget = forget
         self._lock = asyncio.Lock()
+        self._blocked: dict[PartitionLog, float] = {}
+        """Partitions in which something is damaged, and when they are tried again."""
         self._log = structlog.get_logger()
         self.sealed_bytes = 0
         self.segments = 0
@@ -131,15 +140,53 @@ class Sealer:
         """
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
-            for log, end in due(
-                self._logs(), self._settings, self._topic_sealing(), self._now_ms()
-            ):
-                try:
-                    await self.seal(log, end)
-                except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                    self._log.warning("seal_failed", partition=_name(log), error=str(error))
-                except (CorruptError, NotFoundError) as error:
-                    self._log.error("seal_blocked", partition=_name(log), error=str(error))
+            now_ms = self._now_ms()
+            self._bound_damaged()
+            for log, end in due(self._logs(), self._settings, self._topic_sealing(), now_ms):
+                await self._attempt(log, end)
+            for log, at_ms in list(self._blocked.items()):
+                if log.state is State.CLOSED:
+                    del self._blocked[log]
+                elif at_ms <= now_ms:
+                    await self._attempt(log, self.next_end(log, log.high_watermark))
+
+    async def _attempt(self, log: PartitionLog, end: int) -> None:
+        try:
+            await self.seal(log, end)
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._log.warning("seal_failed", partition=_name(log), error=str(error))
+        except (CorruptError, NotFoundError) as error:
+            self._blocked[log] = self._now_ms() + _BLOCKED_MS
+            log.damage = str(error) or repr(error)
+            self._log.error(
+                "seal_blocked",
+                partition=_name(log),
+                error=log.damage,
+                unsealed_bytes=log.unsealed_bytes,
+                advice="put the object back: nothing more of this partition is sealed until then",
+            )
+        else:
+            if self._blocked.pop(log, None) is not None:
+                log.damage = ""
+                log.full = False
+                self._log.info("seal_unblocked", partition=_name(log))
+
+    def _bound_damaged(self) -> None:
+        """What cannot be sealed may not grow for ever."""
+        damaged = [log for log in self._logs() if log.damage]
+        if not damaged:
+            return
+        full = too_much(damaged, self._settings)
+        for log in damaged:
+            if full and not log.full:
+                self._log.error(
+                    "partition_full",
+                    partition=_name(log),
+                    unsealed_bytes=log.unsealed_bytes,
+                    damage=log.damage,
+                    advice="it takes no more records until the object is back and it is sealed",
+                )
+            log.full = full
 
     def next_end(self, log: PartitionLog, wanted: int) -> int:
         """Where the next segment of *log* ends on the way to *wanted*."""
@@ -182,9 +229,10 @@ class Sealer:
         assert manifest.end == base, f"{_name(log)}: manifest ends at {manifest.end}, not {base}"
         started_ms = self._now_ms()
         read_at_ms = int(self._manifests.read_at_ms(log))
+        states = await self._manifests.producers(manifest)  # first: it may be damaged
         headers: list[BatchHeader] = []
         segments = await self._write_segments(log, base, end, headers)
-        producers = await self._snapshot(log, manifest, headers, end)
+        producers = await self._snapshot(log, states, headers, end)
         epochs = _epochs(headers)
         edit = AddSegments(
             base=base,
@@ -370,10 +418,9 @@ class Sealer:
     # ── What goes along ──
 
     async def _snapshot(
-        self, log: PartitionLog, manifest: Manifest, headers: list[BatchHeader], end: int
+        self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
     ) -> ProducerSnapshotRef | None:
-        """Producer state at exactly *end*: the previous snapshot and the sealed batches."""
-        states = await self._manifests.producers(manifest)
+        """Producer state at exactly *end*: the previous snapshot's and the sealed batches'."""
         for header in headers:
             if header.producer_id != NO_PRODUCER_ID:
                 states.append(
@@ -435,71 +482,6 @@ class Sealer:
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
-
-
-class Manifests:
-    """The newest manifest of each led partition, read when it is first needed."""
-
-    def __init__(self, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
-        self._objects = objects
-        self._now_ms = now_ms
-        self._read_at_ms: dict[PartitionLog, float] = {}
-        self._newest: dict[PartitionLog, Manifest] = {}
-        self._locks: dict[PartitionLog, asyncio.Lock] = {}
-
-    async def get(self, log: PartitionLog) -> Manifest:
-        """The newest manifest, at least at the version that the partition's key names.
-
-        Raises:
-            CorruptManifestError: missing or damaged.
-            UnavailableError, OutcomeUnknownError, TimeoutError: the store; try again.
-        """
-        known = self._newest.get(log)
-        if known is not None:
-            return known
-        async with self._locks.setdefault(log, asyncio.Lock()):
-            known = self._newest.get(log)
-            if known is None:
-                tp = TopicPartition(log.topic_id, log.partition)
-                began_ms = self._now_ms()
-                async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                    known = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
-                self._newest[log] = known
-                self._read_at_ms[log] = began_ms
-            return known
-
-    def known(self, log: PartitionLog) -> Manifest | None:
-        """The newest manifest, if it was read before."""
-        return self._newest.get(log)
-
-    def put(self, log: PartitionLog, manifest: Manifest) -> None:
-        """Note a newer one, read or made just now."""
-        self._newest[log] = manifest
-        self._read_at_ms[log] = self._now_ms()
-
-    def read_at_ms(self, log: PartitionLog) -> float:
-        """When the read of the known manifest began; of none, now."""
-        return self._read_at_ms.get(log, self._now_ms())
-
-    def drop(self, log: PartitionLog) -> None:
-        """The partition is not led any more."""
-        self._newest.pop(log, None)
-        self._locks.pop(log, None)
-
-    async def producers(self, manifest: Manifest) -> ProducerStates:
-        """Producer state at the manifest's end.
-
-        Raises:
-            CorruptSnapshotError, NotFoundError: damaged or missing.
-        """
-        if manifest.producers is None:
-            return ProducerStates()
-        async with asyncio.timeout(_REQUEST_DEADLINE_S):
-            data = await self._objects.get(manifest.producers.key)
-        offset, states = ProducerStates.decode(data)
-        if offset != manifest.end:
-            raise CorruptSnapshotError(f"{manifest.producers.key} is of {offset}, not of the end")
-        return states
 
 
 def _append(writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]) -> int:

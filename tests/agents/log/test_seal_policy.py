@@ -7,7 +7,7 @@ import pytest
 
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State, TailSlice
-from driftlog_agents.log.seal_policy import SealSettings, TopicSealing, due, seal_end
+from driftlog_agents.log.seal_policy import SealSettings, TopicSealing, due, seal_end, too_much
 from driftlog_agents.log.tail import TailData
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -168,6 +168,20 @@ def test_what_has_nothing_or_may_not_be_sealed_is_left_out() -> None:
     closed, offline = make_log(200, state=State.CLOSED), make_log(200, state=State.OFFLINE)
 
     assert [(loading, 10)] == chosen(make_log(), closed, offline, loading, now_ms=DAY)
+
+
+def test_what_is_damaged_is_not_due_and_does_not_have_its_neighbours_sealed_for_it() -> None:
+    """
+    It cannot be sealed: others keep to their bounds, and it has the same for itself.
+    """
+    settings = SealSettings(unsealed_bytes=59 * MiB, unsealed_bytes_per_partition=0)
+    damaged, well = make_log(60), make_log(20)
+    damaged.damage = "the manifest"
+
+    assert [] == chosen(damaged, well, settings=settings)
+    assert [(well, 10)] == chosen(damaged, well, now_ms=DAY, settings=settings)
+    assert too_much([damaged], settings)
+    assert not too_much([well], settings)
 
 
 def test_the_fullest_comes_first() -> None:

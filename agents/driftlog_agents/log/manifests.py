@@ -1,0 +1,88 @@
+"""The newest manifest of each led partition, and the producer snapshot that it names.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering.manifest import Manifest
+from driftlog_tiering.manifests import load_at_least
+from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
+
+_REQUEST_DEADLINE_S: Final = 30.0
+
+
+class Manifests:
+    """The newest manifest of each led partition, read when it is first needed."""
+
+    def __init__(self, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
+        self._objects = objects
+        self._now_ms = now_ms
+        self._read_at_ms: dict[PartitionLog, float] = {}
+        self._newest: dict[PartitionLog, Manifest] = {}
+        self._locks: dict[PartitionLog, asyncio.Lock] = {}
+
+    async def get(self, log: PartitionLog) -> Manifest:
+        """The newest manifest, at least at the version that the partition's key names.
+
+        Raises:
+            CorruptManifestError: missing or damaged.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store; try again.
+        """
+        known = self._newest.get(log)
+        if known is not None:
+            return known
+        async with self._locks.setdefault(log, asyncio.Lock()):
+            known = self._newest.get(log)
+            if known is None:
+                tp = TopicPartition(log.topic_id, log.partition)
+                began_ms = self._now_ms()
+                async with asyncio.timeout(_REQUEST_DEADLINE_S):
+                    known = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
+                self._newest[log] = known
+                self._read_at_ms[log] = began_ms
+            return known
+
+    def known(self, log: PartitionLog) -> Manifest | None:
+        """The newest manifest, if it was read before."""
+        return self._newest.get(log)
+
+    def put(self, log: PartitionLog, manifest: Manifest) -> None:
+        """Note a newer one, read or made just now."""
+        self._newest[log] = manifest
+        self._read_at_ms[log] = self._now_ms()
+
+    def read_at_ms(self, log: PartitionLog) -> float:
+        """When the read of the known manifest began; of none, now."""
+        return self._read_at_ms.get(log, self._now_ms())
+
+    def drop(self, log: PartitionLog) -> None:
+        """The partition is not led any more."""
+        self._newest.pop(log, None)
+        self._locks.pop(log, None)
+
+    async def producers(self, manifest: Manifest) -> ProducerStates:
+        """Producer state at the manifest's end.
+
+        Raises:
+            CorruptSnapshotError: damaged or missing.
+        """
+        if manifest.producers is None:
+            return ProducerStates()
+        key = manifest.producers.key
+        try:
+            async with asyncio.timeout(_REQUEST_DEADLINE_S):
+                data = await self._objects.get(key)
+            offset, states = ProducerStates.decode(data)
+        except NotFoundError as error:
+            raise CorruptSnapshotError(f"{key}: missing") from error
+        except CorruptSnapshotError as error:
+            raise CorruptSnapshotError(f"{key}: {error}") from error
+        if offset != manifest.end:
+            raise CorruptSnapshotError(f"{key} is of {offset}, not of {manifest.end}")
+        return states
