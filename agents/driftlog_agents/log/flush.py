@@ -46,9 +46,9 @@ class FlushSettings:
     """Cut early when all who wait have sent nothing for this long.  Shorter: more, smaller PUTs."""
 
     lockstep_ms: float = 25
-    """Who sends again within this long of an answer was waiting for it, and is not waited for once
-    it has as many requests in flight as then.  Longer: slower clients too, and more cuts too soon
-    for those who merely pause."""
+    """Who sends again within this long of a commit was waiting for it, and is not waited for once
+    it has sent a request for each answer.  Longer: slower clients too, and more cuts too soon for
+    those who merely pause."""
 
     flushes_per_second: float = 20
     """Cap on flushes cut by age or early (each PUT/s is $13 a month); a cut by size is free."""
@@ -79,15 +79,17 @@ class FlushSettings:
 class Source:
     """A connection, as far as the early cut must know it."""
 
-    __slots__ = ("heard_ms", "unanswered", "window")
+    __slots__ = ("answers", "answers_then", "heard_ms", "requests", "requests_then")
 
     def __init__(self, heard_ms: float = 0.0) -> None:
         self.heard_ms = heard_ms
         """When something last arrived on its socket."""
-        self.unanswered = 0
-        """Requests that were read, and whose answers were not written."""
-        self.window = 0
-        """What `unanswered` was when a commit last answered some of them."""
+        self.requests = 0
+        self.answers = 0
+        """Read and written, since it was opened."""
+        self.requests_then = 0
+        self.answers_then = 0
+        """The same when a commit last answered some; those answers were not written yet."""
 
 
 class Batch:
@@ -331,10 +333,10 @@ class FlushPipeline:
         return self._open_bytes >= self._settings.flush_bytes
 
     def is_back(self, source: Source) -> bool:
-        """Whether it waited for the last commit, and has sent again all that it sends at once."""
+        """Whether it waited for the last commit, and has sent a request for each answer since."""
         return (
             source in self._answered
-            and source.unanswered >= source.window
+            and 0 < source.answers - source.answers_then <= source.requests - source.requests_then
             and source.heard_ms <= self._answered_ms + self._settings.lockstep_ms
         )
 
@@ -425,7 +427,7 @@ class FlushPipeline:
         self._flushes.popleft()
         self._answered, self._answered_ms = flush.sources, now_ms
         for source in flush.sources:
-            source.window = source.unanswered
+            source.requests_then, source.answers_then = source.requests, source.answers
         flush.stage = Stage.COMMITTED
         self.committed_seq = flush.seq
         self._commit_failures = 0

@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         """The place of the next answer."""
         slot = Slot(self)
         self._slots.append(slot)
-        self.source.unanswered += 1
+        self.source.requests += 1
         return slot
 
     def in_turn(self, slot: Slot, begin: Callable[[], None]) -> None:
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         small: list[Buffer] = []
         while slots and slots[0].answer is not None:
             answer = slots.popleft().answer
-            self.source.unanswered -= 1
+            self.source.answers += 1
             assert answer is not None
             for buffer in answer:
                 if len(buffer) <= _JOIN_BYTES:
