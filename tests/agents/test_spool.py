@@ -1,0 +1,61 @@
+"""A spool's file is used again, unless somebody still reads from it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from driftlog_agents.spool import spool_in
+
+
+def test_each_spool_begins_empty_and_ends_where_it_was_written(tmp_path: Path) -> None:
+    """
+    A long segment, then a short one, then an empty one: nothing of an earlier one shows.
+    """
+    spool = spool_in(tmp_path / "spool")
+    for data in (os.urandom(3_000_000), os.urandom(70_001), b"", os.urandom(1)):
+        with spool() as made:
+            made.file.write(data[:1000])
+            made.file.write(data[1000:])
+            assert data == bytes(made.body())
+    assert [] == list((tmp_path / "spool").iterdir())
+
+
+def test_the_pages_are_used_again(tmp_path: Path) -> None:
+    """
+    One after the other shares a file; two at once do not.
+    """
+    spool = spool_in(tmp_path)
+    with spool() as first:
+        used = os.fstat(first.file.fileno()).st_ino
+    with spool() as second, spool() as third:
+        assert used == os.fstat(second.file.fileno()).st_ino
+        assert used != os.fstat(third.file.fileno()).st_ino
+
+
+def test_what_a_request_still_reads_is_not_written_over(tmp_path: Path) -> None:
+    """
+    An upload that was given up keeps its bytes: its file is not used again.
+    """
+    spool = spool_in(tmp_path)
+    with spool() as made:
+        made.file.write(b"old" * 10_000)
+        body = memoryview(made.body())[:]
+    with spool() as made:
+        made.file.write(b"new" * 10_000)
+        made.file.flush()
+
+    assert b"old" * 10_000 == bytes(body)
+
+
+def test_a_spool_that_failed_leaves_no_trace(tmp_path: Path) -> None:
+    """
+    Half a segment is no part of the next.
+    """
+    spool = spool_in(tmp_path)
+    with pytest.raises(ValueError, match="closed"), spool() as made:  # noqa: PT012
+        made.file.write(b"half")
+        raise ValueError("closed in the middle")
+    with spool() as made:
+        made.file.write(b"whole")
+        assert b"whole" == bytes(made.body())
