@@ -180,6 +180,9 @@ class Recovery:
         log = self._taken.logs.get(TopicPartition(entry.topic_id, entry.partition))
         if log is None or log in self._learned or log.state is State.OFFLINE:
             return
+        epoch = parse_header(entry.batch).partition_leader_epoch
+        if epoch >= log.leader_epoch - 1 or (log.epochs and log.epochs[0][0] <= epoch):
+            return
         self._learned.add(log)
         if log.manifest_version:
             sealed = await self._sealed_epochs(log)
@@ -188,9 +191,6 @@ class Recovery:
 
     def _set_aside(self, session_id: str, log: PartitionLog, offset: int) -> None:
         """What was promised to acks=1 may not take its old offset: a person must look at it."""
-        epoch = parse_header(entry.batch).partition_leader_epoch
-        if epoch >= log.leader_epoch - 1 or (log.epochs and log.epochs[0][0] <= epoch):
-            return
         self._kept.add(session_id)
         if log in self._reported:
             return
