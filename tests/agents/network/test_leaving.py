@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch, set_producer
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import api_versions, produce
+from driftlog_agents.protocol.messages import api_versions, init_producer_id, produce
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
+from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
+from driftlog_metadata.errors import StoreError
 from driftlog_metadata.store import Compare, KeyValue, MetadataStore, Operation, TxnResult, Watch
 from tests.agents.network.serving import Client, Gate, Serving, eventually, producing, records
 
@@ -200,6 +203,67 @@ async def test_nothing_is_taken_that_came_behind_what_closed_a_connection(tmp_pa
     assert b"behind" not in read
 
 
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [(ValueError("a bug"), "handler_bug"), (StoreError("no such thing"), "request_failed")],
+)
+async def test_a_request_that_fails_costs_its_connection_and_no_other(
+    tmp_path: Path, error: Exception, event: str
+) -> None:
+    """
+    A bug in a handler, and a store that says what nobody expected: one line in the log, that
+    connection closed with all that is behind it, and the session goes on.
+    """
+    stores: list[GatedMetadata] = []
+
+    def wrap(store: MetadataStore) -> MetadataStore:
+        stores.append(GatedMetadata(store))
+        return stores[-1]
+
+    with capture_logs() as lines:
+        async with (
+            Serving(tmp_path, metadata=wrap) as agent,
+            agent.client() as client,
+            agent.client() as other,
+        ):
+            await other.create("t")
+            stores[0].gates["txn"].error = error
+            asked = InitProducerIdRequest(transactional_id=None)
+            client.send(init_producer_id.API, 1, asked)
+            client.send(api_versions.API, 0, ApiVersionsRequest())
+            closed = await client.closed()
+            stores[0].gates["txn"].error = None
+            answer = await other.produce("t", {0: batch()})
+            sessions = agent.process.sessions
+
+    assert closed
+    assert 0 == answer[0].error_code
+    assert 1 == sessions
+    assert 1 == [line["event"] for line in lines].count(event)
+
+
+async def test_a_broken_invariant_of_the_log_ends_the_agent(tmp_path: Path) -> None:
+    """
+    What must be true of the log and is not costs the process, not a wrong answer.
+    """
+    agent = Serving(tmp_path)
+    try:
+        await agent.begin()
+        await agent.process.ready.wait()
+        async with agent.client() as client:
+            await client.create("t", compression_type="lz4")
+            agent.rewrites.error = AssertionError("a broken invariant")
+            client.send_produce("t", {0: batch()})
+            await asyncio.wait([agent.running], timeout=10)
+        ended = agent.running
+    finally:
+        agent.running = asyncio.create_task(asyncio.sleep(0))
+        await agent.close()
+
+    assert ended.done()
+    assert isinstance(ended.exception(), ExceptionGroup)
+
+
 async def test_more_connections_than_there_may_be_are_closed_at_once(tmp_path: Path) -> None:
     """
     Those that are there go on, and when one leaves another may come.
@@ -220,21 +284,18 @@ async def test_idle_connections_are_closed_and_those_that_wait_are_not(tmp_path:
     """
     Silence of connections.max.idle.ms ends a connection, unless an answer is owed to it.
     """
-    settings = BrokerSettings(connections_max_idle_ms=300)
-    async with (
-        Serving(tmp_path, broker=settings) as agent,
-        agent.client() as idle,
-        agent.client() as waiting,
-        agent.client() as other,
-    ):
-        await other.create("t")
-        await ask(idle)
+    settings = BrokerSettings(connections_max_idle_ms=1_000)
+    async with Serving(tmp_path, broker=settings) as agent:
+        async with agent.client() as other:
+            await other.create("t")
         agent.objects.writes.close()
-        waiting.send_produce("t", {0: batch()})
-        closed = await idle.closed()
-        await asyncio.sleep(0.6)
-        agent.objects.writes.open()
-        _, answer = await waiting.receive()
+        async with agent.client() as idle, agent.client() as waiting:
+            waiting.send_produce("t", {0: batch()})
+            await ask(idle)
+            closed = await idle.closed()
+            await asyncio.sleep(1.0)
+            agent.objects.writes.open()
+            _, answer = await waiting.receive()
 
     assert closed
     assert 0 == answer.responses[0].partition_responses[0].error_code
