@@ -16,7 +16,7 @@ the order of the cuts.  tests/simulation holds it to this:
 3. After `Lost` it asks the world for nothing.
 4. An object's name is never used twice: each attempt has its own nonce.
 
-`log.flusher` performs the effects.
+`log.flusher` performs the effects, and `log.pacing` says how fast.
 Pure.
 """
 
@@ -27,6 +27,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Final
 
+from driftlog_agents.log.pacing import Backoff, Hedging, Throttle, TokenBucket
 from driftlog_agents.log.partition import PartitionLog
 
 MiB: Final = 1024 * 1024
@@ -217,46 +218,11 @@ class Lost:
 Effect = Cut | Upload | Abandon | Commit | Publish | Lost
 
 
-class TokenBucket:
-    """At most *rate* a second over time, *burst* at once."""
-
-    __slots__ = ("_burst", "_rate_per_ms", "_tokens", "_updated_ms")
-
-    def __init__(self, rate_per_second: float, burst: float) -> None:
-        assert rate_per_second > 0
-        assert burst >= 1
-        self._rate_per_ms = rate_per_second / 1000
-        self._burst = burst
-        self._tokens = burst
-        self._updated_ms = 0.0
-
-    def ready_at_ms(self, now_ms: float) -> float:
-        """When a token is there: now, or later."""
-        self._refill(now_ms)
-        # The margin keeps rounding from asking for a tick that then finds 0.9999 tokens.
-        missing = 1.0 - self._tokens
-        return now_ms if missing <= 1e-9 else now_ms + missing / self._rate_per_ms + 1e-6
-
-    def take(self, now_ms: float) -> bool:
-        """Take a token, if there is one."""
-        self._refill(now_ms)
-        if self._tokens < 1.0 - 1e-9:
-            return False
-        self._tokens -= 1.0
-        return True
-
-    def _refill(self, now_ms: float) -> None:
-        elapsed = max(0.0, now_ms - self._updated_ms)
-        self._tokens = min(self._burst, self._tokens + elapsed * self._rate_per_ms)
-        self._updated_ms = max(now_ms, self._updated_ms)
-
-
 class FlushPipeline:
     """See the module."""
 
     def __init__(self, settings: FlushSettings, rng: Random) -> None:
         self._settings = settings
-        self._rng = rng
         self._open: dict[PartitionLog, list[Batch]] = {}
         self._open_bytes = 0
         self._opened_at_ms = 0.0
@@ -270,13 +236,9 @@ class FlushPipeline:
         self._flushes: deque[Flush] = deque()
         """Cut and not committed, oldest first."""
         self._tokens = TokenBucket(settings.flushes_per_second, settings.burst)
-        self._uploads_limit = float(settings.max_uploads)
-        self._refusals = 0
-        self._resume_at_ms = 0.0
-        """No upload begins before: the store refused one a moment ago."""
-        self._latencies: deque[float] = deque(maxlen=200)
-        self._hedge_after_ms: float | None = None
-        self._hedge_credit = 0.0
+        self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, rng)
+        self._throttle = Throttle(settings.max_uploads, self._backoff)
+        self._hedging = Hedging(settings.hedge_share, settings.hedge_min_ms)
         self._commit_retry_at_ms: float | None = None
         self._commit_failures = 0
         self.committed_seq = 0
@@ -359,10 +321,10 @@ class FlushPipeline:
                 times.append(due)
         if self._commit_retry_at_ms is not None:
             times.append(self._commit_retry_at_ms)
-        room = self._uploading() < self._limit()
+        room = self._uploading() < self._throttle.limit
         for flush in self._flushes:
             if flush.stage is Stage.QUEUED and room:
-                times.append(max(flush.retry_at_ms, self._resume_at_ms))
+                times.append(max(flush.retry_at_ms, self._throttle.resume_at_ms))
             elif flush.stage is Stage.UPLOADING and not flush.hedged:
                 at = self._hedge_at_ms(flush)
                 if at is not None:
@@ -388,9 +350,8 @@ class FlushPipeline:
         if self._lost or flush.stage is not Stage.UPLOADING:
             return []
         if started is not None:
-            self._note_latency(now_ms - started)
-        self._uploads_limit = min(float(self._settings.max_uploads), self._uploads_limit + 0.5)
-        self._refusals = 0
+            self._hedging.succeeded(now_ms - started)
+        self._throttle.succeeded()
         flush.stage = Stage.STORED
         flush.stored_attempt = attempt
         effects: list[Effect] = [Abandon(flush, other) for other in flush.attempts]
@@ -405,16 +366,12 @@ class FlushPipeline:
         if self._lost or flush.stage is not Stage.UPLOADING:
             return []
         if throttled:
-            # The store asks for less: of all uploads, not of this one.
-            self._uploads_limit = max(1.0, self._uploads_limit / 2)
-            if now_ms >= self._resume_at_ms:  # of those that were under way together, one counts
-                self._resume_at_ms = now_ms + self._backoff_ms(self._refusals)
-                self._refusals += 1
+            self._throttle.refused(now_ms)
         if flush.attempts:
             return self.tick(now_ms)  # its hedge is still on the way
         flush.stage = Stage.QUEUED
         flush.hedged = False
-        flush.retry_at_ms = now_ms + self._backoff_ms(flush.failures)
+        flush.retry_at_ms = now_ms + self._backoff.wait_ms(flush.failures)
         flush.failures += 1
         return self.tick(now_ms)
 
@@ -438,7 +395,7 @@ class FlushPipeline:
         """Refused, or the answer lost: the same transaction is sent again."""
         if self._lost or flush.stage is not Stage.COMMITTING:
             return []
-        self._commit_retry_at_ms = now_ms + self._backoff_ms(self._commit_failures)
+        self._commit_retry_at_ms = now_ms + self._backoff.wait_ms(self._commit_failures)
         self._commit_failures += 1
         return self.tick(now_ms)
 
@@ -457,7 +414,7 @@ class FlushPipeline:
         """When the open buffer is to be cut; None while uploads are too many to cut by age."""
         if self._draining or self._open_bytes >= self._settings.flush_bytes:
             return now_ms
-        if self._uploading() + self._queued() >= self._limit():
+        if self._uploading() + self._queued() >= self._throttle.limit:
             return None  # waiting costs nothing now, and makes one larger object
         due = self._opened_at_ms + self._settings.flush_interval_ms
         if self._sources and not self._uploading() and not self._queued():
@@ -496,9 +453,6 @@ class FlushPipeline:
 
     # ── Uploads ──
 
-    def _limit(self) -> int:
-        return max(1, int(self._uploads_limit))
-
     def _uploading(self) -> int:
         return sum(1 for flush in self._flushes if flush.stage is Stage.UPLOADING)
 
@@ -506,9 +460,9 @@ class FlushPipeline:
         return sum(1 for flush in self._flushes if flush.stage is Stage.QUEUED)
 
     def _start_uploads(self, now_ms: float, effects: list[Effect]) -> None:
-        room = self._limit() - self._uploading()
+        room = self._throttle.limit - self._uploading()
         for flush in self._flushes:
-            due_ms = max(flush.retry_at_ms, self._resume_at_ms)
+            due_ms = max(flush.retry_at_ms, self._throttle.resume_at_ms)
             if flush.stage is Stage.QUEUED and room > 0 and due_ms <= now_ms:
                 flush.stage = Stage.UPLOADING
                 effects.append(self._attempt(flush, now_ms))
@@ -517,7 +471,7 @@ class FlushPipeline:
                 at = self._hedge_at_ms(flush)
                 if at is not None and at <= now_ms:
                     flush.hedged = True
-                    self._hedge_credit -= 1.0
+                    self._hedging.take()
                     self.hedges += 1
                     effects.append(self._attempt(flush, now_ms))
 
@@ -526,20 +480,11 @@ class FlushPipeline:
         flush.tried += 1
         flush.attempts[attempt] = now_ms
         self.puts += 1
-        self._hedge_credit = min(5.0, self._hedge_credit + self._settings.hedge_share)
+        self._hedging.put()
         return Upload(flush, attempt)
 
     def _hedge_at_ms(self, flush: Flush) -> float | None:
-        if self._hedge_after_ms is None or self._hedge_credit < 1.0 or not flush.attempts:
-            return None
-        return min(flush.attempts.values()) + self._hedge_after_ms
-
-    def _note_latency(self, elapsed_ms: float) -> None:
-        self._latencies.append(elapsed_ms)
-        if len(self._latencies) >= 20:
-            ordered = sorted(self._latencies)
-            p95 = ordered[int(len(ordered) * 0.95)]
-            self._hedge_after_ms = max(p95, self._settings.hedge_min_ms)
+        return self._hedging.due_ms(min(flush.attempts.values())) if flush.attempts else None
 
     # ── Commits ──
 
@@ -557,10 +502,3 @@ class FlushPipeline:
         ):
             self._commit_retry_at_ms = None
             effects.append(Commit(head))
-
-    def _backoff_ms(self, failures: int) -> float:
-        longest = min(
-            self._settings.retry_backoff_max_ms,
-            self._settings.retry_backoff_ms * 2.0 ** min(failures, 16),
-        )
-        return longest * self._rng.uniform(0.5, 1.0)

@@ -22,9 +22,9 @@ from driftlog_agents.log.flush import (
     Publish,
     Source,
     Stage,
-    TokenBucket,
     Upload,
 )
+from driftlog_agents.log.pacing import TokenBucket
 from driftlog_agents.log.partition import PartitionLog
 
 TOPIC = UUID(int=1)
