@@ -29,7 +29,7 @@ _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _JOIN_BYTES: Final = 4096
 _POOLED: Final = range(32 * 1024, 4 * 1024 * 1024 + 1)
 """Reads of these sizes go into memory that is used again."""
-_POOL_BYTES: Final = 64 * 1024 * 1024
+_POOL_BYTES: Final = 32 * 1024 * 1024
 """Answers on their way to consumers; what is over it is the allocator's."""
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
