@@ -48,6 +48,16 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "driftlog_overloaded", "1 while producers are kept waiting", int(agent.server.overloaded)
     )
+    yield _gauge(
+        "driftlog_incomplete_request_bytes",
+        "Memory of requests that have not arrived whole",
+        agent.server.frame_budget.held_bytes,
+    )
+    yield _gauge(
+        "driftlog_connections_waiting",
+        "Connections that are not read until there is memory for their requests",
+        agent.server.frame_budget.waiting,
+    )
     yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)
 
 

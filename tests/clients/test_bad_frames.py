@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import wire
 from benchmarks.batches import encode_batch
-from tests.clients.conftest import make_topic
+from tests.clients.conftest import make_topic, metrics
 from tests.clients.sockets import UNSUPPORTED_VERSION, Produced, Raw, api_versions_answer
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -137,12 +137,25 @@ def test_frames_that_are_begun_and_not_ended_hold_bounded_memory(agent: Driftlog
         with Raw(agent.port) as raw:
             answer = raw.produce(topic, {0: encode_batch([b"small"], timestamp_ms=1).data})
         grown = agent.usage().peak_rss_bytes - before
+        during = metrics(agent)
     finally:
         for raw in crowd:
             raw.socket.close()
+    deadline = time.monotonic() + 20
+    while (left := held(agent)) != (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
     assert answer == {0: Produced(0, 0)}
     assert grown < 200 << 20, f"{grown >> 20} MiB"
+    assert during["driftlog_incomplete_request_bytes"] > 64 << 20
+    assert during["driftlog_connections_waiting"] > 10
+    assert left == (0, 0)
+
+
+def held(agent: DriftlogProcess) -> tuple[float, float]:
+    """Memory of incomplete requests, and how many connections wait for some."""
+    said = metrics(agent)
+    return said["driftlog_incomplete_request_bytes"], said["driftlog_connections_waiting"]
 
 
 def test_a_request_of_many_megabytes_is_taken_whole(agent: DriftlogProcess) -> None:
