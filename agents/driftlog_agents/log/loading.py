@@ -61,7 +61,6 @@ class Loading:
                 self._log.warning("partition_load_repeated", log=repr(log), error=str(error))
                 await asyncio.sleep(_RETRY_S)
             except (CorruptError, NotFoundError) as error:
-                self._manifests.drop(log)
                 self._damaged(log, str(error) or repr(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_DAMAGED_S):

@@ -370,3 +370,27 @@ async def test_leftovers_that_only_the_manifest_can_judge_wait_for_it() -> None:
     assert key in log.offline_reason
     assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
     assert 5 == life.log().log_end
+
+
+@on_virtual_time
+async def test_leftovers_below_a_tail_of_later_leaders_are_judged_by_the_manifest() -> None:
+    """
+    The tail's epochs are later than theirs: where theirs ended lies in what is sealed, and what
+    is behind that was promised and is not in the log.
+    """
+    world = World()
+    await left_behind(world, ONE)
+    world.bucket.away = False
+    elsewhere = world.other_disk()
+    for seal in (True, False):
+        life = await elsewhere.start()
+        await life.produce(b"other").answer()
+        if seal:
+            assert await life.seal() == 3
+        await life.stop()
+    life = await world.start()
+    await life.produce(b"new").answer()
+    await settle()
+
+    assert 5 == life.log().log_end
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
