@@ -16,10 +16,10 @@ import asyncio
 import contextlib
 import functools
 import io
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 from uuid import UUID
 
 from driftlog_agents.log.admission import Admitted
@@ -36,7 +36,7 @@ from driftlog_metadata.store import Delete, MetadataStore, Put
 from driftlog_tiering.batch import HEADER_BYTES, build_batch, check_batch
 from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer
+from driftlog_tiering.object_store import Buffer, Listing
 from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk
@@ -115,6 +115,10 @@ class Bucket(MemoryObjectStore):
         """Keys of flush objects, as they were asked for."""
         self.put_s = 0.0
         """How long a PUT of one takes."""
+        self.fates: list[Exception | None] = []
+        """Of the next PUTs of flush objects: an error, after it happened; None: no answer, ever."""
+        self.requests = 0
+        """Of any kind."""
         self.manifests = asyncio.Event()
         """Cleared: reads of anything but flush objects are refused."""
         self.manifests.set()
@@ -132,16 +136,39 @@ class Bucket(MemoryObjectStore):
             self.gate.set()
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        self.requests += 1
         if key.startswith("flush/"):
             self.puts.append(key)
+            if self.fates:
+                await self._fail(self.fates.pop(0), key, body)
             await self.gate.wait()
             await asyncio.sleep(self.put_s)
         await super().put(key, body)
 
+    async def _fail(self, fate: Exception | None, key: str, body: Sequence[Buffer]) -> None:
+        if fate is None:
+            await asyncio.Event().wait()
+        elif not isinstance(fate, UnavailableError):
+            await super().put(key, body)
+        raise cast(Exception, fate)
+
+    async def create(self, key: str, body: Sequence[Buffer]) -> None:
+        self.requests += 1
+        await super().create(key, body)
+
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self.requests += 1
         if not key.startswith("flush/") and not self.manifests.is_set():
             raise UnavailableError("slow down")
         return await super().get(key, start, end)
+
+    def list(self, *args: Any, **options: Any) -> AsyncIterator[Listing]:
+        self.requests += 1
+        return super().list(*args, **options)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.requests += 1
+        await super().delete(keys)
 
 
 class Request:
