@@ -117,6 +117,8 @@ class Bucket(MemoryObjectStore):
         """How long a PUT of one takes."""
         self.fates: list[Exception | None] = []
         """Of the next PUTs of flush objects: an error, after it happened; None: no answer, ever."""
+        self.given_up: list[str] = []
+        """Of those without an answer, those that nobody waits for any more."""
         self.requests = 0
         """Of any kind."""
         self.manifests = asyncio.Event()
@@ -147,7 +149,10 @@ class Bucket(MemoryObjectStore):
 
     async def _fail(self, fate: Exception | None, key: str, body: Sequence[Buffer]) -> None:
         if fate is None:
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.given_up.append(key)
         elif not isinstance(fate, UnavailableError):
             await super().put(key, body)
         raise cast(Exception, fate)
