@@ -191,6 +191,21 @@ async def test_frames_that_come_in_halves_all_arrive(agent: Serving) -> None:
     assert 0 == agent.process.server.frame_budget.held_bytes
 
 
+async def test_requests_larger_than_the_budget_come_one_after_the_other(agent: Serving) -> None:
+    """
+    Four of 12 MiB at once, and 8 MiB for all: each is taken whole, and none is given up.
+    """
+    async with AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(agent.client()) for _ in range(4)]
+        await peers[0].create("t", 12)
+        for peer in peers:
+            peer.send_produce("t", {n: batch(MiB - 200, n) for n in range(12)})
+        answers = [(await peer.receive())[1] for peer in peers]
+
+    codes = [p.error_code for a in answers for p in a.responses[0].partition_responses]
+    assert [0] * 48 == codes
+
+
 async def test_a_client_that_keeps_bringing_is_not_closed_however_long_it_takes(
     agent: Serving,
 ) -> None:
