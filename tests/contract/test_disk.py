@@ -446,6 +446,36 @@ def test_what_others_put_into_the_directory_is_no_session(tmp_path: Path) -> Non
     disk.close()
 
 
+def test_a_session_that_was_half_made_is_made(disk: AgentDisk) -> None:
+    """
+    Its folder may be there already, from an attempt whose sync failed.
+    """
+    disk.create_session(SESSION)
+
+    disk.create_session(SESSION)
+
+    assert [SESSION] == disk.sessions()
+
+
+async def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(tmp_path: Path) -> None:
+    """
+    What it holds was acknowledged: whoever asks must ask again.
+    """
+    disk = PosixDisk(tmp_path)
+    folder = tmp_path / "buffer" / SESSION
+    folder.write_text("no folder")
+    with pytest.raises(UnavailableError, match="cannot list"):
+        await disk.read_files(SESSION)
+    folder.unlink()
+    (tmp_path / "buffer").rmdir()
+
+    with pytest.raises(UnavailableError, match="cannot list"):
+        disk.sessions()
+
+    assert [] == await disk.read_files(SESSION)
+    disk.close()
+
+
 def test_an_empty_session_is_a_session(subject: Subject) -> None:
     """
     One that died before its first batch is found, so that its head is closed too.

@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from driftlog_agents.broker import Broker, BrokerSettings
+from driftlog_agents.collector import Collector, CollectorSettings
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
@@ -113,6 +114,12 @@ class AgentProcess(Process):
         )
         self.broker.topics = Topics(self.broker)
         self.producing = Producing(self.broker, offload, self._spawn)
+        self._collector = Collector(
+            metadata=self._metadata,
+            objects=self._objects,
+            disk=self.disk,
+            settings=CollectorSettings(pause_ms=1),
+        )
         self._requests: asyncio.TaskGroup | None = None
 
     @property
@@ -147,6 +154,7 @@ class AgentProcess(Process):
                 tasks.create_task(self.reader.run()),
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self._sweep()),
+                tasks.create_task(self._collect()),
             ]
             await self._sessions()
             for task in background:
@@ -154,14 +162,17 @@ class AgentProcess(Process):
 
     async def _sessions(self) -> None:
         world = self._world
-        while not self.stopping:
+        while self._goes_on():
             try:
                 await self._session()
             except FencedError as error:
                 world.count("sessions lost")
                 world.trace("session lost", str(error))
-            if not self.stopping:
+            if self._goes_on():
                 await asyncio.sleep(world.rng.uniform(0.05, 0.5))
+
+    def _goes_on(self) -> bool:
+        return not self.stopping and not self.dead  # asyncio lets an error win over a cancel
 
     async def _session(self) -> None:
         self.broker.agent = self._agent()
@@ -201,6 +212,20 @@ class AgentProcess(Process):
         while True:
             await asyncio.sleep(0.25)
             self.producing.sweep(self._world.now_ms())
+
+    async def _collect(self) -> None:
+        try:
+            await self._collector.run()
+        finally:
+            self._world.count_many("objects collected", self._collector.deleted_objects)
+
+    def admitted(self) -> None:
+        """A batch was appended just now: what it relies on must hold by the lease's own time."""
+        engine = self.engine
+        assert engine is not None
+        until_ms = self._metadata.leases[engine.session.lease_id]
+        now_ms = self._world.now_ms()
+        self._world.expect(now_ms < until_ms, f"appended {now_ms - until_ms} ms after the lease")
 
     # ── Wiring ──
 

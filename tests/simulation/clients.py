@@ -35,12 +35,14 @@ _RETRIED: Final = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_RECORD,
 }
+_SEND_TRIES: Final = 600
 
 
 @dataclass(slots=True, eq=False)
 class _Sent:
     values: list[bytes]
     sequence: int
+    epoch: int
     garbage: bool
     attempt: "_Attempt | None" = None
 
@@ -80,7 +82,7 @@ class _Attempt:
         assert not self.done, "answered twice"
         self.done = True
         if self.process.dead or not answer:
-            return
+            return  # (acks=0: admitted, as far as anybody knows)
         assert not self.connection.closed
         _, response = API.decode_response(_VERSION, b"".join(answer)[4:])
         ((self.answer,),) = ([*topic.partition_responses] for topic in response.responses)
@@ -106,6 +108,7 @@ class Producer:
     window: int
     total: int
     rng: Random
+    epoch: int = 0
     unacknowledged: list[_Sent] = field(default_factory=list)
     produced: int = 0
     next_sequence: int = 0
@@ -113,6 +116,10 @@ class Producer:
     abandoned: bool = False
     """Its topic is gone for good."""
     last: tuple[_Attempt, int] | None = None
+    fenced: _Attempt | None = None
+    """The last one of an epoch that a later one of this producer has ended."""
+    repeatable: set[bytes] = field(default_factory=set)
+    """Sent with two epochs: nobody knows whether the first was taken."""
     connection: _Connection = field(default_factory=_Connection)
 
     @property
@@ -164,20 +171,40 @@ class Producer:
         log = engine.log(self.topic, self.partition)
         if log is None or original.tp != TopicPartition(log.topic_id, log.partition):
             return  # the topic that has it is gone
-        attempt = self._attempt(original.sent, _Connection(), copy=True)
-        for _ in range(100):
-            if attempt.done:
-                break
-            await asyncio.sleep(0.1)
-        answer = attempt.answer
-        self.world.expect(answer is not None, f"{self.name}: a duplicate was not answered")
-        assert answer is not None
-        if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return  # by its own clock the session may be over: nothing is said at all
+        answer = await self._late_copy(original)
+        weak = any(
+            (original.tp, base_offset + i) in self.world.oracle.weak
+            for i in range(len(original.sent.values))
+        )
         self.world.expect(
-            (answer.error_code, answer.base_offset) == (0, base_offset),
+            weak or (answer.error_code, answer.base_offset) == (0, base_offset),
             f"{self.name}: a duplicate of {base_offset} was answered with {answer}",
         )
+        if self.fenced is not None and self.fenced.tp == original.tp and not weak:
+            answer = await self._late_copy(self.fenced)
+            self.world.expect(
+                answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"{self.name}: an old epoch was answered with {answer}",
+            )
+
+    async def _late_copy(self, original: _Attempt) -> PartitionProduceResponse:
+        """What is answered to it.  A session may be over by its own clock: then the next one."""
+        for _ in range(_SEND_TRIES):
+            process = self.world.process
+            await asyncio.sleep(0.1)
+            if not process.listening:
+                continue
+            attempt = self._attempt(original.sent, _Connection(), copy=True)
+            for _ in range(_SEND_TRIES):
+                if attempt.done:
+                    break
+                await asyncio.sleep(0.1)
+            self.world.expect(attempt.done, f"{self.name}: a duplicate was not answered")
+            assert attempt.answer is not None
+            if attempt.answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                return attempt.answer
+        self.world.expect(False, f"{self.name}: nobody takes a duplicate")
+        raise AssertionError
 
     # ── Sending ──
 
@@ -195,6 +222,8 @@ class Producer:
                     return False
         if self.produced >= self.total or len(self.unacknowledged) >= self.window:
             return False
+        if self.idempotent and not self.unacknowledged and self.rng.random() < 0.02:
+            self._bump_epoch()
         count = self.rng.randint(1, 3)
         values = [f"{self.name}/{self.produced + i}".encode() for i in range(count)]
         garbage = self.rng.random() < 0.01
@@ -203,10 +232,11 @@ class Producer:
         if garbage:
             values = [values[0]]
             count = 1
-        sent = _Sent(values, self.next_sequence, garbage)
+        sent = _Sent(values, self.next_sequence, self.epoch, garbage)
         self.next_sequence += count
         self.produced += count
-        self.unacknowledged.append(sent)
+        if self.acks != 0:
+            self.unacknowledged.append(sent)
         self._attempt(sent, self.connection)
         return True
 
@@ -222,7 +252,7 @@ class Producer:
             sent.values,
             timestamps_ms=self._timestamps_ms(sent),
             producer_id=self.producer_id,
-            producer_epoch=0 if self.idempotent else -1,
+            producer_epoch=sent.epoch if self.idempotent else -1,
             base_sequence=sent.sequence if self.idempotent else -1,
             garbage=sent.garbage,
         )
@@ -234,8 +264,22 @@ class Producer:
             topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
         )
         slot: Any = attempt
+        log_end = -1 if log is None else log.log_end
         process.producing.handle(slot, _VERSION, 0, request)
+        if log is not None and log.log_end > log_end:
+            process.admitted()
         return attempt
+
+    def _bump_epoch(self) -> None:
+        """As InitProducerId gives it: sequences begin again."""
+        self.world.count("epochs bumped")
+        self.epoch += 1
+        self.next_sequence = 0
+        for sent in self.unacknowledged:
+            self.repeatable.update(sent.values)
+            sent.epoch, sent.sequence = self.epoch, self.next_sequence
+            self.next_sequence += len(sent.values)
+            sent.attempt = None
 
     def _timestamps_ms(self, sent: _Sent) -> list[int]:
         """Of a clock that is not the agent's, and records that are not in its order."""
@@ -248,9 +292,10 @@ class Producer:
         """A retriable error: everything unacknowledged is sent again, in order."""
         expect, name = self.world.expect, self.name
         expect(code in _RETRIED, f"{name}: {sent.values} was refused with {code.name}")
-        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.unacknowledged:
-            oldest = self.unacknowledged[0]
-            expect(sent is not oldest, f"{name}: a gap before its oldest batch {sent.values}")
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sent in self.unacknowledged[:1]:
+            lost = self.acks == 1 and bool(self.world.oracle.weak)
+            expect(lost, f"{name}: a gap before its oldest batch {sent.values}")
+            self._bump_epoch()  # what it had acknowledged went with the disk
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             expect(self.acks == 1, f"{name}: no disk is needed for acks={self.acks}")
         if code is ErrorCode.INVALID_RECORD:
@@ -267,10 +312,16 @@ class Producer:
         if sent not in self.unacknowledged:
             return  # an earlier attempt was answered first
         self.unacknowledged.remove(sent)
+        if self.last is not None and self.last[0].sent.epoch < sent.epoch:
+            self.fenced = self.last[0]
         self.last = (attempt, answer.base_offset)
         self.world.expect(attempt.tp is not None, f"{self.name}: appended to no topic")
         assert attempt.tp is not None
         for i, value in enumerate(sent.values):
             self.world.acknowledge(
-                attempt.tp, answer.base_offset + i, b"" if sent.garbage else value, sent.garbage
+                attempt.tp,
+                answer.base_offset + i,
+                b"" if sent.garbage else value,
+                garbage=sent.garbage,
+                one=self.acks == 1,
             )

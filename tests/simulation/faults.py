@@ -148,6 +148,9 @@ class FaultyMetadata:
     def __init__(self, store: MemoryMetadataStore, network: Network) -> None:
         self._store = store
         self._network = network
+        self.leases: dict[int, float] = {}
+        """Until when, at least, each lease holds (ms): TTL from when its last renewal was sent."""
+        self._ttls_ms: dict[int, int] = {}
 
     async def txn(
         self,
@@ -174,14 +177,19 @@ class FaultyMetadata:
         return result
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
+        self._ttls_ms[lease_id] = ttl_ms
+        sent_s = asyncio.get_running_loop().time()
         await self._network.request(
             "grant", lambda: self._store.grant_lease(lease_id, ttl_ms), writes=True
         )
+        self.leases.setdefault(lease_id, sent_s * 1000 + ttl_ms)
 
     async def keep_alive(self, lease_id: int) -> None:
+        sent_s = asyncio.get_running_loop().time()
         await self._network.request(
             "keep_alive", lambda: self._store.keep_alive(lease_id), writes=True
         )
+        self.leases[lease_id] = sent_s * 1000 + self._ttls_ms[lease_id]
 
     async def revoke_lease(self, lease_id: int) -> None:
         await self._network.request(

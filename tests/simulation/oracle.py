@@ -28,6 +28,10 @@ class Oracle:
     expect: Expect
     acked: dict[tuple[TopicPartition, int], tuple[bytes, bool]] = field(default_factory=dict)
     """(value, whether it is garbage) by the offset that the producer was told."""
+    ones: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """What of it was acks=1."""
+    weak: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """What of that was only on a disk that is gone: it may be there, or not."""
     shown: dict[tuple[TopicPartition, int], Row] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
@@ -37,8 +41,18 @@ class Oracle:
 
     # ── While it runs ──
 
-    def acknowledge(self, tp: TopicPartition, offset: int, value: bytes, garbage: bool) -> None:
-        """A producer was told that *value* is at *offset*."""
+    def acknowledge(
+        self, tp: TopicPartition, offset: int, value: bytes, *, garbage: bool, one: bool
+    ) -> None:
+        """A producer was told that *value* is at *offset*; *one*: with acks=1."""
+        if (tp, offset) in self.weak:
+            self.weak.discard((tp, offset))
+            self.acked.pop((tp, offset), None)
+            self.ones.discard((tp, offset))
+        if one and (tp, offset) not in self.acked:
+            self.ones.add((tp, offset))
+        if not one:
+            self.ones.discard((tp, offset))
         before = self.acked.setdefault((tp, offset), (value, garbage))
         self.expect(
             before == (value, garbage), f"offset {offset} was told for {before} and for {value!r}"
@@ -53,8 +67,12 @@ class Oracle:
 
     def _agree(self, tp: TopicPartition, offset: int) -> None:
         told, shown = self.acked.get((tp, offset)), self.shown.get((tp, offset))
-        if told is not None and shown is not None:
+        if told is not None and shown is not None and (tp, offset) not in self.weak:
             self.expect(told == shown[:2], f"offset {offset}: {told} told, {shown} shown")
+
+    def lose_disk(self) -> None:
+        """What was acks=1 and is not known to be committed may be gone."""
+        self.weak |= {at for at in self.ones if at[1] >= self.high_watermarks.get(at[0], 0)}
 
     def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
         """A consumer was told a high watermark."""
@@ -78,7 +96,7 @@ class Oracle:
         """Everything that was told about *tp*, against the *log* as it is."""
         end = len(log)
         for (at, offset), told in self.acked.items():
-            if at == tp:
+            if at == tp and (at, offset) not in self.weak:
                 self.expect(offset < end, f"acknowledged {told} at {offset} is lost")
                 self.expect(log[offset][:2] == told, f"{offset}: {told} told, {log[offset]} there")
         for (at, offset), row in self.shown.items():

@@ -26,6 +26,11 @@ class Platter:
         self.kept: list[dict[int, _Pages]] = []
         self.full = False
 
+    def lose_everything(self) -> None:
+        """Another disk is there in its place."""
+        self.sessions.clear()
+        self.small.clear()
+
     def lose_power(self, rng: Random) -> None:
         """Of what was not synced any part may be there, or not."""
         for files in self.sessions.values():
@@ -101,19 +106,28 @@ class SimDisk:
         self.rng = rng
         self.sync_fails = 0.0
         self.write_fails = 0.0
+        self.folder_fails = 0.0
+        """Of operations on folders; half of those that fail have happened."""
         self._open: set[SimBufferFile] = set()
 
     def sessions(self) -> list[str]:
+        self._may_fail()
         return list(self.platter.sessions)
 
     def create_session(self, session_id: str) -> None:
         self._check()
-        self.platter.sessions[session_id] = {}
+        happened = self._half()
+        if happened is not False:
+            self.platter.sessions.setdefault(session_id, {})
+        _raise_if(happened is not None)
 
     def create_file(self, session_id: str, number: int) -> SimBufferFile:
         self._check()
         pages = _Pages()
-        self.platter.sessions[session_id][number] = pages
+        happened = self._half()
+        if happened is not False:
+            self.platter.sessions[session_id][number] = pages
+        _raise_if(happened is not None)
         return self._opened(SimBufferFile(self, pages, (session_id, number)))
 
     def _opened(self, file: SimBufferFile) -> SimBufferFile:
@@ -127,9 +141,14 @@ class SimDisk:
     def recycle_file(self, file: BufferFile, session_id: str, number: int) -> SimBufferFile:
         self._check()
         assert isinstance(file, SimBufferFile)
+        happened = self._half()
+        if happened is False:
+            _raise_if(True)
         old_session, old_number = file.place
         pages = self.platter.sessions[old_session].pop(old_number)
         self.platter.sessions[session_id][number] = pages
+        file.place = (session_id, number)
+        _raise_if(happened is not None)
         self._close(file)
         return self._opened(SimBufferFile(self, pages, (session_id, number)))
 
@@ -139,20 +158,29 @@ class SimDisk:
         self.platter.sessions[file.place[0]].pop(file.place[1], None)
 
     async def read_files(self, session_id: str) -> list[int]:
-        return sorted(self.platter.sessions[session_id])
+        self._may_fail()
+        return sorted(self.platter.sessions.get(session_id, ()))
 
     async def read_file(self, session_id: str, number: int) -> bytes:
         await asyncio.sleep(0.001)
+        self._may_fail()
         return bytes(self.platter.sessions[session_id][number].data)
 
     def remove_session(self, session_id: str) -> None:
-        if not self.process.dead:
+        if self.process.dead:
+            return
+        for file in [file for file in self._open if file.place[0] == session_id]:
+            self._close(file)
+        if self._half() is None:
             self.platter.sessions.pop(session_id, None)
-            for file in [file for file in self._open if file.place[0] == session_id]:
-                self._close(file)
+            return
+        files = self.platter.sessions.get(session_id, {})
+        for number in [number for number in files if self.rng.random() < 0.5]:
+            del files[number]  # the others, and the folder, could not be
 
     def keep_session(self, session_id: str) -> None:
         if not self.process.dead:
+            self._may_fail()
             self.platter.kept.append(self.platter.sessions.pop(session_id))
 
     def load(self, name: str) -> bytes | None:
@@ -165,6 +193,20 @@ class SimDisk:
     def close(self) -> None:
         """Nothing to close."""
 
+    def _half(self) -> bool | None:
+        """None: all goes well; else the operation fails, and this says whether it happened."""
+        if not self.folder_fails or self.rng.random() >= self.folder_fails:
+            return None
+        return self.rng.random() < 0.5
+
+    def _may_fail(self) -> None:
+        _raise_if(self._half() is not None)
+
     def _check(self) -> None:
         if self.process.dead or self.platter.full:
             raise UnavailableError("no space left on device")
+
+
+def _raise_if(failed: bool) -> None:
+    if failed:
+        raise UnavailableError("input/output error")

@@ -12,10 +12,13 @@ What is checked, all the time or when the faults are over:
    whole batches from the offset it asked for, without a gap and not above the high watermark;
    who reads on gets to it.  Lookups by time are those of the log that is there at the end.
 3. Offsets are dense, leader epochs do not go back, in what is sealed neither.
-4. An idempotent producer's records are there once each, in order.
-5. Every object that a flush record or a manifest names is there.
+4. An idempotent producer's records are there once each, in order, and those of acks=0 at most
+   once; a batch of an epoch that has ended is refused.
+5. Every object that a flush record or a manifest names is there, however often the collector
+   has looked.
 6. When faults end, everything is answered in bounded time.
-7. A topic is there exactly if somebody was told so, with the configs that were told; what is
+7. Nothing is appended by a session that may have lost its lease, by the agent's own clock.
+8. A topic is there exactly if somebody was told so, with the configs that were told; what is
    produced to a name goes on in the topic that has it next.
 """
 
@@ -34,7 +37,7 @@ from driftlog_tiering.memory_object_store import MemoryObjectStore
 from tests.simulation.admin import Admin
 from tests.simulation.agent import AgentProcess
 from tests.simulation.batches import Row
-from tests.simulation.chaos import calm, chaos
+from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
 from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.faults import Weather
@@ -93,10 +96,12 @@ class World:
         if not holds:
             raise Violation(f"seed {self.seed}, at {self.loop.now_s:.3f} s: {message}")
 
-    def acknowledge(self, tp: TopicPartition, offset: int, value: bytes, garbage: bool) -> None:
+    def acknowledge(
+        self, tp: TopicPartition, offset: int, value: bytes, *, garbage: bool, one: bool
+    ) -> None:
         """A producer was told that *value* is at *offset*."""
         self.trace("ack", tp.partition, offset, value)
-        self.oracle.acknowledge(tp, offset, value, garbage)
+        self.oracle.acknowledge(tp, offset, value, garbage=garbage, one=one)
 
     def show(self, tp: TopicPartition, offset: int, row: Row) -> None:
         """A consumer was given *row* at *offset*."""
@@ -115,6 +120,11 @@ class World:
     def count(self, what: str) -> None:
         """For the summary."""
         self.counts[what] = self.counts.get(what, 0) + 1
+
+    def count_many(self, what: str, times: int) -> None:
+        """As `count`."""
+        if times:
+            self.counts[what] = self.counts.get(what, 0) + times
 
     def note(self, what: str) -> None:
         """A fault happens."""
@@ -156,6 +166,8 @@ class World:
             others.append(tasks.create_task(self.admin.run()))
             agent = tasks.create_task(self._agent())
             await chaos(self)
+            if self.rng.random() < 0.1:
+                await grow_old(self)
             calm(self)
             await self._answered(others.pop())
             for task in others:
@@ -217,13 +229,14 @@ class World:
         for partition in range(topic.partitions):
             for _ in range(self.rng.randint(1, 2)):
                 number = len(self.producers)
+                acks = self.rng.choice((-1, -1, -1, -1, 1, 1, 0))
                 producer = Producer(
                     world=self,
                     name=f"p{number}",
                     topic=topic.name,
                     partition=partition,
-                    acks=self.rng.choice((-1, -1, 1)),
-                    producer_id=number if self.rng.random() < 0.6 else -1,
+                    acks=acks,
+                    producer_id=number if acks and self.rng.random() < 0.6 else -1,
                     window=self.rng.choice((1, 1, 5, 20)),
                     total=self.rng.randint(batches // 2, batches * 3 // 2),
                     rng=Random(self.rng.random()),
@@ -243,7 +256,8 @@ class World:
             try:
                 await self._life
             except asyncio.CancelledError:
-                if not self.process.dead:
+                task = asyncio.current_task()
+                if not self.process.dead or (task is not None and task.cancelling()):
                     raise  # not killed: the simulation itself is over
             if self._last_life:
                 return
@@ -260,6 +274,14 @@ class World:
         self._life.cancel()
         if how == "power":
             self.platter.lose_power(self.rng)
+        if how == "disk lost":
+            self.platter.lose_everything()
+            self.oracle.lose_disk()
+
+    def pass_time(self, seconds: float) -> None:
+        """All of a sudden: whoever was to do something meanwhile is late."""
+        self.note("suspended")
+        self.loop.now_s += seconds
 
     # ── The end ──
 
@@ -278,8 +300,8 @@ class World:
     def _check_partition(self, tp: TopicPartition, log: list[Row]) -> None:
         self.oracle.check(tp, log)
         for producer in self.producers:
-            if producer.idempotent:
+            if producer.idempotent or producer.acks == 0:
                 prefix = producer.name.encode() + b"/"
                 mine = [row.value for row in log if row.value.startswith(prefix)]
-                numbers = [int(v.rpartition(b"/")[2]) for v in mine]
+                numbers = [int(v.rpartition(b"/")[2]) for v in mine if v not in producer.repeatable]
                 self.expect(numbers == sorted(set(numbers)), f"{producer.name}: {numbers}")

@@ -61,7 +61,7 @@ class AgentDisk(Protocol):
         ...
 
     def create_session(self, session_id: str) -> None:
-        """Make the session's folder, durably."""
+        """Make the session's folder, durably; an attempt that failed may be repeated."""
         ...
 
     def create_file(self, session_id: str, number: int) -> BufferFile:
@@ -77,7 +77,7 @@ class AgentDisk(Protocol):
         ...
 
     async def read_files(self, session_id: str) -> list[int]:
-        """Numbers of the files that the session left, ascending."""
+        """Numbers of the files that the session left, ascending; none: no such session."""
         ...
 
     async def read_file(self, session_id: str, number: int) -> bytes:

@@ -221,6 +221,15 @@ class Engine:
                 )
                 await asyncio.sleep(_RETRY_S)
 
+    async def _directories(self) -> list[str]:
+        """What sessions left here: none is passed over because the disk fails for a moment."""
+        while True:
+            try:
+                return self.ports.disk.sessions()
+            except UnavailableError as error:
+                self._log.warning("buffer_unreadable", error=str(error), advice="tried again")
+                await asyncio.sleep(_RETRY_S)
+
     async def _live(self) -> None:
         background: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as tasks:
@@ -241,7 +250,7 @@ class Engine:
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
         mine = self.agent.session_id
-        old = [s for s in self.ports.disk.sessions() if s != mine]
+        old = [s for s in await self._directories() if s != mine]
         taken = await self.takeover.everything(old, self.ports.now_ms())
         self.records = taken.records
         self.sealer.use_records(taken.records)

@@ -32,6 +32,7 @@ _POOLED: Final = range(32 * 1024, 4 * 1024 * 1024 + 1)
 _POOL_BYTES: Final = 32 * 1024 * 1024
 """Answers on their way to consumers; what is over it is the allocator's."""
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
+_FILE: Final = re.compile(r"[0-9]+\.buf")
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -167,15 +168,18 @@ class PosixDisk:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def sessions(self) -> list[str]:
-        return [
-            path.name
-            for path in self._buffer.iterdir()
-            if path.is_dir() and _SESSION.fullmatch(path.name)
-        ]
+        try:
+            return [
+                path.name
+                for path in self._buffer.iterdir()
+                if path.is_dir() and _SESSION.fullmatch(path.name)
+            ]
+        except OSError as error:
+            raise UnavailableError(f"cannot list {self._buffer}: {error.strerror}") from error
 
     def create_session(self, session_id: str) -> None:
         try:
-            (self._buffer / session_id).mkdir()
+            (self._buffer / session_id).mkdir(exist_ok=True)  # made, and not synced, a moment ago
             _sync_directory(self._buffer)
         except OSError as error:
             raise UnavailableError(f"cannot write {self._buffer}: {error.strerror}") from error
@@ -224,7 +228,14 @@ class PosixDisk:
         self._files.discard(file)
 
     async def read_files(self, session_id: str) -> list[int]:
-        return sorted(int(p.stem) for p in (self._buffer / session_id).glob("*.buf"))
+        folder = self._buffer / session_id
+        try:
+            names = os.listdir(folder)  # (a glob takes what it cannot list for empty)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UnavailableError(f"cannot list {folder}: {error.strerror}") from error
+        return sorted(int(name[:-4]) for name in names if _FILE.fullmatch(name))
 
     async def read_file(self, session_id: str, number: int) -> bytes:
         path = self._path(session_id, number)

@@ -93,12 +93,20 @@ class Recovery:
         for session_id in old_sessions:
             self._ended.clear()
             self._reported.clear()
-            for number in await self._disk.read_files(session_id):
+            for number in await self._files(session_id):
                 await self._read(session_id, number)
         if self.batches:
             self._log.info(
                 "leftovers_appended", batches=self.batches, partitions=len(self._recovered)
             )
+
+    async def _files(self, session_id: str) -> list[int]:
+        while True:
+            try:
+                return await self._disk.read_files(session_id)
+            except UnavailableError as error:
+                self._log.warning("buffer_unreadable", error=str(error), advice="tried again")
+                await asyncio.sleep(_RETRY_S)
 
     async def _read(self, session_id: str, number: int) -> None:
         while True:
