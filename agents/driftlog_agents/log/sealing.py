@@ -13,15 +13,15 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from random import Random
-from typing import IO, Any, Final, Protocol
+from typing import Final
 
 import structlog
 
 from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
+from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.seal_policy import (
     SealSettings,
@@ -31,8 +31,9 @@ from driftlog_agents.log.seal_policy import (
     segment_bytes,
     too_much,
 )
+from driftlog_agents.log.segment_writing import Offload, SegmentWriting, Spool
 from driftlog_agents.log.session import Session
-from driftlog_agents.log.tail import TailData, unsealed_sessions
+from driftlog_agents.log.tail import unsealed_sessions
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_partition_state
 from driftlog_metadata.errors import (
@@ -43,28 +44,18 @@ from driftlog_metadata.errors import (
 )
 from driftlog_metadata.model import PartitionState, TopicPartition
 from driftlog_tiering import layout
-from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
-from driftlog_tiering.layout import SegmentKind
+from driftlog_tiering.batch import BatchHeader
 from driftlog_tiering.manifest import (
     AddSegments,
     LeaderEpoch,
     Manifest,
     ProducerSnapshotRef,
-    SegmentRef,
 )
 from driftlog_tiering.manifests import VoidEditError, commit_edit, load_at_least
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.object_store import NotFoundError, ObjectStore
 from driftlog_tiering.producers import ProducerStates
-from driftlog_tiering.segment import SegmentWriter
 
-__all__ = ["Manifests", "Sealer", "Spool"]
-
-_CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Read and handed to the worker at once: half a row group."""
-
-_REQUEST_DEADLINE_S: Final = 30.0
-_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-"""An uplink slower than this cannot keep up with anything worth sealing."""
+__all__ = ["Manifests", "Offload", "Sealer", "Spool"]
 
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
@@ -72,21 +63,6 @@ _MANIFEST_AGE_MS: Final = 3_600_000
 
 _BLOCKED_MS: Final = 60_000
 """Between two attempts to seal a partition in which something is missing or damaged."""
-
-Offload = Callable[..., Awaitable[Any]]
-
-
-class Spool(Protocol):
-    """Where a segment grows before it is put: a temporary file, or memory in the simulator."""
-
-    @property
-    def file(self) -> IO[bytes]:
-        """To be written."""
-        ...
-
-    def body(self) -> Buffer:
-        """Everything written so far."""
-        ...
 
 
 class Sealer:
@@ -115,8 +91,7 @@ class Sealer:
         self._manifests = manifests
         self._settings = settings
         self._topic_sealing = topic_sealing
-        self._offload = offload
-        self._spool = spool
+        self._writing = SegmentWriting(objects=objects, offload=offload, spool=spool, rng=rng)
         self._rng = rng
         self._now_ms = now_ms
         self._forget = forget
@@ -124,9 +99,17 @@ class Sealer:
         self._blocked: dict[PartitionLog, float] = {}
         """Partitions in which something is damaged, and when they are tried again."""
         self._log = structlog.get_logger()
-        self.sealed_bytes = 0
         self.segments = 0
-        self.undecodable_batches = 0
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Bytes sealed, uncompressed."""
+        return self._writing.sealed_bytes
+
+    @property
+    def undecodable_batches(self) -> int:
+        """Batches that were kept as they came."""
+        return self._writing.undecodable_batches
 
     def use_records(self, records: RecordsIndex) -> None:
         """The flush records that a takeover found."""
@@ -231,7 +214,7 @@ class Sealer:
         read_at_ms = int(self._manifests.read_at_ms(log))
         states = await self._manifests.producers(manifest)  # first: it may be damaged
         headers: list[BatchHeader] = []
-        segments = await self._write_segments(log, base, end, headers)
+        segments = await self._writing.write(log, base, end, headers)
         producers = await self._snapshot(log, states, headers, end)
         epochs = _epochs(headers)
         edit = AddSegments(
@@ -271,150 +254,6 @@ class Sealer:
             ms=round(self._now_ms() - started_ms),
         )
 
-    async def _write_segments(
-        self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
-    ) -> list[SegmentRef]:
-        """Segments of ``[base, end)``: one, but where a batch cannot be decoded."""
-        refs: list[SegmentRef] = []
-        chunks = self._chunks(log, base, end)
-        carried: list[Buffer] = []
-        start = base
-        while start < end:
-            bad: Buffer | None = None
-            with self._spool() as spool:
-                writer = SegmentWriter(
-                    spool.file,
-                    topic=log.topic,
-                    topic_id=log.topic_id,
-                    partition=log.partition,
-                    base=start,
-                )
-                while bad is None:
-                    if not carried:
-                        carried = await anext(chunks, [])
-                        if not carried:
-                            break
-                    taken = await self._offload(_append, writer, carried, headers)
-                    bad = carried[taken] if taken < len(carried) else None
-                    carried = carried[taken:]
-                stop = writer.next_offset if bad is not None else end
-                if stop > start:
-                    refs.append(await self._put_segment(log, writer, spool, start, stop))
-                else:
-                    writer.abandon()
-            if bad is not None:
-                refs.append(await self._put_raw(log, bad, headers))
-                carried = carried[1:]
-                stop = refs[-1].end
-            start = stop
-        return refs
-
-    async def _put_segment(
-        self, log: PartitionLog, writer: SegmentWriter, spool: Spool, base: int, end: int
-    ) -> SegmentRef:
-        info = await self._offload(writer.finish, end)
-        key = self._segment_key(log, base, end, SegmentKind.PARQUET)
-        self.sealed_bytes += info.raw_bytes
-        await self._put(key, [spool.body()])
-        return SegmentRef(
-            key=key,
-            base=base,
-            end=end,
-            size_bytes=info.size_bytes,
-            records=info.records,
-            raw_bytes=info.raw_bytes,
-            min_timestamp_ms=info.min_timestamp_ms,
-            max_timestamp_ms=info.max_timestamp_ms,
-            max_timestamp_offset=info.max_timestamp_offset,
-            codec=info.codec,
-            format_version=info.format_version,
-        )
-
-    async def _put_raw(
-        self, log: PartitionLog, bad: Buffer, headers: list[BatchHeader]
-    ) -> SegmentRef:
-        """Keep a batch whose records cannot be decoded as it came."""
-        header = check_batch(bad, from_client=False)
-        headers.append(header)
-        base, end = header.base_offset, header.end_offset
-        key = self._segment_key(log, base, end, SegmentKind.RAW)
-        await self._put(key, [bad])
-        self.undecodable_batches += 1
-        self._log.error(
-            "batch_undecodable",
-            partition=_name(log),
-            base=base,
-            end=end,
-            object=key,
-            advice="kept as it came: consumers get it, Spark skips it",
-        )
-        return SegmentRef(
-            key=key,
-            kind=SegmentKind.RAW,
-            base=base,
-            end=end,
-            size_bytes=len(bad),
-            records=header.record_count,
-            raw_bytes=len(bad),
-            min_timestamp_ms=NO_TIMESTAMP,
-            max_timestamp_ms=header.max_timestamp,
-            max_timestamp_offset=-1,
-        )
-
-    # ── What goes in ──
-
-    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncIterator[list[Buffer]]:
-        """Batches of ``[base, end)`` in offset order."""
-        chunk: list[Buffer] = []
-        size = 0
-        for tail in [tail for tail in log.slices if tail.base < end and tail.end > base]:
-            async for batch in self._slice(tail, base, end):
-                chunk.append(batch)
-                size += len(batch)
-                if size >= _CHUNK_BYTES:
-                    yield chunk
-                    chunk, size = [], 0
-        if chunk:
-            yield chunk
-
-    async def _slice(self, tail: TailSlice, base: int, end: int) -> AsyncIterator[Buffer]:
-        data = tail.data
-        assert isinstance(data, TailData)
-        first, stop = tail.first, tail.first + tail.count
-        if tail.base < base:
-            first = data.index_of(base, tail.first, tail.count)
-            assert data.base_offsets[first] == base, "sealed ends are batch borders"
-        for index in range(first, stop):
-            if data.base_offsets[index] >= end:
-                return
-            batch = None
-            try:
-                batch = data.read_local(index)
-            except UnavailableError as error:
-                self._log.warning("buffer_file_unreadable", error=str(error))
-            if batch is None:
-                async for fetched in self._fetch(data, index, stop):
-                    yield fetched
-                return
-            yield batch
-
-    async def _fetch(self, data: TailData, index: int, stop: int) -> AsyncIterator[Buffer]:
-        """The batches ``[index, stop)`` of a flush object, which stand side by side in it."""
-        while index < stop:
-            last = index
-            start = data.positions[index]
-            while last + 1 < stop and (
-                data.positions[last + 1] + data.lengths[last + 1] - start <= _CHUNK_BYTES
-            ):
-                last += 1
-            async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                body = await self._objects.get(
-                    data.object_key, start, data.positions[last] + data.lengths[last]
-                )
-            for _, batch in iterate_batches(body):
-                yield batch
-            index = last + 1
-
     # ── What goes along ──
 
     async def _snapshot(
@@ -434,7 +273,7 @@ class Sealer:
             return None
         tp = TopicPartition(log.topic_id, log.partition)
         key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
-        await self._put(key, [states.encode(end)])
+        await self._writing.put(key, [states.encode(end)])
         return ProducerSnapshotRef(offset=end, key=key)
 
     async def _write_key(self, log: PartitionLog, manifest: Manifest) -> None:
@@ -469,29 +308,8 @@ class Sealer:
         log.seal(end, self._now_ms())
         self._forget(self._records.sealed(tp, end))
 
-    # ── Small things ──
-
-    def _segment_key(self, log: PartitionLog, base: int, end: int, kind: SegmentKind) -> str:
-        tp = TopicPartition(log.topic_id, log.partition)
-        return layout.segment_key(log.topic, tp, base, end, self._nonce(), kind)
-
-    async def _put(self, key: str, body: list[Buffer]) -> None:
-        size_bytes = sum(map(len, body))
-        async with asyncio.timeout(_REQUEST_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S):
-            await self._objects.put(key, body)
-
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
-
-
-def _append(writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]) -> int:
-    """Add batches until one cannot be decoded; returns how many were taken."""
-    for taken, batch in enumerate(batches):
-        try:
-            headers.append(writer.append(batch))
-        except CorruptError:
-            return taken
-    return len(batches)
 
 
 def _epochs(headers: list[BatchHeader]) -> tuple[LeaderEpoch, ...]:
