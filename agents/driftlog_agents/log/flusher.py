@@ -47,6 +47,7 @@ from driftlog_metadata.errors import (
 )
 from driftlog_metadata.model import FlushRecord
 from driftlog_tiering import layout
+from driftlog_tiering.batch import CorruptBatchError, check_batch
 from driftlog_tiering.flush_object import Slice, encode_footer
 from driftlog_tiering.object_store import AlreadyExistsError, Buffer, ObjectStore
 
@@ -328,8 +329,24 @@ class Flusher:
         key = layout.flush_key(self._session.session_id, flush.seq, nonce)
         payload.names[attempt] = (key, flush.size_bytes, flush.size_bytes + len(footer))
         body: list[Buffer] = list(_body(payload.data))
+        if payload.data.views is None and not self._buffer.holds(payload.data):
+            self._check(flush, body)
         body.append(footer)
         await self._objects.put(key, body)
+
+    def _check(self, flush: Flush, body: list[Buffer]) -> None:
+        """Memory was given up for a file whose sync failed later: it may have lost its pages."""
+        try:
+            for batch in body:
+                check_batch(batch, from_client=False)
+        except CorruptBatchError as error:
+            self._log.error(
+                "buffer_file_lost_batches",
+                seq=flush.seq,
+                error=str(error),
+                advice="the session ends, and all that wait are told so; replace the disk",
+            )
+            raise FencedError(f"the disk lost batches of flush {flush.seq}") from error
 
     # ── Commit ──
 

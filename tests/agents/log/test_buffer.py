@@ -9,7 +9,7 @@ import pytest
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.flusher import MemorySettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.errors import FencedError, UnavailableError
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time
 from tests.simulation.sim_disk import SimBufferFile, SimDisk
 
@@ -224,6 +224,41 @@ async def test_memory_is_not_given_up_for_a_file_whose_sync_failed() -> None:
     assert await request.answer() == "committed"
     values = [value for _, _, value in await life.committed()]
     assert [b"in the way" * 40, b"good", b"next" * 100] == values
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@on_virtual_time
+async def test_what_a_disk_lost_is_not_committed(lost: bool) -> None:
+    """
+    Memory was given up before the sync failed.  Batches that are still whole are uploaded; if one
+    is not, the session ends and its producers are told, and no garbage is in the log.
+    """
+    world = World()
+    tight = replace(SETTINGS, memory=MemorySettings(memory_bytes=100))
+    tight = replace(tight, flush=replace(tight.flush, max_uploads=1, flush_bytes=300))
+    life = await world.start(tight)
+    world.bucket.away = True
+    life.produce(b"in the way" * 40)
+    await asyncio.sleep(0.1)
+    given_up = life.produce(b"given up" * 40)
+    life.disk.sync_fails = 1.0
+    synced = life.produce(b"synced", acks=ONE)
+    await asyncio.sleep(0.1)
+    file: Any = life.engine.buffer._files[0].file
+    if lost:
+        file.pages.data[700:] = bytes(len(file.pages.data) - 700)
+    world.bucket.away = False
+
+    told = [await request.answer() for request in (given_up, synced)]
+
+    if not lost:
+        assert ["committed", "committed"] == told
+        return
+    assert ["lost", "lost"] == told
+    with pytest.raises(FencedError, match="lost batches"):
+        await life.task
+    life = await world.start()
+    assert [b"in the way" * 40] == [value for _, _, value in await life.committed()]
 
 
 @on_virtual_time
