@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
@@ -60,6 +60,23 @@ READ_SETTINGS = ReadSettings(
 )
 
 
+_TELL_S: Final = 0.5
+"""How long who waits for a session that has ended may wait for the news."""
+
+_RESIDENT_BYTES: Final = 2 * SETTINGS.memory.memory_bytes
+"""Of batches in memory: the budget, and as much again that no file holds or that is on its way.
+(200 seeds came to 1.2 of the budget.)"""
+
+
+class Waiting(Protocol):
+    """A request that has no answer yet."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it was answered."""
+        ...
+
+
 @dataclass(slots=True)
 class _Spool:
     file: io.BytesIO = field(default_factory=io.BytesIO)
@@ -91,6 +108,8 @@ class AgentProcess(Process):
         self.begun = False
         """The listener is open."""
         self.stopping = False
+        self.waiting: list[tuple[Engine, Waiting]] = []
+        """Requests that the sessions were asked; those that were answered go, in time."""
         self._metadata = FaultyMetadata(
             world.metadata, self._network("metadata", world.metadata_weather)
         )
@@ -155,6 +174,7 @@ class AgentProcess(Process):
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self._sweep()),
                 tasks.create_task(self._collect()),
+                tasks.create_task(self._watch_memory()),
             ]
             await self._sessions()
             for task in background:
@@ -191,6 +211,8 @@ class AgentProcess(Process):
         finally:
             self.broker.engine = None
             self.overloaded = False
+            if not self.dead:
+                self._spawn(self._all_told(engine))
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
@@ -212,6 +234,30 @@ class AgentProcess(Process):
         while True:
             await asyncio.sleep(0.25)
             self.producing.sweep(self._world.now_ms())
+
+    def waits(self, engine: Engine, waiting: Waiting) -> None:
+        """Remember a request: it must be told when the session ends."""
+        self.waiting.append((engine, waiting))
+        if len(self.waiting) > 200:
+            self.waiting = [entry for entry in self.waiting if not entry[1].done]
+
+    async def _all_told(self, engine: Engine) -> None:
+        await asyncio.sleep(_TELL_S)
+        forgotten = [one for asked, one in self.waiting if asked is engine and not one.done]
+        self._world.expect(not forgotten, f"nobody told {forgotten} that the session ended")
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            engine = self.broker.engine
+            if engine is None:
+                continue
+            flusher, expect = engine.flusher, self._world.expect
+            # What it counts for itself is private; who else knows what it holds?
+            held = flusher._resident_bytes() + flusher._cached_bytes + flusher.held_bytes
+            expect(held <= _RESIDENT_BYTES, f"{held} bytes of batches are in memory")
+            limit = SETTINGS.memory.pending_bytes * 1.2
+            expect(flusher.pending_bytes <= limit, f"{flusher.pending_bytes} bytes wait")
 
     async def _collect(self) -> None:
         try:

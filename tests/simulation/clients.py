@@ -76,11 +76,16 @@ class _Attempt:
     """What its topic's name stood for then; None: for nothing."""
     copy: bool = False
     answer: PartitionProduceResponse | None = None
-    done: bool = False
+    responded: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Answered, or nobody listens any more."""
+        return self.responded or self.connection.closed
 
     def respond(self, answer: Sequence[Buffer]) -> None:
-        assert not self.done, "answered twice"
-        self.done = True
+        assert not self.responded, "answered twice"
+        self.responded = True
         if self.process.dead or not answer:
             return  # (acks=0: admitted, as far as anybody knows)
         assert not self.connection.closed
@@ -216,6 +221,8 @@ class Producer:
         if self.connection.closed:
             self._reconnect()
         for sent in list(self.unacknowledged):
+            if not process.listening:
+                return False
             if sent.attempt is None:
                 self._attempt(sent, self.connection)
                 if self.retry:
@@ -268,6 +275,8 @@ class Producer:
         process.producing.handle(slot, _VERSION, 0, request)
         if log is not None and log.log_end > log_end:
             process.admitted()
+        if engine is not None and not attempt.done and self.acks != 0:
+            process.waits(engine, attempt)
         return attempt
 
     def _bump_epoch(self) -> None:

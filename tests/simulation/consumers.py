@@ -31,6 +31,23 @@ class NotServedError(Exception):
 
 
 @dataclass(slots=True, eq=False)
+class _Poll:
+    """A `Waiter`: a fetch at the high watermark."""
+
+    done: bool = False
+
+    def committed(self, log: PartitionLog) -> None:
+        self.done = True
+        log.waiting_fetches.pop(self, None)
+
+    def synced(self, log: PartitionLog) -> None:
+        raise AssertionError("a fetch waits for no sync")
+
+    def lost(self, log: PartitionLog) -> None:
+        self.done = True
+
+
+@dataclass(slots=True, eq=False)
 class Consumer:
     """Reads from anywhere, and sometimes on from where it was; looks times up."""
 
@@ -55,10 +72,18 @@ class Consumer:
         try:
             if self.rng.random() < 0.15:
                 await self._look_up(engine, log)
+            elif self.rng.random() < 0.1:
+                self._poll(engine, log)
             else:
                 await self._read(engine, log)
         except NotServedError:
             return
+
+    def _poll(self, engine: Engine, log: PartitionLog) -> None:
+        self._see(engine, log)
+        poll = _Poll()
+        log.waiting_fetches[poll] = None
+        self.world.process.waits(engine, poll)
 
     async def _read(self, engine: Engine, log: PartitionLog) -> None:
         tp = TopicPartition(log.topic_id, log.partition)

@@ -18,7 +18,9 @@ What is checked, all the time or when the faults are over:
    has looked.
 6. When faults end, everything is answered in bounded time.
 7. Nothing is appended by a session that may have lost its lease, by the agent's own clock.
-8. A topic is there exactly if somebody was told so, with the configs that were told; what is
+8. Who waits for a session that ends is told so: producers with any acks, parked ones, fetches.
+   Batches in memory are bounded.  On a disk that is well again acks=1 is taken.
+9. A topic is there exactly if somebody was told so, with the configs that were told; what is
    produced to a name goes on in the topic that has it next.
 """
 
@@ -35,7 +37,7 @@ from driftlog_metadata.model import Topic, TopicPartition
 from driftlog_metadata.store import Put
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from tests.simulation.admin import Admin
-from tests.simulation.agent import AgentProcess
+from tests.simulation.agent import SETTINGS, AgentProcess
 from tests.simulation.batches import Row
 from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
@@ -45,6 +47,8 @@ from tests.simulation.final_log import read_final_log, read_topics
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.oracle import Oracle
 from tests.simulation.sim_disk import Platter
+
+_PROBES_S = 5 * SETTINGS.buffer.probe_interval_ms / 1000
 
 
 class Violation(AssertionError):
@@ -200,6 +204,7 @@ class World:
         for producer in self.producers:
             await producer.send_again()
         await self._read_everything()
+        await self._disk_is_used()
         self._last_life = True
         self.process.stop()
         async with asyncio.timeout(60):
@@ -223,26 +228,45 @@ class World:
             except (TimeoutError, NotServedError) as error:
                 self.expect(False, f"{log!r} could not be read: {error!r}")
 
+    async def _disk_is_used(self) -> None:
+        """The disk is well: acks=1 is taken again after a few probes at most."""
+        engine = self.process.engine
+        assert engine is not None
+        probes = [
+            self._producer(log.topic, log.partition, acks=1, total=1) for log in engine.logs()
+        ]
+        try:
+            async with asyncio.timeout(_PROBES_S):
+                await asyncio.gather(*(probe.run() for probe in probes))
+        except TimeoutError:
+            late = [f"{p.topic}-{p.partition}" for p in probes if not p.finished]
+            self.expect(False, f"acks=1 is not taken for {late}")
+
     def produce_to(self, topic: Topic, batches: int) -> None:
         """Producers for each partition; each sends about so many *batches*."""
         assert self._clients is not None
         for partition in range(topic.partitions):
             for _ in range(self.rng.randint(1, 2)):
-                number = len(self.producers)
                 acks = self.rng.choice((-1, -1, -1, -1, 1, 1, 0))
-                producer = Producer(
-                    world=self,
-                    name=f"p{number}",
-                    topic=topic.name,
-                    partition=partition,
-                    acks=acks,
-                    producer_id=number if acks and self.rng.random() < 0.6 else -1,
-                    window=self.rng.choice((1, 1, 5, 20)),
-                    total=self.rng.randint(batches // 2, batches * 3 // 2),
-                    rng=Random(self.rng.random()),
-                )
-                self.producers.append(producer)
+                total = self.rng.randint(batches // 2, batches * 3 // 2)
+                producer = self._producer(topic.name, partition, acks, total)
                 self._clients.create_task(producer.run())
+
+    def _producer(self, topic: str, partition: int, acks: int, total: int) -> Producer:
+        number = len(self.producers)
+        producer = Producer(
+            world=self,
+            name=f"p{number}",
+            topic=topic,
+            partition=partition,
+            acks=acks,
+            producer_id=number if acks and self.rng.random() < 0.6 else -1,
+            window=self.rng.choice((1, 1, 5, 20)),
+            total=total,
+            rng=Random(self.rng.random()),
+        )
+        self.producers.append(producer)
+        return producer
 
     # ── The agent's lives ──
 
