@@ -55,7 +55,7 @@ class Slot:
         self.connection.answered()
 
 
-_POOL_BYTES: Final = 192 * 1024 * 1024
+_POOL_BYTES: Final = 128 * 1024 * 1024
 """The log keeps 96 MiB of frames in memory (`MemorySettings`), and some are on their way."""
 
 _INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
