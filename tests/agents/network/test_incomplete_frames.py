@@ -248,6 +248,33 @@ async def test_where_memory_is_nobody_is_hurried(agent: Serving) -> None:
     assert 0 == answer.responses[0].partition_responses[0].error_code
 
 
+async def test_the_time_between_two_crowds_does_not_count(agent: Serving) -> None:
+    """
+    Who was seen to stand still while others waited, and stood still while nobody did, has all the
+    time again when others wait again.
+    """
+    server = agent.process.server
+    server.stalled_ms = 2_500.0
+    async with agent.client() as client:
+        await client.create("t")
+        _, frame = client.encode(produce.API, 9, producing("t", {0: batch(100_000)}))
+        client.writer.write(frame[:50_000])
+        async with AsyncExitStack() as stack:
+            for _ in range(CROWD // 3):
+                await begin(stack, agent)
+            await eventually(lambda: len([c for c in server.connections if c._progress]) > 2)
+        await eventually(lambda: not server.frame_budget.pressed)
+        await asyncio.sleep(3.0)
+        async with AsyncExitStack() as stack:
+            for _ in range(CROWD // 3):
+                await begin(stack, agent)
+            await eventually(lambda: len([c for c in server.connections if c._progress]) > 2)
+            client.writer.write(frame[50_000:])
+            _, answer = await client.receive()
+
+    assert 0 == answer.responses[0].partition_responses[0].error_code
+
+
 async def test_a_crowd_that_leaves_is_forgotten(agent: Serving) -> None:
     """
     Those that held and those that waited, whether they reset or close: what is counted is what is
