@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -74,7 +75,12 @@ class _Payload:
     names: dict[int, tuple[str, int, int]]
     """Attempt → (object key, footer start, size)."""
     tasks: dict[int, asyncio.Task[None]]
+    unreadable: int = 0
+    """How often the disk did not give back what memory had given up."""
 
+
+_READ_ATTEMPTS: Final = 3
+"""Of what only a buffer file has, before the disk is taken for broken."""
 
 Published = Callable[[int, FlushRecord, list[tuple[PartitionLog, Slice]]], None]
 
@@ -328,11 +334,28 @@ class Flusher:
         nonce = f"{self._rng.getrandbits(64):016x}"
         key = layout.flush_key(self._session.session_id, flush.seq, nonce)
         payload.names[attempt] = (key, flush.size_bytes, flush.size_bytes + len(footer))
-        body: list[Buffer] = list(_body(payload.data))
+        body = self._read_back(flush)
         if payload.data.views is None and not self._buffer.holds(payload.data):
             self._check(flush, body)
         body.append(footer)
         await self._objects.put(key, body)
+
+    def _read_back(self, flush: Flush) -> list[Buffer]:
+        """Its batches.  A disk that does not give them back is not a store that asks for less."""
+        payload: _Payload = flush.payload
+        try:
+            return list(_body(payload.data))
+        except UnavailableError as error:
+            payload.unreadable += 1
+            if payload.unreadable < _READ_ATTEMPTS:
+                raise OutcomeUnknownError(f"the buffer file: {error}") from error
+            self._log.error(
+                "buffer_file_unreadable",
+                seq=flush.seq,
+                error=str(error),
+                advice="the session ends, and all that wait are told so; replace the disk",
+            )
+            raise FencedError(f"the disk does not give back flush {flush.seq}") from error
 
     def _check(self, flush: Flush, body: list[Buffer]) -> None:
         """Memory was given up for a file whose sync failed later: it may have lost its pages."""

@@ -261,6 +261,45 @@ async def test_what_a_disk_lost_is_not_committed(lost: bool) -> None:
     assert [b"in the way" * 40] == [value for _, _, value in await life.committed()]
 
 
+@pytest.mark.parametrize("failures", [2, 3])
+@on_virtual_time
+async def test_a_disk_that_cannot_be_read_ends_the_session(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Memory was given up, and the file gives an I/O error: tried again, and then all are told.
+    """
+    world = World()
+    tight = replace(SETTINGS, memory=MemorySettings(memory_bytes=100))
+    tight = replace(tight, flush=replace(tight.flush, max_uploads=1, flush_bytes=300))
+    life = await world.start(tight)
+    world.bucket.away = True
+    life.produce(b"in the way" * 40)
+    await asyncio.sleep(0.1)
+    request = life.produce(b"given up" * 40)
+    await asyncio.sleep(0.1)
+    read, left = SimBufferFile.read, [failures]
+
+    def fails(file: SimBufferFile, position: int, length: int) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            raise UnavailableError("cannot read: Input/output error")
+        return read(file, position, length)
+
+    monkeypatch.setattr(SimBufferFile, "read", fails)
+    world.bucket.away = False
+
+    told = await request.answer()
+
+    assert not left[0]
+    if failures == 2:
+        assert told == "committed"
+        return
+    assert told == "lost"
+    with pytest.raises(FencedError, match="does not give back"):
+        await life.task
+
+
 @on_virtual_time
 async def test_memory_is_given_up_for_what_files_hold() -> None:
     """
