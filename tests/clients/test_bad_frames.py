@@ -142,14 +142,14 @@ def test_frames_that_are_begun_and_not_ended_hold_bounded_memory(agent: Driftlog
         for raw in crowd:
             raw.socket.close()
     deadline = time.monotonic() + 20
-    while (left := held(agent)) != (0, 0) and time.monotonic() < deadline:
+    while (still := held(agent)) != (0, 0) and time.monotonic() < deadline:
         time.sleep(0.1)
 
     assert answer == {0: Produced(0, 0)}
     assert grown < 200 << 20, f"{grown >> 20} MiB"
     assert during["driftlog_incomplete_request_bytes"] > 64 << 20
     assert during["driftlog_connections_waiting"] > 10
-    assert left == (0, 0)
+    assert still == (0, 0)
 
 
 def held(agent: DriftlogProcess) -> tuple[float, float]:
