@@ -32,21 +32,17 @@ def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] |
     """Batches from the one that holds *offset* on, below the high watermark, as far as they are
     in memory or in buffer files: at most *max_bytes*, but always the first.
 
-    None: the first is not here (sealed, in the bucket only, or the disk failed), not committed,
+    None: the first is not here (in the bucket only, or the disk failed), not committed,
     below log start, or the partition is closed; `LogReader.read` knows which.
     """
     if log.state is State.CLOSED or offset < log.log_start:
         return None
-    tail = log.find(offset)
-    if tail is None:
-        return None
-    data = tail.data
-    assert isinstance(data, TailData)
-    index = data.index_of(offset, tail.first, tail.count)
     out: list[Buffer] = []
     room = max_bytes
-    at = -1
-    while True:
+    while (tail := log.find_here(offset)) is not None:
+        data = tail.data
+        assert isinstance(data, TailData)
+        index = data.index_of(offset, tail.first, tail.count)
         stop = tail.first + tail.count
         end = last_that_fits(data, index, stop, room)
         if end == index:
@@ -56,17 +52,9 @@ def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] |
         if not _take(data, index, end, out) or end < stop:
             break
         room -= span_bytes(data, index, end)
-        if at < 0:
-            at = log.index_of(tail)
-        at += 1
-        if room <= 0 or at == len(log.slices):
+        if room <= 0:
             break
-        tail, end_offset = log.slices[at], tail.end
-        data = tail.data
-        assert isinstance(data, TailData)
-        index = tail.first
-        if tail.base < end_offset:  # found by a takeover, and in part twice
-            index = data.index_of(end_offset, tail.first, tail.count)
+        offset = tail.end
     return out or None
 
 

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -44,6 +45,10 @@ class TailSlice(NamedTuple):
     first: int
     count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
     size_bytes: int
+
+
+_base: Final = itemgetter(0)
+"""Of a slice."""
 
 
 class Waiter(Protocol):
@@ -98,6 +103,7 @@ class PartitionLog:
         "partition_revision",
         "producers",
         "sealed_end",
+        "sealed_slices",
         "sessions",
         "slices",
         "state",
@@ -143,6 +149,8 @@ class PartitionLog:
         self.full = False
         """Damaged, and as much is unsealed as may be: it takes no more."""
         self.slices: list[TailSlice] = []
+        self.sealed_slices: list[TailSlice] = []
+        """Below the tail: sealed, but still in memory or in buffer files; `SealedCache`'s."""
         self._bases: list[int] = []
         self.waiters: deque[tuple[int, Waiter]] = deque()
         """(end offset, waiter) in the order of admission, and so ascending."""
@@ -270,6 +278,15 @@ class PartitionLog:
             return None
         tail = self.slices[bisect_right(self._bases, offset) - 1]
         assert tail.base <= offset < tail.end, f"a gap in the tail of {self!r} at {offset}"
+        return tail
+
+    def find_here(self, offset: int) -> TailSlice | None:
+        """As `find`, and in what is sealed and perhaps still here."""
+        tail = self.find(offset)
+        if tail is None and self.sealed_slices:
+            index = bisect_right(self.sealed_slices, offset, key=_base) - 1
+            if index >= 0 and offset < self.sealed_slices[index].end:
+                return self.sealed_slices[index]
         return tail
 
     def bytes_from(self, offset: int) -> int:

@@ -31,6 +31,7 @@ from driftlog_agents.log.seal_policy import (
     segment_bytes,
     too_much,
 )
+from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.segment_writing import Offload, SegmentWriting, Spool
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
@@ -96,6 +97,7 @@ class Sealer:
         self._now_ms = now_ms
         self._forget = forget
         self._lock = asyncio.Lock()
+        self._cache = SealedCache()
         self._blocked: dict[PartitionLog, float] = {}
         """Partitions in which something is damaged, and when they are tried again."""
         self._log = structlog.get_logger()
@@ -123,6 +125,7 @@ class Sealer:
         """
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
+            self._cache.trim()
             now_ms = self._now_ms()
             self._bound_damaged()
             for log, end in due(self._logs(), self._settings, self._topic_sealing(), now_ms):
@@ -305,7 +308,7 @@ class Sealer:
         log.manifest_version = manifest.version
         log.sessions = state.sessions
         log.log_start = state.log_start
-        log.seal(end, self._now_ms())
+        self._cache.add(log, log.seal(end, self._now_ms()))
         self._forget(self._records.sealed(tp, end))
 
     def _nonce(self) -> str:

@@ -1,0 +1,107 @@
+"""What was sealed a moment ago is read from memory and buffer files, as long as these have it."""
+
+from dataclasses import replace
+from typing import Any
+
+from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.local_reads import read_local
+from driftlog_agents.log.partition import State
+from driftlog_agents.log.sealed_cache import SealedCache
+from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time, values_of
+
+
+def settings(cache_bytes: int) -> Any:
+    """Nothing stays in memory, and so much in buffer files of 500 bytes."""
+    return replace(
+        SETTINGS,
+        memory=MemorySettings(memory_bytes=1),
+        buffer=BufferSettings(file_bytes=500, cache_bytes=cache_bytes, disk_bytes=10 * cache_bytes),
+    )
+
+
+def value(n: int) -> bytes:
+    return b"%03d" % n * 100
+
+
+async def sealed(life: Life, first: int, end: int) -> None:
+    """Records ``[first, end)`` of 300 bytes, a flush each, and a segment of them."""
+    for n in range(first, end):
+        assert await life.produce(value(n)).answer() == "committed"
+    assert end == await life.seal()
+
+
+def read(life: Life, offset: int, max_bytes: int = 1 << 20) -> list[bytes] | None:
+    """Values that are here, from the record at *offset* on."""
+    found = read_local(life.log(), offset, max_bytes)
+    if found is None:
+        return None
+    records = [record for batch in found for record in values_of(batch)]
+    assert list(range(offset, offset + len(records))) == [at for at, _, _ in records]
+    return [data for _, _, data in records]
+
+
+@on_virtual_time
+async def test_sealed_records_are_read_without_the_bucket() -> None:
+    """
+    From every offset, into the tail and over it; also after a second segment.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    await sealed(life, 0, 5)
+    await sealed(life, 5, 8)
+    for n in (8, 9):
+        await life.produce(value(n)).answer()
+    requests = world.bucket.requests
+
+    for offset in range(10):
+        assert [value(n) for n in range(offset, 10)] == read(life, offset)
+    assert [value(3)] == read(life, 3, 1)
+    assert [value(4), value(5)] == read(life, 4, 800)
+    assert read(life, 10) is None
+    assert requests == world.bucket.requests
+
+
+@on_virtual_time
+async def test_what_its_file_has_lost_is_the_buckets() -> None:
+    """
+    Files are used again, oldest first: what they held is asked of the segment, and what follows
+    is still here.
+    """
+    world = World()
+    life = await world.start(settings(2_000))
+    await sealed(life, 0, 4)
+    await sealed(life, 4, 12)
+
+    here = [offset for offset in range(12) if read(life, offset) is not None]
+
+    assert 12 > len(here) > 2
+    assert list(range(12 - len(here), 12)) == here
+    assert [value(n) for n in here] == read(life, here[0])
+
+
+@on_virtual_time
+async def test_nothing_is_remembered_for_ever() -> None:
+    """
+    Not more batches than the limit, nothing of files that are gone, nothing of deleted topics.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    cache = life.engine.sealer._cache = SealedCache(max_batches=3)
+    await sealed(life, 0, 10)
+    assert [value(7), value(8), value(9)] == read(life, 7)
+    assert read(life, 6) is None
+    log = life.log()
+
+    for use in life.engine.buffer._files:
+        file: Any = use.file
+        file.alive = False
+    cache.trim()
+    assert (None, []) == (read(life, 9), log.sealed_slices)
+
+    await life.produce(value(10)).answer()
+    assert await life.seal() == 11
+    assert log.sealed_slices
+    log.state = State.CLOSED
+    cache.trim()
+    assert not log.sealed_slices
