@@ -23,7 +23,9 @@ from driftlog_agents.log.reader import LogReader, ReadSettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.session import SessionSettings
 from driftlog_agents.topics import Topics
+from driftlog_metadata.codec import decode_leader
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.model import Agent, Listener, TopicPartition
 from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
 from tests.simulation.sim_disk import SimDisk
@@ -108,6 +110,7 @@ class AgentProcess(Process):
         self.begun = False
         """The listener is open."""
         self.stopping = False
+        self._last: Engine | None = None
         self.waiting: list[tuple[Engine, Waiting]] = []
         """Requests that the sessions were asked; those that were answered go, in time."""
         self._metadata = FaultyMetadata(
@@ -137,7 +140,7 @@ class AgentProcess(Process):
             metadata=self._metadata,
             objects=self._objects,
             disk=self.disk,
-            settings=CollectorSettings(pause_ms=1),
+            settings=CollectorSettings(interval_ms=3_000, pause_ms=1),
         )
         self._requests: asyncio.TaskGroup | None = None
 
@@ -156,6 +159,13 @@ class AgentProcess(Process):
         """Whether the session is ready."""
         engine = self.engine
         return self.begun and engine is not None and engine.ready.is_set()
+
+    @property
+    def leads(self) -> bool:
+        """Whether the session has claimed anything, as the store has it."""
+        mine = self.broker.agent.session_id
+        leaders = self._world.metadata.snapshot(LEADERS_PREFIX)
+        return any(decode_leader(kv.value).session_id == mine for kv in leaders)
 
     def stop(self) -> None:
         """SIGTERM."""
@@ -188,6 +198,8 @@ class AgentProcess(Process):
             except FencedError as error:
                 world.count("sessions lost")
                 world.trace("session lost", str(error))
+            if self._last is not None and not self.dead:
+                self._spawn(self._all_told(self._last))
             if self._goes_on():
                 await asyncio.sleep(world.rng.uniform(0.05, 0.5))
 
@@ -198,7 +210,7 @@ class AgentProcess(Process):
         self.broker.agent = self._agent()
         engine = self._new_engine()
         engine.flusher.on_pressure = self._set_overloaded
-        self.broker.engine = engine
+        self.broker.engine = self._last = engine
         try:
             async with asyncio.TaskGroup() as tasks:
                 begun = tasks.create_task(self._when_ready(engine))
@@ -211,8 +223,6 @@ class AgentProcess(Process):
         finally:
             self.broker.engine = None
             self.overloaded = False
-            if not self.dead:
-                self._spawn(self._all_told(engine))
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()

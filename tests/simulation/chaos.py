@@ -1,6 +1,7 @@
 """What goes wrong, and when: from the seed."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from driftlog_metadata.transactions import lease_id_of
@@ -10,10 +11,20 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _FAULTS = (
-    *("kill", "power", "disk lost", "stop", "stop early", "expire", "suspend"),
+    *(
+        "kill",
+        "power",
+        "brownout",
+        "disk lost",
+        "disk swapped",
+        "stop",
+        "stop early",
+        "expire",
+        "suspend",
+    ),
     *("disk", "outage", "weather", "weather"),
 )
-_RARE = {"disk lost": 0.3, "stop early": 0.5, "suspend": 0.5}
+_RARE = {"disk lost": 0.3, "disk swapped": 0.5, "stop early": 0.5, "suspend": 0.5}
 
 
 async def chaos(world: "World") -> None:
@@ -31,15 +42,24 @@ async def _fault(world: "World", fault: str) -> None:
     rng, process = world.rng, world.process
     engine = process.engine
     match fault:
+        case "kill" if world.platter.away and rng.random() < 0.4:
+            world.kill("disk back")
         case "kill" | "power" | "disk lost":
             world.kill(fault)
+        case "brownout":
+            # Nothing is committed, the disk fails now and then, and power goes.
+            world.store_weather.down = True
+            disk = process.disk
+            disk.sync_fails, disk.write_fails = rng.choice(((0.4, 0.0), (0.4, 0.1), (0.0, 0.3)))
+            await asyncio.sleep(rng.uniform(1, 6))
+            world.kill("power")
+            world.store_weather.down = False
+        case "disk swapped":
+            await _swap_disks(world)
         case "stop early":
             # Killed, begun again, and stopped while it takes over.
             world.kill("kill")
-            for _ in range(200):
-                await asyncio.sleep(0.05)
-                if world.process is not process:
-                    break
+            await _until(lambda: world.process is not process)
             await asyncio.sleep(rng.uniform(0, 0.5))
             world.note("stop early")
             world.process.stop()
@@ -64,6 +84,32 @@ async def _fault(world: "World", fault: str) -> None:
             _new_weather(world, world.store_weather)
         case _:
             pass
+
+
+async def _swap_disks(world: "World") -> None:
+    """A disk goes with what was not committed, and is back after a session without it has led.
+
+    The first session that has it again leads, and is killed before it is done with it.
+    """
+    world.store_weather.down = True
+    await asyncio.sleep(world.rng.uniform(0.5, 3))
+    process = world.process
+    world.kill("disk lost")
+    world.store_weather.down = False
+    await _until(lambda: world.process is not process and world.process.serving)
+    await asyncio.sleep(world.rng.uniform(0, 1))
+    process = world.process
+    world.kill("disk back")
+    await _until(lambda: world.process is not process and world.process.leads)
+    await asyncio.sleep(world.rng.uniform(0, 0.3))
+    world.kill("kill")
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(1_500):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
 
 
 def _new_weather(world: "World", weather: Weather) -> None:

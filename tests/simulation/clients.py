@@ -177,9 +177,11 @@ class Producer:
         if log is None or original.tp != TopicPartition(log.topic_id, log.partition):
             return  # the topic that has it is gone
         answer = await self._late_copy(original)
+        oracle = self.world.oracle
+        places = [(original.tp, base_offset + i) for i in range(len(original.sent.values))]
         weak = any(
-            (original.tp, base_offset + i) in self.world.oracle.weak
-            for i in range(len(original.sent.values))
+            at in oracle.weak or oracle.acked[at][0] not in (value, b"")
+            for at, value in zip(places, original.sent.values, strict=True)
         )
         self.world.expect(
             weak or (answer.error_code, answer.base_offset) == (0, base_offset),

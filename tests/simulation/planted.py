@@ -3,20 +3,26 @@
 A simulation that cannot tell is worth nothing; `test_simulation` shows that it can.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
+from driftlog_agents.garbage import Pass
 from driftlog_agents.log import recovery, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.sealing import Manifests, Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
+from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.transactions import Claim
+from driftlog_tiering.batch import parse_header
 from driftlog_tiering.producers import ProducerStates
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -194,6 +200,96 @@ def dead_session_goes_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "commit", commit)
 
 
+def epoch_rule_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Recovery appends what is at the log's end, whoever has led since it was buffered."""
+    patch.setattr(recovery, "bisect_right", lambda epochs, *_, **__: len(epochs))
+
+
+def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """A session serves until the store says that it is over."""
+    for_ever = property(lambda _: math.inf, lambda _, __: None)
+    patch.setattr(Session, "valid_until_ms", for_ever, raising=False)
+
+
+def nobody_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
+    """The end of a session forgets who waits for a sync."""
+    patch.setattr(BufferLog, "close", lambda _: None)
+
+
+def sync_trusted_after_a_failed_one(patch: pytest.MonkeyPatch) -> None:
+    """fdatasync tells a lost write once: the next one succeeds, and passes for a promise."""
+    original = BufferLog._sync
+
+    async def sync(self: BufferLog, use: Any) -> bool:
+        return use.failed or await original(self, use)
+
+    patch.setattr(BufferLog, "_sync", sync)
+
+
+def disk_never_tried_again(patch: pytest.MonkeyPatch) -> None:
+    """acks=1 is refused for good once a write failed."""
+    refused, written = BufferLog.refuses, BufferLog._write
+
+    def refuses(self: BufferLog, log: PartitionLog) -> bool:
+        return self._failed_at_ms is not None or refused(self, log)
+
+    def write(self: BufferLog, pending: Any) -> None:
+        if self._failed_at_ms is not None:
+            raise UnavailableError("it failed once")
+        written(self, pending)
+
+    patch.setattr(BufferLog, "refuses", refuses)
+    patch.setattr(BufferLog, "_write", write)
+
+
+def topic_added_without_its_records(patch: pytest.MonkeyPatch) -> None:
+    """Partitions of a changed topic are led anew, without what was committed to them."""
+    original = takeover.Takeover._claim_all
+
+    async def claim_all(self: Any, *args: Any, **_: Any) -> int:
+        return await original(self, *args)
+
+    patch.setattr(takeover.Takeover, "_claim_all", claim_all)
+
+
+def read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """A read at the end of what is committed goes on in what is not."""
+    admitted: WeakKeyDictionary[Flusher, dict[tuple[Any, int, int], bytes]] = WeakKeyDictionary()
+    append, read = Flusher.append, LogReader.read
+
+    def appended(self: Flusher, log: Any, batch: Any, *rest: Any) -> None:
+        where = (log.topic_id, log.partition, batch.base_offset)
+        admitted.setdefault(self, {})[where] = bytes(batch.view)
+        append(self, log, batch, *rest)
+
+    async def reads(self: LogReader, log: Any, offset: int, *rest: Any, **more: Any) -> Any:
+        found = await read(self, log, offset, *rest, **more)
+        end = parse_header(found[-1]).end_offset if found else offset
+        for batches in admitted.values():
+            following = batches.get((log.topic_id, log.partition, end))
+            if following is not None and end == log.high_watermark:
+                return [*found, following]
+        return found
+
+    patch.setattr(Flusher, "append", appended)
+    patch.setattr(LogReader, "read", reads)
+
+
+def memory_not_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Batches stay in memory when they are committed."""
+    patch.setattr(Flusher, "_trim", lambda _: None)
+
+
+def no_grace_for_garbage(patch: pytest.MonkeyPatch) -> None:
+    """What nobody names yet is deleted."""
+    original = Pass.__init__
+
+    def begin(self: Pass, *args: Any, **_: Any) -> None:
+        original(self, *args, grace_ms=0, max_gap_ms=2**62)
+
+    patch.setattr(Pass, "__init__", begin)
+
+
 BUGS: tuple[Plant, ...] = (
     unknown_commit_is_success,
     acknowledged_when_stored,
@@ -210,4 +306,13 @@ BUGS: tuple[Plant, ...] = (
     leader_epoch_not_raised,
     directories_removed_at_once,
     dead_session_goes_on,
+    epoch_rule_ignored,
+    own_clock_not_asked,
+    nobody_told_of_the_end,
+    sync_trusted_after_a_failed_one,
+    disk_never_tried_again,
+    topic_added_without_its_records,
+    read_above_the_high_watermark,
+    memory_not_given_up,
+    no_grace_for_garbage,
 )

@@ -23,13 +23,19 @@ class Platter:
     def __init__(self) -> None:
         self.sessions: dict[str, dict[int, _Pages]] = {}
         self.small: dict[str, bytes] = {}
+        self.away: dict[str, dict[int, _Pages]] = {}
         self.kept: list[dict[int, _Pages]] = []
         self.full = False
 
     def lose_everything(self) -> None:
         """Another disk is there in its place."""
+        self.swap()
         self.sessions.clear()
         self.small.clear()
+
+    def swap(self) -> None:
+        """The disk that was there before this one is mounted in its place."""
+        self.sessions, self.away = self.away, self.sessions
 
     def lose_power(self, rng: Random) -> None:
         """Of what was not synced any part may be there, or not."""
@@ -155,7 +161,8 @@ class SimDisk:
     def remove_file(self, file: BufferFile) -> None:
         assert isinstance(file, SimBufferFile)
         self._close(file)
-        self.platter.sessions[file.place[0]].pop(file.place[1], None)
+        if not self.process.dead and self._half() is None:
+            self.platter.sessions[file.place[0]].pop(file.place[1], None)
 
     async def read_files(self, session_id: str) -> list[int]:
         self._may_fail()

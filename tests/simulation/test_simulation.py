@@ -10,17 +10,24 @@ from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("DRIFTLOG_SEEDS", "1000"))
 CHUNK = 20
-FOUND = (1, 0, 116)
+FOUND = (1, 74)
 """Seeds that found something, in the schedules that seeds make now: a cache that forgot who waited
 behind loads alone, so that nothing sealed was read any more; a folder that could not be listed
-for a moment and ended the agent, the one of all sessions and the one of a session.
+for a moment and ended the agent.
 
 With other schedules, before consumers read through the agent's reader, seeds 13, 16, 58, 236, 840,
 1140, 1833 and 2444 found: a timer that spun, acks=1 behind a hole, a session that was opened for
 ever, a claim refused for the own session taken for a partition led elsewhere, a torn entry that
 hid what later files had, a retry judged by half of its producer's window, a crash in place of the
-end of a session.  What can be planted of these is in `planted`."""
+end of a session.  Acks=1 behind a hole is planted; the others are not found again so cheaply."""
 SEEDS_PER_BUG = 600
+SEEN_AT = {
+    "old_sessions_live_on": 283,
+    "acknowledged_when_stored": 40,
+    "topic_added_without_its_records": 45,
+    "sync_trusted_after_a_failed_one": 134,
+}
+"""Seeds that noticed a planted bug, tried first: the others take minutes to get there."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,5 +69,6 @@ def test_planted_bugs_are_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) 
     Each clause is there because leaving it out loses data: the simulation notices.
     """
     plant(monkeypatch)
+    seeds = (SEEN_AT.get(plant.__name__, 0), *range(SEEDS_PER_BUG))
 
-    assert any(run_seed(seed).failed for seed in range(SEEDS_PER_BUG)), plant.__doc__
+    assert any(run_seed(seed).failed for seed in seeds), plant.__doc__

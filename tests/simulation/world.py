@@ -301,6 +301,9 @@ class World:
         if how == "disk lost":
             self.platter.lose_everything()
             self.oracle.lose_disk()
+        if how == "disk back":
+            self.platter.swap()
+            self.oracle.lose_disk()
 
     def pass_time(self, seconds: float) -> None:
         """All of a sudden: whoever was to do something meanwhile is late."""
