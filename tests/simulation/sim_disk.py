@@ -188,6 +188,7 @@ class SimDisk:
     def keep_session(self, session_id: str) -> None:
         if not self.process.dead:
             self._may_fail()
+            _raise_if(session_id not in self.platter.sessions)
             self.platter.kept.append(self.platter.sessions.pop(session_id))
 
     def load(self, name: str) -> bytes | None:
