@@ -86,14 +86,18 @@ class SegmentWriting:
         start = base
         while start < end:
             bad: Buffer | None = None
-            with self._spool() as spool:
-                writer = SegmentWriter(
+            # The writer is left before the spool, whatever happens: the file is used again, and
+            # a writer that is collected later would put its footer into another segment.
+            with (
+                self._spool() as spool,
+                SegmentWriter(
                     spool.file,
                     topic=log.topic,
                     topic_id=log.topic_id,
                     partition=log.partition,
                     base=start,
-                )
+                ) as writer,
+            ):
                 while bad is None:
                     if not carried:
                         carried = await anext(chunks, [])
@@ -105,8 +109,6 @@ class SegmentWriting:
                 stop = writer.next_offset if bad is not None else end
                 if stop > start:
                     refs.append(await self._put_segment(log, writer, spool, start, stop))
-                else:
-                    writer.abandon()
             if bad is not None:
                 refs.append(await self._put_raw(log, bad, headers))
                 carried = carried[1:]
@@ -120,7 +122,9 @@ class SegmentWriting:
         info = await self._offload(writer.finish, end)
         key = self._segment_key(log, base, end, SegmentKind.PARQUET)
         self.sealed_bytes += info.raw_bytes
-        await self.put(key, [spool.body()])
+        body = spool.body()
+        assert len(body) == info.size_bytes, "somebody else wrote to the spool"
+        await self.put(key, [body])
         return SegmentRef(
             key=key,
             base=base,

@@ -1,0 +1,107 @@
+"""A segment is what its writer wrote, whatever happened to the one before it."""
+
+import asyncio
+import gc
+import io
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pyarrow.parquet as pq
+import pytest
+
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.segment_writing import SegmentWriting
+from driftlog_agents.main import _offload
+from driftlog_agents.spool import spool_in
+from driftlog_metadata.errors import UnavailableError
+from driftlog_tiering import kernel
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_tiering.object_store import Buffer
+from tests.agents.log.lives import make_batch
+
+RECORDS = 50
+
+
+def batches(count: int) -> list[Buffer]:
+    """Of `RECORDS` random records each, at their offsets."""
+    rng = Random(1)
+    made: list[Buffer] = []
+    for n in range(count):
+        batch = memoryview(make_batch([rng.randbytes(2_000) for _ in range(RECORDS)]))
+        kernel.patch(batch, 0, n * RECORDS, 0)
+        made.append(batch)
+    return made
+
+
+class Writing(SegmentWriting):
+    """Batches that are given; after the second chunk something may happen."""
+
+    given: list[list[Buffer]]
+    fails = False
+    kept: list[BaseException]
+
+    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncIterator[list[Buffer]]:
+        for n, chunk in enumerate(self.given):
+            if n == 2 and self.fails:
+                raise UnavailableError("slow down")
+            if n == 2:
+                self.kept.clear()  # the last that knew the writer that failed
+                gc.collect()
+            yield chunk
+
+
+async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path) -> None:
+    """
+    The error, with its frames and the writer in them, is let go while the next segment is written
+    into the same file: pyarrow's writer would end its own segment there.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    with ThreadPoolExecutor(1) as pool:
+        writing = Writing(
+            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+        )
+        made = batches(100)
+        writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
+        writing.kept = []
+        writing.fails = True
+        with pytest.raises(UnavailableError) as caught:
+            await writing.write(log, 0, 100 * RECORDS, [])
+        writing.kept.append(caught.value)
+        del caught
+        writing.fails = False
+
+        (ref,) = await writing.write(log, 0, 100 * RECORDS, [])
+
+    body = await objects.get(ref.key)
+    assert ref.size_bytes == len(body)
+    offsets = pq.read_table(io.BytesIO(body), columns=["offset"])["offset"].to_pylist()
+    assert list(range(100 * RECORDS)) == offsets
+
+
+async def test_a_writer_is_over_when_its_task_is(tmp_path: Path) -> None:
+    """
+    Cancelled in the middle of a chunk: the thread is waited for, and the file is free after it.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    with ThreadPoolExecutor(1) as pool:
+        writing = Writing(
+            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+        )
+        made = batches(100)
+        writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
+        writing.kept = []
+        for delay_ms in range(0, 30, 3):
+            task = asyncio.ensure_future(writing.write(log, 0, 100 * RECORDS, []))
+            await asyncio.sleep(delay_ms / 1000)
+            task.cancel()
+            await asyncio.wait([task])
+
+        (ref,) = await writing.write(log, 0, 100 * RECORDS, [])
+
+    body = await objects.get(ref.key)
+    assert 100 * RECORDS == pq.read_table(io.BytesIO(body), columns=["offset"]).num_rows
