@@ -266,11 +266,17 @@ def test_a_small_batch_of_gigabytes_is_not_unpacked(agent: DriftlogProcess) -> N
     with Raw(agent.port) as raw:
         taken = raw.produce(kept, {0: bomb})
         refused = raw.produce(recompressed, {0: bomb})
-        sealed_end = seal(agent, kept)
+    sealed_end = seal(agent, kept)
+    peaks = [agent.usage().peak_rss_bytes]
+    agent.kill()
+    agent.start()
+    with Raw(agent.port) as raw:
         fetched = raw.fetch(kept, {0: 0})[0].records
+    peaks.append(agent.usage().peak_rss_bytes)
 
     assert taken == {0: Produced(0, 0)}
     assert refused == {0: Produced(INVALID_RECORD, -1)}
     assert sealed_end == {0: 1}
     assert fetched == at_offset(bomb, 0, leader_epoch(fetched))
-    assert agent.usage().peak_rss_bytes < 1 << 30
+    assert metrics(agent)["driftlog_cold_fetches_total"] == 1
+    assert max(peaks) < 1 << 30

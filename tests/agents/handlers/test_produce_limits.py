@@ -195,7 +195,7 @@ async def test_a_bug_in_a_cold_read_costs_its_connection_and_no_other(agent: Ser
     async with agent.client() as client, agent.client() as other:
         await other.create("t")
         await other.produce("t", {0: batch(b"cold")})
-        await agent.engine.sealer.seal(agent.log("t"))
+        await agent.seal("t")
         agent.engine.manifests.drop(agent.log("t"))
         agent.objects.reads.error = ValueError("a bug")
         client.send(fetch.API, 11, fetching("t", {0: 0}))

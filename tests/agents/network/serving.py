@@ -28,6 +28,7 @@ from driftlog_agents.log.engine import Engine, EngineSettings
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.session import SessionSettings
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.messages import create_topics, fetch, produce
@@ -272,6 +273,13 @@ class Serving:
         log = self.engine.log(topic, partition)
         assert log is not None
         return log
+
+    async def seal(self, topic: str) -> None:
+        """Everything that is committed, and kept nowhere else: it is read from its segments."""
+        self.engine.sealer._cache = SealedCache(max_batches=0)
+        for log in self.engine.topics[topic].logs:
+            assert log is not None
+            await self.engine.sealer.seal(log)
 
     def client(self) -> "Client":
         """A connection, for `async with`."""
