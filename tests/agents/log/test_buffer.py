@@ -261,6 +261,46 @@ async def test_what_a_disk_lost_is_not_committed(lost: bool) -> None:
     assert [b"in the way" * 40] == [value for _, _, value in await life.committed()]
 
 
+@pytest.mark.parametrize("lost", [True, False])
+@on_virtual_time
+async def test_an_older_batch_at_the_same_place_is_not_committed(lost: bool) -> None:
+    """
+    Nobody syncs for acks=all, so nobody hears of pages that were never written: memory was given
+    up, and the disk has what the file held before, a whole batch of the same size.
+    """
+    world = World()
+    tight = replace(SETTINGS, memory=MemorySettings(memory_bytes=100))
+    tight = replace(tight, flush=replace(tight.flush, max_uploads=1, flush_bytes=300))
+    tight = replace(tight, buffer=BufferSettings(file_bytes=1, cache_bytes=1))
+    life = await world.start(tight)
+    for value in (b"one" * 100, b"two" * 100):
+        await life.produce(value).answer()
+    file: Any = life.engine.buffer._files[-1].file
+    before = bytes(file.pages.data)
+    world.bucket.away = True
+    life.produce(b"in the way" * 40)
+    await asyncio.sleep(0.1)
+    request = life.produce(b"six" * 100)
+    await asyncio.sleep(0.1)
+    again: Any = life.engine.buffer._files[-1].file
+    assert (again.pages, again.size) == (file.pages, len(before))
+    if lost:
+        file.pages.data[:] = before
+    world.bucket.away = False
+
+    told = await request.answer()
+
+    if not lost:
+        assert told == "committed"
+        return
+    assert told == "lost"
+    with pytest.raises(FencedError, match="lost batches"):
+        await life.task
+    life = await world.start()
+    expected = [b"one" * 100, b"two" * 100, b"in the way" * 40]
+    assert expected == [value for _, _, value in await life.committed()]
+
+
 @pytest.mark.parametrize("failures", [2, 3])
 @on_virtual_time
 async def test_a_disk_that_cannot_be_read_ends_the_session(
