@@ -46,6 +46,7 @@ class FrameBudget:
         "_strangers",
         "_strangers_turn",
         "_trusted",
+        "_waking",
         "held_bytes",
         "limit_bytes",
         "pressed",
@@ -66,6 +67,7 @@ class FrameBudget:
         self._strangers_turn = False
         self._ahead: Holder | None = None
         """Who may go beyond the limit."""
+        self._waking = False
 
     @property
     def calm(self) -> bool:
@@ -126,6 +128,18 @@ class FrameBudget:
             self._on_pressed()
 
     def _wake(self) -> None:
+        if self._waking:
+            return  # who goes on gives its head back: the loop below looks again
+        self._waking = True
+        try:
+            while woken := self._grants():
+                for holder in woken:
+                    holder.go_on()
+        finally:
+            self._waking = False
+
+    def _grants(self) -> list[Holder]:
+        """Give what there is: those who are to go on now."""
         woken: list[Holder] = []
         for queue, trusted in ((self._trusted, True), (self._strangers, False)):
             while queue and self.held_bytes + queue[_first(queue)] <= self._limit(trusted):
@@ -137,8 +151,7 @@ class FrameBudget:
             self._ahead = self._grant(self._strangers if self._strangers_turn else self._trusted)
             woken.append(self._ahead)
         self.pressed = bool(self.waiting or self._ahead or self.held_bytes > self.limit_bytes)
-        for holder in woken:
-            holder.go_on()
+        return woken
 
     def _grant(self, queue: dict[Holder, int]) -> Holder:
         holder = _first(queue)

@@ -146,6 +146,29 @@ def test_those_who_go_make_room(victim: int, trusted: bool) -> None:
     assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
 
 
+def test_a_crowd_whose_frames_are_nearly_there_goes_on_one_after_the_other() -> None:
+    """
+    Each that gets its memory gives back a head that is nearly as large, and so lets the next go
+    on: however many they are, none is forgotten on the way.
+    """
+    budget = FrameBudget(40 * MiB)
+    shared = memoryview(bytearray(64 * KiB))
+    first = [begun(budget, LARGEST, trusted=True) for _ in range(5)]
+    crowd = [Peer(budget, shared, [bytes(34 * KiB)]) for _ in range(1_000)]
+    for peer in crowd:
+        peer.reader.trusted = True
+        peer.bring(34 * KiB)
+    waited = budget.waiting
+    for large in first:
+        large.reader.release()
+    for peer in crowd:
+        peer.bring(34 * KiB)
+
+    assert 900 < waited
+    assert {1} == {len(peer.received) for peer in crowd}
+    assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
+
+
 def test_a_frame_that_is_refused_is_counted_no_longer() -> None:
     """
     Its first bytes were held until the size showed what it is.
