@@ -218,8 +218,10 @@ async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
         for file in (real, simulated.create_file(SESSION, 1)):
             simulated.sync_fails = 1.0
             file.append([b"x"])
+            assert file.trusted
             with pytest.raises(UnavailableError):
                 await file.sync()
+            assert (True, False) == (file.alive, file.trusted)
             simulated.sync_fails = 0.0
             with pytest.raises(UnavailableError):
                 file.append([b"y"])

@@ -62,6 +62,7 @@ class SimBufferFile:
         self.place = place
         self._size = 0
         self.alive = True
+        self.trusted = True
         self._broken = False
 
     @property
@@ -99,6 +100,7 @@ class SimBufferFile:
             raise asyncio.CancelledError
         if self._broken or self._disk.rng.random() < self._disk.sync_fails:
             self._broken = True
+            self.trusted = False
             raise UnavailableError("input/output error")
         self.pages.synced = snapshot + self.pages.synced[len(snapshot) :]
 

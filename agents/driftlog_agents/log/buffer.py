@@ -30,7 +30,6 @@ from driftlog_agents.log.buffer_format import (
 from driftlog_agents.log.disk import AgentDisk, Buffer, BufferFile
 from driftlog_agents.log.flush import Batch, MiB
 from driftlog_agents.log.partition import PartitionLog, Waiter
-from driftlog_agents.log.tail import TailData
 from driftlog_metadata.errors import UnavailableError
 
 
@@ -65,8 +64,6 @@ class _InUse:
     uncommitted: int = 0
     """Batches in it that are not committed."""
     dirty: bool = False
-    failed: bool = False
-    """A sync of it failed: nobody knows what the disk has."""
 
 
 class BufferLog:
@@ -111,12 +108,6 @@ class BufferLog:
         if self._failed_at_ms is None:
             return False
         return self._now_ms() < self._failed_at_ms + self._settings.probe_interval_ms
-
-    def holds(self, data: TailData) -> bool:
-        """Whether buffer files have all of it, so that memory may give it up."""
-        if not data.in_files:
-            return False
-        return not any((use := self._by_file.get(file)) and use.failed for file in data.files)
 
     def add(self, log: PartitionLog, batch: Batch, waiter: Waiter | None) -> None:
         """Take a batch; *waiter*: an acks=1 request to be told `synced`."""
@@ -250,7 +241,8 @@ class BufferLog:
         """Delete what is only cache: as much as is above the budget, and what is not trusted."""
         over = self.disk_bytes - self._settings.disk_bytes
         for use in list(self._files):
-            if use.uncommitted == 0 and (use.failed or (over > 0 and use is not self._files[-1])):
+            spent = over > 0 and use is not self._files[-1]
+            if use.uncommitted == 0 and (spent or not use.file.trusted):
                 over -= use.file.size
                 self._forget(use)
                 self._disk.remove_file(use.file)
@@ -284,6 +276,7 @@ class BufferLog:
 
     async def _sync(self, use: _InUse) -> bool:
         use.dirty = False
+        trusted = use.file.trusted
         try:
             self.syncs += 1
             await use.file.sync()
@@ -291,13 +284,12 @@ class BufferLog:
             # What else is in it and not committed is no safer: until it is, no sync of later
             # files may pass for a promise.
             use.dirty = True
-            if not use.failed:
+            if trusted:
                 self._log.warning(
                     "buffer_sync_failed",
                     error=str(error),
                     advice="acks=1 is refused until another file can be synced; acks=all goes on",
                 )
-            use.failed = True
             return False
         return True
 

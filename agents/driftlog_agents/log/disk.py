@@ -28,6 +28,11 @@ class BufferFile(Protocol):
         """False once the file was recycled or removed: positions in it mean nothing then."""
         ...
 
+    @property
+    def trusted(self) -> bool:
+        """False once a sync failed: what it holds may be what it held before, or nothing."""
+        ...
+
     def append(self, buffers: Sequence[Buffer]) -> int:
         """Write at the end, not synced; returns the position of the first byte.
 

@@ -160,7 +160,7 @@ class Flusher:
         return sum(
             flush.size_bytes
             for flush in self._pipeline.flushes
-            if flush.payload is not None and not self._buffer.holds(flush.payload.data)
+            if flush.payload is not None and not flush.payload.data.in_files
         )
 
     # ── Entry ──
@@ -441,7 +441,7 @@ class Flusher:
                 return  # cut because the session was lost: nothing is laid out any more
             data = flush.payload.data
             waits = flush.stage is not Stage.UPLOADING
-            if waits and data.views is not None and self._buffer.holds(data):
+            if waits and data.views is not None and data.in_files:
                 data.views = None
                 over -= flush.size_bytes
 

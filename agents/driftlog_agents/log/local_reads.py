@@ -98,7 +98,7 @@ def _read_files(data: TailData, first: int, end: int, out: list[Buffer]) -> bool
     # A partition's batches are written in offset order, so what is between is in that file too.
     if number == data.file_numbers[end - 1]:
         file = data.files[number]
-        if not file.alive:
+        if not (file.alive and file.trusted):
             return False
         start = data.file_positions[first]
         span = data.file_positions[end - 1] + data.lengths[end - 1] - start

@@ -48,10 +48,10 @@ class PosixBufferFile:
         "_pool",
         "_size",
         "_torn",
-        "_untrusted",
         "alive",
         "descriptor",
         "path",
+        "trusted",
     )
 
     def __init__(
@@ -60,12 +60,12 @@ class PosixBufferFile:
         self.descriptor = descriptor
         self.path = path
         self.alive = True
+        self.trusted = True
         self._executor = executor
         self._pool = pool
         self._size = 0
         self._torn = False
         """Half an append stands at its end.  What is before it can still be synced."""
-        self._untrusted = False
 
     @property
     def size(self) -> int:
@@ -73,7 +73,7 @@ class PosixBufferFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         assert self.alive
-        if self._torn or self._untrusted:
+        if self._torn or not self.trusted:
             raise UnavailableError(f"{self.path} failed before and is not written to")
         start = self._size
         try:
@@ -123,14 +123,14 @@ class PosixBufferFile:
         return data
 
     async def sync(self) -> None:
-        if self._untrusted:
+        if not self.trusted:
             # Linux tells a lost write once per descriptor: the next fdatasync would succeed.
             raise UnavailableError(f"{self.path} failed before and is not trusted again")
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, _sync_data, self.descriptor)
         except OSError as error:
-            self._untrusted = True
+            self.trusted = False
             raise UnavailableError(f"cannot sync {self.path}: {error.strerror}") from error
 
 

@@ -93,14 +93,14 @@ class TailData:
         if self.file_positions is None or self.file_numbers is None:
             return None
         file = self.files[self.file_numbers[index]]
-        if not file.alive:
+        if not (file.alive and file.trusted):
             return None
         return file.read(self.file_positions[index], self.lengths[index])
 
     @property
     def in_files(self) -> bool:
-        """Every batch is in a buffer file that is still there."""
-        return self.file_positions is not None and all(file.alive for file in self.files)
+        """Every batch is in a buffer file that is still there, and no sync of it failed."""
+        return self.file_positions is not None and all(f.alive and f.trusted for f in self.files)
 
 
 def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:

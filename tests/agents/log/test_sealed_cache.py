@@ -1,5 +1,6 @@
 """What was sealed a moment ago is read from memory and buffer files, as long as these have it."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from driftlog_agents.log.flusher import MemorySettings
 from driftlog_agents.log.local_reads import read_local
 from driftlog_agents.log.partition import State
 from driftlog_agents.log.sealed_cache import SealedCache
-from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time, values_of
+from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time, values_of
 
 
 def settings(cache_bytes: int) -> Any:
@@ -78,6 +79,30 @@ async def test_what_its_file_has_lost_is_the_buckets() -> None:
     assert 12 > len(here) > 2
     assert list(range(12 - len(here), 12)) == here
     assert [value(n) for n in here] == read(life, here[0])
+
+
+@on_virtual_time
+async def test_a_file_whose_sync_failed_is_not_read() -> None:
+    """
+    It stays for what is not committed; what is committed comes from the bucket, for consumers
+    and for the segment: the disk may have lost its pages.
+    """
+    world = World()
+    life = await world.start(replace(settings(0), buffer=BufferSettings(file_bytes=10_000)))
+    for n in range(3):
+        await life.produce(value(n)).answer()
+    assert [value(0), value(1), value(2)] == read(life, 0)
+    world.bucket.away = True
+    life.disk.sync_fails = 1.0
+    life.produce(value(3), acks=ONE)
+    await asyncio.sleep(1)
+    file: Any = life.engine.buffer._files[0].file
+    file.pages.data[:] = bytes(len(file.pages.data))
+
+    assert file.alive
+    assert read(life, 0) is None
+    assert await life.seal() == 3
+    assert not life.log().sealed_slices
 
 
 @on_virtual_time
