@@ -1,5 +1,7 @@
 """Small bodies through the page cache and big ones past it: the bytes are the same."""
 
+import errno
+import fcntl
 import os
 import random
 import sys
@@ -90,6 +92,56 @@ def test_a_file_system_without_o_direct_takes_it_through_the_cache(
             assert body[0] == write(path, body)
         finally:
             path.unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="O_DIRECT is Linux's")
+@pytest.mark.parametrize("taken", [1, 511, 4095, 4096, 70_001])
+def test_a_direct_write_that_stops_inside_a_block_leaves_nothing_twice(
+    taken: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """
+    What follows it begins on no block's border and is refused; the cache takes all of it, where it
+    belongs.
+    """
+    body = [os.urandom(3 * MIB + 5)]
+    calls: list[bool] = []
+
+    def writev(fd: int, buffers: Sequence[memoryview]) -> int:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        calls.append(bool(flags & os.O_DIRECT))
+        if len(calls) == 2 and calls[-1]:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            written = os.write(fd, buffers[0][:taken])
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+            return written
+        if calls[-1] and os.lseek(fd, 0, os.SEEK_CUR) % 4096:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(fd, buffers)
+
+    real = os.writev
+    monkeypatch.setattr(os, "writev", writev)
+
+    assert body[0] == write(tmp_path / "file", body)
+
+    if not any(calls):
+        pytest.skip("this file system has no O_DIRECT")
+
+
+def test_a_file_of_another_size_than_its_body_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """
+    Whatever the file system does: an object of which a byte is missing is not published.
+    """
+    real = os.writev
+
+    def writev(fd: int, buffers: Sequence[memoryview]) -> int:
+        return real(fd, [buffers[0][:-1]]) + 1
+
+    monkeypatch.setattr(os, "writev", writev)
+
+    with pytest.raises(OSError, match="99 bytes were written, not 100"):
+        write(tmp_path / "file", [bytes(100)])
 
 
 def test_an_abandoned_write_stops(tmp_path: Path) -> None:

@@ -52,14 +52,19 @@ def write_new_file(
         OSError: whatever the file system refuses; the file may be there in part.
     """
     parts = [part for buffer in body if (part := memoryview(buffer).cast("B"))]
-    direct = bool(_O_DIRECT) and sum(map(len, parts)) >= DIRECT_BYTES
+    size_bytes = sum(map(len, parts))
+    direct = bool(_O_DIRECT) and size_bytes >= DIRECT_BYTES
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         if direct and _set_direct(fd, on=True):
             _write_past_the_cache(fd, parts, abandoned)
         else:
             _write_through_the_cache(fd, parts, abandoned)
-        if sync and not abandoned():
+        if abandoned():
+            return
+        if (found := os.fstat(fd).st_size) != size_bytes:
+            raise OSError(errno.EIO, f"{found} bytes were written, not {size_bytes}", str(path))
+        if sync:
             _sync_data(fd)
     finally:
         os.close(fd)
@@ -91,13 +96,16 @@ def _write_past_the_cache(fd: int, parts: list[memoryview], abandoned: Callable[
 
 
 def _write_blocks(fd: int, blocks: memoryview) -> None:
+    start = os.lseek(fd, 0, os.SEEK_CUR)
     try:
         _write_all(fd, [blocks])
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # Known to the flag but not to this file: nothing was written, the cache takes it.
+        # Known to the flag but not to this file; or the rest of a write that stopped inside a
+        # block, which begins on no border.  The cache takes the whole of it.
         _set_direct(fd, on=False)
+        os.lseek(fd, start, os.SEEK_SET)
         _write_all(fd, [blocks])
 
 
