@@ -258,19 +258,26 @@ class Producing:
             raise RefusedError(
                 ErrorCode.INVALID_TIMESTAMP, "clients may not write log append times"
             )
-        base_offset, answered = engine.admission.admit(
-            log,
-            records,
-            count,
-            attributes,
-            producer_id,
-            epoch,
-            sequence,
-            max_timestamp,
-            acks,
-            slot.connection.source,
-            waiter,
-        )
+        try:
+            base_offset, answered = engine.admission.admit(
+                log,
+                records,
+                count,
+                attributes,
+                producer_id,
+                epoch,
+                sequence,
+                max_timestamp,
+                acks,
+                slot.connection.source,
+                waiter,
+            )
+        except RefusedError:
+            raise
+        except Exception as bug:
+            # Not of this connection: the agent exits, and this request is told what all are told.
+            engine.flusher.fail(bug)
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from bug
         waiter.base_offset = base_offset
         if answered:
             waiter.committed(log)

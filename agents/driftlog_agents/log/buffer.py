@@ -93,6 +93,8 @@ class BufferLog:
         self._sync_wanted = asyncio.Event()
         self._failed_at_ms: float | None = None
         self.write_scheduled = False
+        self.write_soon: Callable[[], None] = self.write_pending
+        """Called by the event loop, to `write_pending`."""
         self.bytes_written = 0
         self.syncs = 0
 
@@ -114,7 +116,7 @@ class BufferLog:
         self._pending.append((log, batch, waiter))
         if not self.write_scheduled:
             self.write_scheduled = True
-            asyncio.get_running_loop().call_soon(self.write_pending)
+            asyncio.get_running_loop().call_soon(self.write_soon)
 
     def wait_for_sync(self, log: PartitionLog, end: int, waiter: Waiter) -> None:
         """Tell *waiter* once everything that is pending or written now is synced."""

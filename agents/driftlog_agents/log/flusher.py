@@ -126,6 +126,9 @@ class Flusher:
         self._cached_bytes = 0
         self._pending_bytes = 0
         self._idle = asyncio.Event()
+        self._bug: Exception | None = None
+        self._found_bug = asyncio.Event()
+        buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
         """The timer knows that somebody waits for the open buffer."""
         self.on_pressure: Callable[[bool], None] = lambda _: None
@@ -215,17 +218,36 @@ class Flusher:
         if self.lost:
             raise FencedError("the session was lost before everything was committed")
 
+    def fail(self, bug: Exception) -> None:
+        """What must be true of the log is not: nothing more is admitted, and `run` raises *bug*.
+
+        For those who find it where nobody would hear: on connections and on the event loop.
+        """
+        self._log.critical(
+            "log_bug",
+            session=self._session.session_id,
+            exc_info=bug,
+            advice="the agent exits, and all that wait are told so; please report this",
+        )
+        self._session.valid_until_ms = 0.0
+        if self._bug is None:
+            self._bug = bug
+        self._found_bug.set()
+
     async def run(self) -> None:
         """Perform effects until the session is lost.
 
         Raises:
             FencedError: it was.
+            Exception: a bug that `fail` was told of.
         """
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self.tick()
             try:
-                await asyncio.Event().wait()
+                await self._found_bug.wait()
+                assert self._bug is not None
+                raise self._bug
             finally:
                 self._tasks = None
                 if self._timer is not None:
@@ -260,7 +282,14 @@ class Flusher:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.tick()
+        self._on_loop(self.tick)
+
+    def _on_loop(self, step: Callable[[], None]) -> None:
+        """What the event loop calls: it would log an error and go on."""
+        try:
+            step()
+        except Exception as bug:  # noqa: BLE001  # `run` raises it
+            self.fail(bug)
 
     def _perform(self, effect: Effect) -> None:
         match effect:

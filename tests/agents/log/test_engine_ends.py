@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log.partition import State
+from driftlog_agents.log import flusher
+from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.store import MetadataStore
 from tests.agents.log.lives import (
+    ALL,
     NOBODY,
     ONE,
     SETTINGS,
@@ -133,6 +136,40 @@ async def test_everybody_who_waits_is_told_when_a_session_ends(
     with pytest.raises(RefusedError) as refusal:
         life.produce(b"late")
     assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def bug(*_: Any, **__: Any) -> Any:
+    """Planted."""
+    raise AssertionError("a broken invariant")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(flusher, "lay_out"), (BufferLog, "_write"), (PartitionLog, "commit")],
+    ids=["cut", "write", "commit"],
+)
+@on_virtual_time
+async def test_a_bug_in_the_log_ends_the_session_wherever_it_is_found(
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    At the flush timer's cut, at the turn's write into the buffer file, at a commit: the engine
+    raises it, which is not the end of a session but of the agent; who waits is told so.
+    """
+    world = World()
+    life = await world.start()
+    monkeypatch.setattr(owner, name, bug)
+    request = life.produce(b"a", acks=ALL)
+
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.timeout(10):
+            await life.task
+
+    assert ended.group_contains(AssertionError, match="a broken invariant")
+    assert not ended.group_contains(FencedError)
+    assert ["lost"] == request.told
+    with pytest.raises(RefusedError):
+        life.produce(b"late")
 
 
 @on_virtual_time

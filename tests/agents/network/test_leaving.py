@@ -11,10 +11,12 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch, set_producer
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.log.disk import AgentDisk, BufferFile
+from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, init_producer_id, produce
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
+from driftlog_agents.protocol.one_batch import OneBatchReader
 from driftlog_metadata.errors import StoreError
 from driftlog_metadata.store import Compare, KeyValue, MetadataStore, Operation, TxnResult, Watch
 from tests.agents.network.serving import Client, Gate, Serving, eventually, producing, records
@@ -262,6 +264,62 @@ async def test_a_broken_invariant_of_the_log_ends_the_agent(tmp_path: Path) -> N
 
     assert ended.done()
     assert isinstance(ended.exception(), ExceptionGroup)
+
+
+async def test_a_bug_that_a_request_finds_in_the_log_ends_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Not the connection that happened to find it: nobody is told of an acknowledgement any more,
+    and the log says what is wrong.
+    """
+
+    def bug(*_: Any) -> int:
+        raise AssertionError("a broken invariant")
+
+    agent = Serving(tmp_path)
+    with capture_logs() as lines:
+        try:
+            await agent.begin()
+            await agent.process.ready.wait()
+            async with agent.client() as client:
+                await client.create("t")
+                monkeypatch.setattr(PartitionLog, "append", bug)
+                client.send_produce("t", {0: batch()})
+                await asyncio.wait([agent.running], timeout=10)
+            ended = agent.running
+        finally:
+            agent.running = asyncio.create_task(asyncio.sleep(0))
+            await agent.close()
+
+    assert ended.done()
+    assert isinstance(ended.exception(), ExceptionGroup)
+    assert ["log_bug"] == [line["event"] for line in lines if "bug" in line["event"]]
+
+
+async def test_a_bug_in_reading_a_frame_costs_its_connection_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    One frame must not end agent after agent.
+    """
+
+    def bug(*_: Any) -> None:
+        raise AssertionError("a broken invariant")
+
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t")
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(OneBatchReader, "read", bug)
+            client.send_produce("t", {0: batch()})
+            closed = await client.closed()
+        answer = await other.produce("t", {0: batch()})
+        sessions = agent.process.sessions
+
+    assert closed
+    assert (0, 0) == (answer[0].error_code, answer[0].base_offset)
+    assert ["connection_bug"] == [line["event"] for line in lines]
+    assert 1 == sessions
 
 
 async def test_more_connections_than_there_may_be_are_closed_at_once(tmp_path: Path) -> None:
