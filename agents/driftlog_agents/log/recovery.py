@@ -10,6 +10,9 @@
             offset = log_end ──▶ append: same offset, same leader epoch, same bytes
             offset > log_end ──▶ a hole: what is behind it was never promised
 
+What would be in the log already, and stands there with another epoch, is not: leftovers that
+could not be appended at one start and could at the next took its place.  It is stale too.
+
 A directory whose recovery was cut off by the next crash is simply read again: the next
 session's files begin with copies of the same batches at the same offsets.  A directory
 goes when its last batch is committed.  One that has what was answered to acks=1 and
@@ -30,11 +33,11 @@ from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.flush import Batch
 from driftlog_agents.log.flusher import Flusher
-from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog, State
 from driftlog_agents.log.takeover import Taken
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import CorruptBatchError, check_batch, parse_header
+from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
 
 _RETRY_S: Final = 0.5
 _BREATHE_BYTES: Final = 1024 * 1024
@@ -119,8 +122,9 @@ class Recovery:
         since = 0
         try:
             for entry in entries(data):
-                await self._learn_epochs(entry)
-                if self._take(session_id, entry):
+                header = check_batch(entry.batch, from_client=False)
+                await self._learn_epochs(entry, header)
+                if self._take(session_id, entry, header):
                     since += len(entry.batch)
                 if since >= _BREATHE_BYTES:
                     since = 0
@@ -132,7 +136,7 @@ class Recovery:
         while self._flusher.overloaded:  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_S)  # once in a start, for seconds
 
-    def _take(self, session_id: str, entry: Entry) -> bool:
+    def _take(self, session_id: str, entry: Entry, header: BatchHeader) -> bool:
         tp = TopicPartition(entry.topic_id, entry.partition)
         log = self._taken.logs.get(tp)
         if log is None:
@@ -142,12 +146,14 @@ class Recovery:
         if log.state is State.OFFLINE:
             self._left.add(session_id)  # nobody can say whether it is in the log
             return False
-        header = check_batch(entry.batch, from_client=False)
         records = header.last_offset_delta + 1
         later = bisect_right(log.epochs, header.partition_leader_epoch, key=lambda e: e[0])
         overtaken = later < len(log.epochs)
         if header.base_offset < (log.epochs[later][1] if overtaken else log.log_end):
-            return False
+            there = log.epoch_at(header.base_offset)
+            if there in (header.partition_leader_epoch, UNDEFINED_EPOCH):
+                return False
+            self._ended.setdefault(log, "leftovers of an older leader took their offsets")
         if log not in self._ended:
             if overtaken:
                 self._ended[log] = "a later leader took their offsets"
@@ -178,7 +184,7 @@ class Recovery:
         self.batches += 1
         return True
 
-    async def _learn_epochs(self, entry: Entry) -> None:
+    async def _learn_epochs(self, entry: Entry, header: BatchHeader) -> None:
         """Know the leader epochs in the log before anything is appended to it.
 
         The flush records have those of the tail, the manifest those before it.  It is not asked
@@ -188,7 +194,7 @@ class Recovery:
         log = self._taken.logs.get(TopicPartition(entry.topic_id, entry.partition))
         if log is None or log in self._learned or log.state is State.OFFLINE:
             return
-        epoch = parse_header(entry.batch).partition_leader_epoch
+        epoch = header.partition_leader_epoch
         if epoch >= log.leader_epoch - 1 or (log.epochs and log.epochs[0][0] <= epoch):
             return
         self._learned.add(log)
@@ -210,7 +216,8 @@ class Recovery:
             from_offset=offset,
             log_end=log.log_end,
             reason=self._ended[log],
-            advice="acknowledged with acks=1 and not in the log; the directory is in DIR/kept",
+            advice="acknowledged with acks=1 and not in the log; the directory is in DIR/kept, or "
+            "in DIR/buffer while something else in it waits",
         )
 
     async def remove_directories(self, old_sessions: Sequence[str]) -> None:
@@ -222,9 +229,11 @@ class Recovery:
                 log.waiting_duplicates.append((end, arrival))
                 await arrival.event.wait()
         for session_id in old_sessions:
+            if session_id in self._left:
+                continue  # also where something in it is to be set aside: later starts do that
             if session_id in self._kept:
                 self._keep(session_id)
-            elif session_id not in self._left:
+            else:
                 self._disk.remove_session(session_id)
 
     def _keep(self, session_id: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES
 from driftlog_agents.log.partition import State
 from driftlog_metadata.errors import UnavailableError
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
@@ -176,6 +177,33 @@ async def test_a_file_that_cannot_be_read_now_is_read_later(
     assert now_ms() - began >= 1_500
 
 
+@on_virtual_time
+async def test_half_a_batch_is_not_asked_for_its_epoch() -> None:
+    """
+    Its bytes may say any epoch, also one that only the manifest could judge: a bucket that does
+    not answer, or a manifest that is gone, is no reason to wait for what is torn anyway.
+    """
+    world = World()
+    for _ in range(3):
+        life = await world.start()
+        await life.produce(b"in the bucket").answer()
+        await life.seal()
+        life.kill()
+    life = await world.start()
+    world.bucket.away = True
+    life.produce(b"torn")
+    await asyncio.sleep(0)
+    life.kill()
+    (pages,) = world.platter.sessions[life.session_id].values()
+    header = FILE_HEADER_BYTES + ENTRY_HEADER_BYTES
+    pages.data[header:] = bytes(len(pages.data) - header)
+    world.bucket.manifests.clear()
+
+    life = await world.start()
+
+    assert (3, State.LOADING) == (life.log().log_end, life.log().state)
+
+
 # ── What is not appended ──
 
 
@@ -305,6 +333,46 @@ async def test_a_partition_that_was_led_elsewhere_gets_no_leftovers() -> None:
 
 
 @on_virtual_time
+async def test_what_stands_in_the_log_with_another_epoch_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The first life's leftover was not appended at the second start, for others had led since, and
+    its directory could not be moved; the third start continues the second and appends it, where
+    the second had promised that offset to its own.  That one is for a person, and not deleted.
+    """
+    world = World()
+    first = await left_behind(world, ONE)
+    await overtaken(world, records=0)
+
+    def keep_session(self: SimDisk, session_id: str) -> None:
+        raise UnavailableError("cannot move: no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimDisk, "keep_session", keep_session)
+        second = await world.start()
+        await settle()
+    world.bucket.away = True
+    assert await second.produce(b"second", acks=ONE).answer() == "synced"
+    assert await second.produce(b"behind it", acks=ONE).answer() == "synced"
+    second.kill()
+    assert {first.session_id, second.session_id} == set(world.directories)
+    files = world.platter.sessions[second.session_id]
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await life.produce(b"new").answer()
+        await settle()
+
+    reports = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
+    assert [(second.session_id, 2)] == [(r["session"], r["from_offset"]) for r in reports]
+    assert ([life.session_id], [files]) == (world.directories, world.platter.kept)
+    expected = [(0, 0, b"0"), (1, 0, b"1"), (2, 0, b"mine"), (3, 3, b"new")]
+    assert expected == await life.committed()
+
+
+@on_virtual_time
 async def test_what_is_behind_a_hole_is_kept_and_not_appended() -> None:
     """
     The disk lost a file that it had synced: offsets stay dense, and the rest is for a person.
@@ -426,6 +494,48 @@ async def test_leftovers_of_a_damaged_partition_wait_for_its_repair() -> None:
     assert [(0, 0, b"0"), (1, 0, b"promised")] == await life.committed()
     await settle()
     assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_directory_waits_for_one_partition_although_another_is_to_be_set_aside() -> None:
+    """
+    Of partition 1 it has what a person must look at, of partition 0 what can be appended when the
+    manifest is back: in DIR/kept nobody would ever append it.
+    """
+    world = World()
+    life = await world.start()
+    await life.produce(b"sealed").answer()
+    assert await life.seal() == 1
+    world.bucket.away = True
+    for partition in range(2):
+        request = life.produce(b"promised", acks=ONE, partition=partition)
+        assert await request.answer() == "synced"
+    old = life.session_id
+    life.kill()
+    world.bucket.away = False
+    other = await world.other_disk().start()
+    await other.produce(b"other", partition=1).answer()
+    await other.stop()
+    (key,) = [
+        info.key
+        async for page in world.bucket.list("topics/t/")
+        for info in page.objects
+        if "/manifest/" in info.key
+    ]
+    manifest = await world.bucket.get(key)
+    await world.bucket.delete([key])
+
+    life = await world.start()
+    await settle()
+    assert [State.OFFLINE] == [life.log().state]
+    assert ({old, life.session_id}, []) == (set(world.directories), world.platter.kept)
+    life.kill()
+    await world.bucket.put(key, [manifest])
+    life = await world.start()
+
+    assert [(1, 0, b"promised")] == await life.committed()
+    await settle()
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
 
 
 @on_virtual_time
