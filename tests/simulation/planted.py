@@ -11,18 +11,20 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from driftlog_agents.garbage import Pass
-from driftlog_agents.log import recovery, takeover
+from driftlog_agents.log import admission, recovery, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.records_index import RecordsIndex
-from driftlog_agents.log.sealing import Manifests, Sealer
+from driftlog_agents.log.sealing import Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.transactions import Claim
-from driftlog_tiering.batch import parse_header
+from driftlog_tiering.batch import CorruptBatchError, parse_header
 from driftlog_tiering.producers import ProducerStates
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -203,6 +205,7 @@ def dead_session_goes_on(patch: pytest.MonkeyPatch) -> None:
 def epoch_rule_ignored(patch: pytest.MonkeyPatch) -> None:
     """Recovery appends what is at the log's end, whoever has led since it was buffered."""
     patch.setattr(recovery, "bisect_right", lambda epochs, *_, **__: len(epochs))
+    patch.setattr(PartitionLog, "epoch_at", lambda *_: UNDEFINED_EPOCH)
 
 
 def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
@@ -214,6 +217,46 @@ def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
 def nobody_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
     """The end of a session forgets who waits for a sync."""
     patch.setattr(BufferLog, "close", lambda _: None)
+
+
+def parked_not_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
+    """The end of a session forgets who waits for the producers to be loaded."""
+    original = Engine._close_all
+
+    def close_all(self: Engine) -> None:
+        for log in self.logs():
+            log.parked = []
+        original(self)
+
+    patch.setattr(Engine, "_close_all", close_all)
+
+
+def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
+    """Recovery reads no more of a directory behind an entry that a failed write left half."""
+    original = recovery.Recovery._files
+
+    async def files(self: recovery.Recovery, session_id: str) -> list[int]:
+        numbers = await original(self, session_id)
+        for at, number in enumerate(numbers):
+            try:
+                for _ in recovery.entries(await self._disk.read_file(session_id, number)):
+                    pass
+            except CorruptBatchError:
+                return numbers[: at + 1]
+            except UnavailableError:
+                pass
+        return numbers
+
+    patch.setattr(recovery.Recovery, "_files", files)
+
+
+def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
+    """While producers load, one that the footers show is judged by these alone."""
+    patch.setattr(
+        admission,
+        "_needs_snapshot",
+        lambda log, producer_id, _: producer_id >= 0 and producer_id not in log.producers,
+    )
 
 
 def sync_trusted_after_a_failed_one(patch: pytest.MonkeyPatch) -> None:
@@ -309,6 +352,9 @@ BUGS: tuple[Plant, ...] = (
     epoch_rule_ignored,
     own_clock_not_asked,
     nobody_told_of_the_end,
+    parked_not_told_of_the_end,
+    torn_entry_ends_the_directory,
+    judged_by_half_of_the_window,
     sync_trusted_after_a_failed_one,
     disk_never_tried_again,
     topic_added_without_its_records,

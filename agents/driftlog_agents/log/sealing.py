@@ -56,7 +56,7 @@ from driftlog_tiering.manifests import VoidEditError, commit_edit, load_at_least
 from driftlog_tiering.object_store import NotFoundError, ObjectStore
 from driftlog_tiering.producers import ProducerStates
 
-__all__ = ["Manifests", "Offload", "Sealer", "Spool"]
+__all__ = ["Offload", "Sealer", "Spool"]
 
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
