@@ -121,14 +121,17 @@ class AgentProcess:
         stop = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait([prepare, stop], return_when=asyncio.FIRST_COMPLETED)
-            if not prepare.done():
-                return False
-            await prepare  # raises what it raised
-            return True
         finally:
+            given_up = not prepare.done()
             prepare.cancel()
             stop.cancel()
-            await asyncio.wait([prepare, stop])
+            await asyncio.gather(prepare, stop, return_exceptions=True)
+        if given_up and (prepare.cancelled() or prepare.exception() is not None):
+            if not prepare.cancelled():
+                self._log.warning("start_given_up", error=repr(prepare.exception()))
+            return False
+        await prepare  # raises what it raised
+        return True
 
     async def _prepare(self) -> None:
         settings, world = self.settings, self._world

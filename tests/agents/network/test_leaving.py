@@ -1,6 +1,7 @@
 """SIGTERM while an agent starts, works or owes answers; connections closed on; sessions lost."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,7 @@ from driftlog_agents.protocol.messages import api_versions, init_producer_id, pr
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
 from driftlog_agents.protocol.one_batch import OneBatchReader
-from driftlog_metadata.errors import StoreError
+from driftlog_metadata.errors import StoreError, UnavailableError
 from driftlog_metadata.store import Compare, KeyValue, MetadataStore, Operation, TxnResult, Watch
 from tests.agents.network.serving import Client, Gate, Serving, eventually, producing, records
 
@@ -129,6 +130,53 @@ async def test_a_stop_is_heard_while_the_bucket_does_not_answer(tmp_path: Path, 
     await stop_while(tmp_path, gate_of)
 
     assert (0, 1) == await end_of_log(tmp_path)
+
+
+class Stubborn(Gate):
+    """Who waits at it does not hear that it is cancelled: it goes on, or fails in its own way."""
+
+    async def passed(self) -> None:
+        try:
+            await super().passed()
+        except asyncio.CancelledError:
+            if self.error is not None:
+                raise self.error from None
+
+
+@pytest.mark.parametrize("error", [None, UnavailableError("the connection was closed")])
+async def test_a_start_that_does_not_hear_the_stop_leaves_nothing_behind(
+    tmp_path: Path, error: Exception | None
+) -> None:
+    """
+    The cluster is looked up when SIGTERM comes; whether that is answered after all, or fails
+    while it is given up: the port is free when the agent has left, and the error is told.
+    """
+    lost: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+    agent = Serving(tmp_path)
+    with capture_logs() as lines:
+        try:
+            await agent.begin()
+            gate = agent.objects.reads = Stubborn()
+            gate.error = error
+            gate.close()
+            await eventually(lambda: gate.waiting > 0)
+            agent.process.stop()
+            await asyncio.wait([agent.running], timeout=10)
+            assert agent.running.done(), "the stop was not heard"
+            await agent.running
+            listeners = [] if error else agent.process.server._listeners
+        finally:
+            await agent.close()
+    del agent
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert [] == [listener for listener in listeners if listener.sockets]
+    assert [] == lost
+    assert [repr(error)] * bool(error) == [
+        line["error"] for line in lines if line["event"] == "start_given_up"
+    ]
 
 
 async def test_a_port_that_is_taken_still_says_so(tmp_path: Path) -> None:
