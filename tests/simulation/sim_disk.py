@@ -164,7 +164,7 @@ class SimDisk:
         assert isinstance(file, SimBufferFile)
         self._close(file)
         if not self.process.dead and self._half() is None:
-            self.platter.sessions[file.place[0]].pop(file.place[1], None)
+            self.platter.sessions.get(file.place[0], {}).pop(file.place[1], None)
 
     async def read_files(self, session_id: str) -> list[int]:
         self._may_fail()

@@ -5,10 +5,11 @@
                           waits for the commit instead, and acks=1 is refused until a
                           probe succeeds
 
-Files are used in order; one that holds nothing uncommitted stays as cache until its pages
-are needed for a new one, or the disk budget is exceeded.  A file whose sync failed is not
-trusted again: what it holds is not promised, memory keeps it until it is committed, and then
-the file is deleted.
+Files are used in order; one that holds nothing uncommitted, and is not being synced, stays as
+cache until its pages are needed for a new one, or the disk budget is exceeded.  A file whose sync
+failed is not trusted again: what it holds is not promised, memory keeps it until it is committed
+(what memory has given up before is uploaded if it is still whole), nobody else reads it, and
+when all of it is committed it is deleted.
 
 Shell.
 """
@@ -64,6 +65,14 @@ class _InUse:
     uncommitted: int = 0
     """Batches in it that are not committed."""
     dirty: bool = False
+    syncing: bool = False
+
+    @property
+    def only_cache(self) -> bool:
+        """Whether it may be deleted or written over.  Not during a sync: the system tells a lost
+        write once per descriptor, and here it would tell it of a file that is not there any more
+        and not of the one that is in its pages."""
+        return self.uncommitted == 0 and not self.syncing
 
 
 class BufferLog:
@@ -226,7 +235,7 @@ class BufferLog:
         if self.disk_bytes + self._settings.file_bytes <= self._settings.cache_bytes:
             return None
         for use in self._files:
-            if use.uncommitted == 0 and use is not self._files[-1]:
+            if use.only_cache and use.file.trusted and use is not self._files[-1]:
                 return use
         return None
 
@@ -244,7 +253,7 @@ class BufferLog:
         over = self.disk_bytes - self._settings.disk_bytes
         for use in list(self._files):
             spent = over > 0 and use is not self._files[-1]
-            if use.uncommitted == 0 and (spent or not use.file.trusted):
+            if use.only_cache and (spent or not use.file.trusted):
                 over -= use.file.size
                 self._forget(use)
                 self._disk.remove_file(use.file)
@@ -278,6 +287,7 @@ class BufferLog:
 
     async def _sync(self, use: _InUse) -> bool:
         use.dirty = False
+        use.syncing = True
         trusted = use.file.trusted
         try:
             self.syncs += 1
@@ -293,6 +303,9 @@ class BufferLog:
                     advice="acks=1 is refused until another file can be synced; acks=all goes on",
                 )
             return False
+        finally:
+            use.syncing = False
+            self._delete_cache()  # what was committed meanwhile did not delete this one
         return True
 
     def _sync_failed(self, waiters: list[tuple[PartitionLog, int, Waiter]]) -> None:

@@ -167,6 +167,39 @@ async def test_what_is_committed_needs_no_sync(monkeypatch: pytest.MonkeyPatch) 
     assert await life.produce(b"e", acks=ONE).answer() == "synced"
 
 
+@pytest.mark.parametrize("used_again", [True, False])
+@on_virtual_time
+async def test_a_file_is_neither_used_again_nor_deleted_during_its_sync(
+    used_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The bucket was quicker, so it is only cache: but the sync's failure would be told of the old
+    file, and the next sync of the one in its pages would pass.  It is deleted afterwards.
+    """
+    world = World()
+    budget = {"cache_bytes": 1} if used_again else {"disk_bytes": 1}
+    buffer = BufferSettings(file_bytes=1, **budget)
+    life = await world.start(replace(SETTINGS, buffer=buffer))
+
+    async def sync(self: SimBufferFile) -> None:
+        await asyncio.sleep(10)
+        self.trusted = False
+        raise UnavailableError("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimBufferFile, "sync", sync)
+        request = life.produce(b"a", acks=ONE)
+        for n in range(5):
+            assert await life.produce(b"%d" % n).answer() == "committed"
+        syncing = life.engine.buffer._files[0].file
+        assert ([], True, 1) == (request.told, syncing.alive, numbers(life)[0])
+        assert await request.answer() == "synced"
+
+    assert not syncing.alive
+    assert numbers(life)[0] > 1
+    assert await life.produce(b"b", acks=ONE).answer() == "synced"
+
+
 @on_virtual_time
 async def test_a_file_whose_sync_failed_is_deleted_and_not_used_again() -> None:
     """
