@@ -246,6 +246,7 @@ class Engine:
                 await self.session.close()  # the directories stay for the next start
             for task in background:
                 task.cancel()
+            self._loading.give_up()
         self._tasks = None
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
@@ -348,7 +349,7 @@ class Engine:
             self.topics_by_id[tp.topic_id].logs[tp.partition] = log
             if log.state is State.LOADING:
                 assert self._tasks is not None
-                self._tasks.create_task(self._loading.load(log))
+                self._loading.begin(self._tasks, log)
 
     async def add_topic(self, topic: Topic, revision: int) -> None:
         """Lead the partitions of a topic that is in the metadata store.

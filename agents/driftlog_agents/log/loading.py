@@ -43,6 +43,7 @@ class Loading:
         self._stop = stop
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._loads: dict[PartitionLog, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
 
     async def wait(self, log: PartitionLog) -> None:
@@ -50,7 +51,18 @@ class Loading:
         while log.state is State.LOADING and not log.damage:
             await self._loads.setdefault(log, asyncio.Event()).wait()
 
-    async def load(self, log: PartitionLog) -> None:
+    def begin(self, tasks: asyncio.TaskGroup, log: PartitionLog) -> None:
+        """Load *log* in the background."""
+        task = tasks.create_task(self._load(log))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def give_up(self) -> None:
+        """Nobody waits for what the bucket has not answered yet."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""
         while log.state is State.LOADING and not self._stop.is_set():
             try:

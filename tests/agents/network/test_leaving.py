@@ -226,6 +226,44 @@ async def test_what_was_admitted_is_answered_before_its_connection_is_closed(
     assert (0, 1) == await end_of_log(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["/manifest/", "/producers/"])
+async def test_a_stop_does_not_wait_for_partitions_that_are_loaded(
+    tmp_path: Path, name: str
+) -> None:
+    """
+    The bucket is silent about what is sealed when SIGTERM comes: who waits for it is told so, and
+    the process leaves, long before such a request is given up; nothing is lost.
+    """
+    idempotent = batch()
+    set_producer(idempotent, 99, 0, 0)
+    async with Serving(tmp_path) as first, first.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: idempotent})
+        await first.seal("t")
+    agent = Serving(tmp_path)
+    try:
+        await agent.begin()
+        agent.objects.reads_of = name
+        agent.objects.reads.close()
+        await agent.process.ready.wait()
+        async with agent.client() as client:
+            stranger = batch()
+            set_producer(stranger, 100, 0, 0)
+            client.send_produce("t", {0: stranger})
+            await eventually(lambda: bool(agent.log("t").parked))
+            agent.process.stop()
+            _, answer = await client.receive()
+            await asyncio.wait([agent.running], timeout=10)
+            left = agent.running.done()
+    finally:
+        await agent.close()
+
+    assert left, "the stop waited for the bucket"
+    code = answer.responses[0].partition_responses[0].error_code
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER == code
+    assert (0, 1) == await end_of_log(tmp_path)
+
+
 # ── Closed connections ──
 
 
