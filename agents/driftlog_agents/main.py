@@ -43,7 +43,8 @@ _DIRECTORY_FLUSHES_PER_SECOND: Final = 200
 """A directory has no price per PUT: a lockstep producer is not held to 20 answers a second."""
 
 _DIRECTORY_UPLOADS: Final = 2
-"""More threads that copy into the page cache only take the cores from the event loop."""
+"""Each copies what it writes into a buffer of its own (`file_writes`): more of them only take the
+cores from the event loop."""
 
 
 class StartError(Exception):
