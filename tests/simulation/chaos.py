@@ -24,6 +24,7 @@ _FAULTS = (
     ),
     *("disk", "outage", "weather", "weather"),
 )
+_BEGINNINGS = ("cut short", "cut short", "cut short", "torn", "torn", "torn")
 _RARE = {"disk lost": 0.3, "disk swapped": 0.5, "stop early": 0.5, "suspend": 0.5}
 
 
@@ -31,9 +32,10 @@ async def chaos(world: "World") -> None:
     """Faults for some time, one after the other."""
     rng = world.rng
     end = world.loop.now_s + rng.uniform(10, 45)
+    faults = (*_FAULTS, *_BEGINNINGS) if world.cuts_beginnings else _FAULTS
     while world.loop.now_s < end:
         await asyncio.sleep(rng.uniform(0.2, 4))
-        fault = rng.choice(_FAULTS)
+        fault = rng.choice(faults)
         if rng.random() < _RARE.get(fault, 1.0):
             await _fault(world, fault)
 
@@ -56,6 +58,10 @@ async def _fault(world: "World", fault: str) -> None:
             world.store_weather.down = False
         case "disk swapped":
             await _swap_disks(world)
+        case "cut short" if engine is not None:
+            await _cut_short(world)
+        case "torn":
+            await _tear(world)
         case "stop early":
             # Killed, begun again, and stopped while it takes over.
             world.kill("kill")
@@ -69,8 +75,7 @@ async def _fault(world: "World", fault: str) -> None:
             world.note("stop")
             process.stop()
         case "expire" if engine is not None:
-            world.note("expire")
-            await world.metadata.revoke_lease(lease_id_of(engine.agent.session_id))
+            await _expire(world)
         case "disk":
             world.platter.full = not world.platter.full
             process.disk.sync_fails = rng.choice((0.0, 0.3))
@@ -103,6 +108,52 @@ async def _swap_disks(world: "World") -> None:
     await _until(lambda: world.process is not process and world.process.leads)
     await asyncio.sleep(world.rng.uniform(0, 0.3))
     world.kill("kill")
+
+
+async def _cut_short(world: "World") -> None:
+    """A session begins, and cannot load what is sealed: it ends before that, or goes on after.
+
+    Copies of old batches come meanwhile, and wait for it.
+    """
+    world.store_weather.down = world.metadata_weather.down = world.platter.full = False
+    await _until(lambda: _is_sealed(world))
+    engine = world.process.engine
+    await _expire(world)
+    await _until(lambda: world.process.engine is not engine and world.process.serving)
+    world.store_weather.down = True
+    for producer in world.producers:
+        for _ in range(3):
+            producer.send_old_one()
+    await asyncio.sleep(world.rng.uniform(0.2, 2))
+    if world.rng.random() < 0.6:
+        await _expire(world)
+    world.store_weather.down = False
+
+
+def _is_sealed(world: "World") -> bool:
+    engine = world.process.engine
+    return engine is not None and any(log.sealed_end for log in engine.logs())
+
+
+async def _expire(world: "World") -> None:
+    engine = world.process.engine
+    if engine is not None:
+        world.note("expire")
+        await world.metadata.revoke_lease(lease_id_of(engine.agent.session_id))
+
+
+async def _tear(world: "World") -> None:
+    """A file ends torn, what was in it is committed, what is in the next one is not: a crash."""
+    disk = world.process.disk
+    world.store_weather.down = world.platter.full = False
+    disk.write_fails = 1.0
+    await asyncio.sleep(world.rng.uniform(0.01, 0.3))
+    disk.write_fails = 0.0
+    await asyncio.sleep(world.rng.uniform(0.9, 1.3))  # then the disk is tried again
+    world.store_weather.down = True
+    await asyncio.sleep(world.rng.uniform(0.1, 0.8))
+    world.kill(world.rng.choice(("kill", "power")))
+    world.store_weather.down = False
 
 
 async def _until(holds: Callable[[], bool]) -> None:

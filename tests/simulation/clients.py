@@ -22,6 +22,7 @@ from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.object_store import Buffer
 from tests.simulation.agent import AgentProcess
 from tests.simulation.batches import make_batch
+from tests.simulation.oracle import Place, Told
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -35,7 +36,11 @@ _RETRIED: Final = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_RECORD,
 }
+_NOT_NOW: Final = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
+_OLD_EPOCH: Final = ErrorCode.INVALID_PRODUCER_EPOCH
 _SEND_TRIES: Final = 600
+_OLD: Final = 20
+"""Batches back that copies come: with what is in flight, not more than an agent remembers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +49,8 @@ class _Sent:
     sequence: int
     epoch: int
     garbage: bool
+    refused: bool = False
+    """Once: what came behind it may have got in before it."""
     attempt: "_Attempt | None" = None
 
 
@@ -69,12 +76,18 @@ class _Attempt:
 
     producer: "Producer"
     sent: _Sent
+    epoch: int
+    sequence: int
+    """What they were then."""
     connection: _Connection
     process: AgentProcess
     engine: object
     tp: TopicPartition | None
     """What its topic's name stood for then; None: for nothing."""
-    copy: bool = False
+    of: "_Attempt | None" = None
+    """It is a copy of this one."""
+    place: Place | None = None
+    """Where its batch is, as it was told."""
     answer: PartitionProduceResponse | None = None
     responded: bool = False
 
@@ -91,13 +104,13 @@ class _Attempt:
         assert not self.connection.closed
         _, response = API.decode_response(_VERSION, b"".join(answer)[4:])
         ((self.answer,),) = ([*topic.partition_responses] for topic in response.responses)
-        if self.copy:
-            return
+        if self.of is not None:
+            return  # who sent the copy looks at it
         code = ErrorCode(self.answer.error_code)
         if code is ErrorCode.NONE:
             self.producer.acknowledged(self, self.answer)
         else:
-            self.producer.failed(self.sent, code)
+            self.producer.failed(self, code)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,11 +133,14 @@ class Producer:
     retry: bool = False
     abandoned: bool = False
     """Its topic is gone for good."""
-    last: tuple[_Attempt, int] | None = None
+    last: _Attempt | None = None
     fenced: _Attempt | None = None
     """The last one of an epoch that a later one of this producer has ended."""
     repeatable: set[bytes] = field(default_factory=set)
     """Sent with two epochs: nobody knows whether the first was taken."""
+    promised: dict[tuple[int, int], _Attempt] = field(default_factory=dict)
+    """What was acknowledged, by its epoch and the sequence behind it."""
+    copies: list[_Attempt] = field(default_factory=list)
     connection: _Connection = field(default_factory=_Connection)
 
     @property
@@ -169,29 +185,57 @@ class Producer:
         """A copy of the last batch that the network kept back for long: it is a duplicate."""
         if not self.idempotent or self.last is None or self.abandoned:
             return
-        original, base_offset = self.last
+        original, place = self.last, self.last.place
+        assert place is not None
         process = self.world.process
         engine = process.engine
         assert engine is not None
         log = engine.log(self.topic, self.partition)
-        if log is None or original.tp != TopicPartition(log.topic_id, log.partition):
+        if log is None or place.tp != TopicPartition(log.topic_id, log.partition):
             return  # the topic that has it is gone
         answer = await self._late_copy(original)
-        oracle = self.world.oracle
-        places = [(original.tp, base_offset + i) for i in range(len(original.sent.values))]
-        weak = any(
-            at in oracle.weak or oracle.acked[at][0] not in (value, b"")
-            for at, value in zip(places, original.sent.values, strict=True)
-        )
+        code, there = ErrorCode(answer.error_code), answer.base_offset == place.base_offset
+        lost = self.world.oracle.may_be_lost(place)
+        if lost and not (code is ErrorCode.NONE and there):
+            self.world.count("lost with a disk")
+            self.world.oracle.is_gone(place)
+            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                return  # so are those before it
         self.world.expect(
-            weak or (answer.error_code, answer.base_offset) == (0, base_offset),
-            f"{self.name}: a duplicate of {base_offset} was answered with {answer}",
+            code is ErrorCode.NONE and (there or lost),
+            f"{self.name}: a duplicate of {place.base_offset} was answered with {answer}",
         )
-        if self.fenced is not None and self.fenced.tp == original.tp and not weak:
+        self._promised(original, answer)
+        if self.fenced is not None and self.fenced.tp == place.tp:
             answer = await self._late_copy(self.fenced)
             self.world.expect(
                 answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"{self.name}: an old epoch was answered with {answer}",
+            )
+
+    def send_old_one(self) -> None:
+        """A copy of one of the last batches, that nobody waits for."""
+        process = self.world.process
+        if not self.idempotent or self.acks != -1 or not self.promised or not process.listening:
+            return
+        original = self.rng.choice(list(self.promised.values())[-_OLD:])
+        log = process.engine and process.engine.log(self.topic, self.partition)
+        there = log and TopicPartition(log.topic_id, log.partition) == original.tp
+        if there and not original.sent.garbage:
+            self.copies.append(self._attempt(original.sent, _Connection(), of=original))
+
+    def check_copies(self) -> None:
+        """What was answered to copies: where it is, or nothing that says anything of it."""
+        for copy in self.copies:
+            assert copy.of is not None
+            assert copy.of.place is not None
+            if copy.answer is None or copy.answer.error_code in _NOT_NOW:
+                continue
+            if copy.of.epoch < self.epoch and copy.answer.error_code == _OLD_EPOCH:
+                continue
+            self.world.expect(
+                (copy.answer.error_code, copy.answer.base_offset) == (0, copy.of.place.base_offset),
+                f"{self.name}: a copy of {copy.of.place} was answered with {copy.answer}",
             )
 
     async def _late_copy(self, original: _Attempt) -> PartitionProduceResponse:
@@ -201,7 +245,7 @@ class Producer:
             await asyncio.sleep(0.1)
             if not process.listening:
                 continue
-            attempt = self._attempt(original.sent, _Connection(), copy=True)
+            attempt = self._attempt(original.sent, _Connection(), of=original)
             for _ in range(_SEND_TRIES):
                 if attempt.done:
                     break
@@ -249,20 +293,23 @@ class Producer:
         self._attempt(sent, self.connection)
         return True
 
-    def _attempt(self, sent: _Sent, connection: _Connection, *, copy: bool = False) -> _Attempt:
+    def _attempt(
+        self, sent: _Sent, connection: _Connection, *, of: _Attempt | None = None
+    ) -> _Attempt:
+        epoch, sequence = (of.epoch, of.sequence) if of else (sent.epoch, sent.sequence)
         process = self.world.process
         engine = process.engine
         log = None if engine is None else engine.log(self.topic, self.partition)
         tp = None if log is None else TopicPartition(log.topic_id, log.partition)
-        attempt = _Attempt(self, sent, connection, process, engine, tp, copy)
-        if not copy:
+        attempt = _Attempt(self, sent, epoch, sequence, connection, process, engine, tp, of)
+        if of is None:
             sent.attempt = attempt  # it may be answered before this returns
         batch = make_batch(
             sent.values,
             timestamps_ms=self._timestamps_ms(sent),
             producer_id=self.producer_id,
-            producer_epoch=sent.epoch if self.idempotent else -1,
-            base_sequence=sent.sequence if self.idempotent else -1,
+            producer_epoch=epoch if self.idempotent else -1,
+            base_sequence=sequence if self.idempotent else -1,
             garbage=sent.garbage,
         )
         connection.source.heard_ms = self.world.now_ms()
@@ -299,16 +346,16 @@ class Producer:
 
     # ── Answers ──
 
-    def failed(self, sent: _Sent, code: ErrorCode) -> None:
+    def failed(self, attempt: _Attempt, code: ErrorCode) -> None:
         """A retriable error: everything unacknowledged is sent again, in order."""
-        expect, name = self.world.expect, self.name
+        expect, name, sent = self.world.expect, self.name, attempt.sent
         expect(code in _RETRIED, f"{name}: {sent.values} was refused with {code.name}")
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sent in self.unacknowledged[:1]:
-            lost = self.acks == 1 and bool(self.world.oracle.weak)
-            expect(lost, f"{name}: a gap before its oldest batch {sent.values}")
-            self._bump_epoch()  # what it had acknowledged went with the disk
+            expect(self._has_gap(attempt), f"{name}: a gap before its oldest batch {sent.values}")
+            self._bump_epoch()
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             expect(self.acks == 1, f"{name}: no disk is needed for acks={self.acks}")
+            sent.refused = True
         if code is ErrorCode.INVALID_RECORD:
             expect(sent.garbage, f"{name}: {sent.values} was called garbage")
             sent.garbage = False  # mended, it takes the place that it had
@@ -317,22 +364,46 @@ class Producer:
                 other.attempt = None
         self.retry = True
 
+    def _has_gap(self, attempt: _Attempt) -> bool:
+        """Whether the log may end before the batch in front of this one, or behind this one."""
+        oracle = self.world.oracle
+        before = self.promised.get((attempt.epoch, attempt.sequence))
+        if before is not None and before.place is not None and before.tp == attempt.tp:
+            if oracle.may_be_lost(before.place):
+                oracle.is_gone(before.place)
+                return True
+            return False
+        # A producer that the log does not know may start anywhere, as in Kafka: what came behind
+        # a batch that the disk refused may have done so.
+        here = (attempt.epoch, attempt.sequence)
+        known = any(
+            other.place is not None
+            and other.tp == attempt.tp
+            and not oracle.may_be_lost(other.place)
+            for there, other in self.promised.items()
+            if there <= here
+        )
+        overtaken = len(self.unacknowledged) > 1 or any(there > here for there in self.promised)
+        return attempt.sent.refused and overtaken and not known
+
     def acknowledged(self, attempt: _Attempt, answer: PartitionProduceResponse) -> None:
         """The promise, kept for the end."""
+        self._promised(attempt, answer)
         sent = attempt.sent
         if sent not in self.unacknowledged:
             return  # an earlier attempt was answered first
         self.unacknowledged.remove(sent)
-        if self.last is not None and self.last[0].sent.epoch < sent.epoch:
-            self.fenced = self.last[0]
-        self.last = (attempt, answer.base_offset)
+        if self.last is not None and attempt.epoch < self.last.epoch:
+            return
+        if self.last is not None and self.last.epoch < attempt.epoch:
+            self.fenced = self.last
+        self.last = attempt
+
+    def _promised(self, attempt: _Attempt, answer: PartitionProduceResponse) -> None:
         self.world.expect(attempt.tp is not None, f"{self.name}: appended to no topic")
         assert attempt.tp is not None
-        for i, value in enumerate(sent.values):
-            self.world.acknowledge(
-                attempt.tp,
-                answer.base_offset + i,
-                b"" if sent.garbage else value,
-                garbage=sent.garbage,
-                one=self.acks == 1,
-            )
+        sent = attempt.sent
+        told = tuple(Told(value, sent.garbage) for value in sent.values)
+        attempt.place = Place(attempt.tp, answer.base_offset, told)
+        self.promised[attempt.epoch, attempt.sequence + len(told)] = attempt
+        self.world.acknowledge(attempt.place, one=self.acks == 1)

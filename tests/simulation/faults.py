@@ -117,7 +117,7 @@ class Network:
             if fate < limit:
                 lost()
                 return
-            result, error = _now(act())
+            result, error = now(act())
             self._trace(self._process.name, self._peer, what, "acted", type(error).__name__)
             if fate < limit + weather.lost_after:
                 lost()
@@ -131,7 +131,7 @@ class Network:
         return self._rng.uniform(*self._weather.latency_ms) / 2
 
 
-def _now(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, Exception | None]:
+def now(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, Exception | None]:
     """Run a coroutine that awaits nothing."""
     try:
         coroutine.send(None)

@@ -6,7 +6,7 @@ footers; every object that is named must be there.
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -96,6 +96,16 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
         sorted(found) == list(range(len(found))), f"offsets are not dense: {sorted(found)}"
     )
     return [found[offset] for offset in range(len(found))]
+
+
+async def read_ends(world: "World", *, without: Set[UUID]) -> dict[TopicPartition, int]:
+    """What is committed of each partition, but of the topics *without*."""
+    return {
+        tp: len(await read_final_log(world, topic.name, tp))
+        for topic in (await read_topics(world)).values()
+        if topic.topic_id not in without
+        for tp in (TopicPartition(topic.topic_id, p) for p in range(topic.partitions))
+    }
 
 
 def _put(world: "World", found: dict[int, Row], offset: int, row: Row) -> None:

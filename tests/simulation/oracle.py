@@ -1,6 +1,6 @@
 """What clients were told, and whether the log that is there at the end keeps to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -9,6 +9,32 @@ from driftlog_metadata.model import TopicPartition
 from tests.simulation.batches import Row
 
 Expect = Callable[[bool, str], None]
+At = tuple[TopicPartition, int]
+"""An offset of a partition."""
+
+
+class Told(NamedTuple):
+    """A record that a producer was told is in the log."""
+
+    value: bytes
+    """As it was sent: no other record has it."""
+    garbage: bool
+
+    def is_in(self, row: Row) -> bool:
+        """Whether *row* is it; what cannot be decoded has no value."""
+        return (b"" if self.garbage else self.value, self.garbage) == row[:2]
+
+
+class Place(NamedTuple):
+    """Where a producer was told that a batch is."""
+
+    tp: TopicPartition
+    base_offset: int
+    records: tuple[Told, ...]
+
+    def entries(self) -> list[tuple[At, Told]]:
+        """Each record, and its offset."""
+        return [((self.tp, self.base_offset + i), told) for i, told in enumerate(self.records)]
 
 
 class Lookup(NamedTuple):
@@ -26,13 +52,16 @@ class Oracle:
     """See the module."""
 
     expect: Expect
-    acked: dict[tuple[TopicPartition, int], tuple[bytes, bool]] = field(default_factory=dict)
-    """(value, whether it is garbage) by the offset that the producer was told."""
-    ones: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    acked: dict[At, Told] = field(default_factory=dict)
+    """By the offset that the producer was told."""
+    ones: set[At] = field(default_factory=set)
     """What of it was acks=1."""
-    weak: set[tuple[TopicPartition, int]] = field(default_factory=set)
-    """What of that was only on a disk that is gone: it may be there, or not."""
-    shown: dict[tuple[TopicPartition, int], Row] = field(default_factory=dict)
+    lost: set[tuple[At, Told]] = field(default_factory=set)
+    """What of that was only on a disk that is gone, and was not seen since: it may be there, or
+    not, and another record may have its place by now."""
+    gone: set[tuple[At, Told]] = field(default_factory=set)
+    """What of that is not in the log, as the agent itself said."""
+    shown: dict[At, Row] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
     read_back: dict[TopicPartition, int] = field(default_factory=dict)
@@ -41,38 +70,48 @@ class Oracle:
 
     # ── While it runs ──
 
-    def acknowledge(
-        self, tp: TopicPartition, offset: int, value: bytes, *, garbage: bool, one: bool
-    ) -> None:
-        """A producer was told that *value* is at *offset*; *one*: with acks=1."""
-        if (tp, offset) in self.weak:
-            self.weak.discard((tp, offset))
-            self.acked.pop((tp, offset), None)
-            self.ones.discard((tp, offset))
-        if one and (tp, offset) not in self.acked:
-            self.ones.add((tp, offset))
-        if not one:
-            self.ones.discard((tp, offset))
-        before = self.acked.setdefault((tp, offset), (value, garbage))
-        self.expect(
-            before == (value, garbage), f"offset {offset} was told for {before} and for {value!r}"
-        )
-        self._agree(tp, offset)
+    def acknowledge(self, place: Place, *, one: bool) -> None:
+        """A producer was told that a batch is at *place*; *one*: with acks=1."""
+        for at, told in place.entries():
+            before = self.acked.get(at)
+            if before is not None and (at, before) in self.lost:
+                del self.acked[at]
+                self.ones.discard(at)
+            self.lost.discard((at, told))
+            if not one:
+                self.ones.discard(at)
+            elif at not in self.acked:
+                self.ones.add(at)
+            before = self.acked.setdefault(at, told)
+            self.expect(before == told, f"{at} was told for {before} and for {told}")
+            self._agree(at)
+
+    def may_be_lost(self, place: Place) -> bool:
+        """Whether the disk that had the batch is gone, and nobody has seen it since."""
+        return any(entry in self.lost for entry in place.entries())
+
+    def is_gone(self, place: Place) -> None:
+        """The agent's answer to something else says that the batch is not there."""
+        self.gone.update(place.entries())
 
     def show(self, tp: TopicPartition, offset: int, row: Row) -> None:
         """A consumer was given *row* at *offset*."""
         before = self.shown.setdefault((tp, offset), row)
         self.expect(before == row, f"offset {offset} was {before}, and now {row}")
-        self._agree(tp, offset)
+        told = self.acked.get((tp, offset))
+        if told is not None and told.is_in(row):
+            self.lost.discard(((tp, offset), told))  # it was committed before, or after all
+            self.ones.discard((tp, offset))
+        self._agree((tp, offset))
 
-    def _agree(self, tp: TopicPartition, offset: int) -> None:
-        told, shown = self.acked.get((tp, offset)), self.shown.get((tp, offset))
-        if told is not None and shown is not None and (tp, offset) not in self.weak:
-            self.expect(told == shown[:2], f"offset {offset}: {told} told, {shown} shown")
+    def _agree(self, at: At) -> None:
+        told, shown = self.acked.get(at), self.shown.get(at)
+        if told is not None and shown is not None and (at, told) not in self.lost:
+            self.expect(told.is_in(shown), f"offset {at[1]}: {told} told, {shown} shown")
 
-    def lose_disk(self) -> None:
-        """What was acks=1 and is not known to be committed may be gone."""
-        self.weak |= {at for at in self.ones if at[1] >= self.high_watermarks.get(at[0], 0)}
+    def lose_disk(self, committed: Mapping[TopicPartition, int]) -> None:
+        """What was acks=1 may be gone, but what is below the *committed* ends."""
+        self.lost |= {(at, self.acked[at]) for at in self.ones if at[1] >= committed.get(at[0], 0)}
 
     def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
         """A consumer was told a high watermark."""
@@ -96,9 +135,13 @@ class Oracle:
         """Everything that was told about *tp*, against the *log* as it is."""
         end = len(log)
         for (at, offset), told in self.acked.items():
-            if at == tp and (at, offset) not in self.weak:
+            if at == tp and ((at, offset), told) not in self.lost:
                 self.expect(offset < end, f"acknowledged {told} at {offset} is lost")
-                self.expect(log[offset][:2] == told, f"{offset}: {told} told, {log[offset]} there")
+                self.expect(told.is_in(log[offset]), f"{offset}: {told} told, {log[offset]} there")
+        for (at, offset), told in self.gone:
+            if at == tp and offset < end and not told.garbage:
+                there = told.is_in(log[offset])
+                self.expect(not there, f"{told} is at {offset}, where the agent said it is not")
         for (at, offset), row in self.shown.items():
             if at == tp:
                 self.expect(offset < end, f"{row} was shown at {offset} and is lost")

@@ -3,6 +3,7 @@
 A simulation that cannot tell is worth nothing; `test_simulation` shows that it can.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from driftlog_agents.garbage import Pass
 from driftlog_agents.log import admission, recovery, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.manifests import Manifests
@@ -24,7 +26,7 @@ from driftlog_agents.log.sealing import Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.transactions import Claim
-from driftlog_tiering.batch import CorruptBatchError, parse_header
+from driftlog_tiering.batch import parse_header
 from driftlog_tiering.producers import ProducerStates
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -232,22 +234,22 @@ def parked_not_told_of_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
-    """Recovery reads no more of a directory behind an entry that a failed write left half."""
-    original = recovery.Recovery._files
+    """Recovery reads no more of a directory behind a file that does not end with a whole entry."""
+    torn: WeakKeyDictionary[recovery.Recovery, set[str]] = WeakKeyDictionary()
+    original = recovery.Recovery._read
 
-    async def files(self: recovery.Recovery, session_id: str) -> list[int]:
-        numbers = await original(self, session_id)
-        for at, number in enumerate(numbers):
-            try:
-                for _ in recovery.entries(await self._disk.read_file(session_id, number)):
-                    pass
-            except CorruptBatchError:
-                return numbers[: at + 1]
-            except UnavailableError:
-                pass
-        return numbers
+    async def read(self: recovery.Recovery, session_id: str, number: int) -> None:
+        mine = torn.setdefault(self, set())
+        if session_id in mine:
+            return
+        await original(self, session_id, number)
+        with contextlib.suppress(UnavailableError):
+            data = await self._disk.read_file(session_id, number)
+            whole = sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in entries(data))
+            if FILE_HEADER_BYTES + whole < len(data):
+                mine.add(session_id)
 
-    patch.setattr(recovery.Recovery, "_files", files)
+    patch.setattr(recovery.Recovery, "_read", read)
 
 
 def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
