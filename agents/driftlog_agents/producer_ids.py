@@ -14,7 +14,11 @@ from typing import Final
 from driftlog_agents.broker import Broker
 from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_producer_id_block, encode_producer_id_block
+from driftlog_metadata.codec import (
+    decode_at,
+    decode_producer_id_block,
+    encode_producer_id_block,
+)
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.keys import PRODUCER_IDS_KEY
 from driftlog_metadata.model import ProducerIdBlock
@@ -65,7 +69,7 @@ class ProducerIds:
         while True:
             first = 0
             if kv is not None:
-                last = decode_producer_id_block(kv.value)
+                last = decode_at(kv.key, kv.value, decode_producer_id_block)
                 first = last.first_producer_id + last.size
             if first > _INT64_MAX - BLOCK_SIZE:
                 raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")

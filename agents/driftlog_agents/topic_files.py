@@ -17,7 +17,7 @@ import structlog
 
 from driftlog_agents.broker import Broker
 from driftlog_agents.log.engine import Engine
-from driftlog_metadata.codec import decode_topic
+from driftlog_metadata.codec import decode_at, decode_topic
 from driftlog_metadata.errors import (
     CorruptError,
     FencedError,
@@ -26,6 +26,7 @@ from driftlog_metadata.errors import (
 )
 from driftlog_metadata.keys import topic_key
 from driftlog_metadata.model import Topic
+from driftlog_metadata.store import KeyValue
 from driftlog_tiering import bucket_files, layout
 from driftlog_tiering.bucket_files import DeletedTopic, TopicFile
 from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
@@ -59,7 +60,7 @@ class TopicFiles:
         key = topic_key(topic.name)
         while True:
             kv = await engine.session.read(key)
-            now = None if kv is None else decode_topic(kv.value)
+            now = None if kv is None else topic_of(kv)
             if now is None or now.topic_id != topic.topic_id:
                 return  # Deleted meanwhile.
             newest = await self._repeat(engine, lambda: self._newest(topic))
@@ -114,3 +115,12 @@ class TopicFiles:
                 raise FencedError("the session ended while the bucket did not answer")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _MAX_RETRY_S)
+
+
+def topic_of(kv: KeyValue) -> Topic:
+    """The topic that a key of one, or a tombstone, has as its value.
+
+    Raises:
+        CorruptError: none, or a newer one; names the key.
+    """
+    return decode_at(kv.key, kv.value, decode_topic)

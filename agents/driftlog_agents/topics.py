@@ -36,8 +36,8 @@ from driftlog_agents.topic_configs import (
     topic_sealing,
     validate,
 )
-from driftlog_agents.topic_files import TopicFiles
-from driftlog_metadata.codec import decode_topic, encode_topic
+from driftlog_agents.topic_files import TopicFiles, topic_of
+from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.errors import CorruptError, FencedError
 from driftlog_metadata.keys import (
     DELETED_PREFIX,
@@ -260,7 +260,7 @@ class Topics:
                 engine, topic, 0, Put(key, encode_topic(topic))
             )
             if not succeeded:
-                if there is None or decode_topic(there.value).topic_id != topic.topic_id:
+                if there is None or topic_of(there).topic_id != topic.topic_id:
                     raise RefusedError(
                         ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
                     )
@@ -317,7 +317,7 @@ class Topics:
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
             while True:
-                now = None if kv is None else decode_topic(kv.value)
+                now = None if kv is None else topic_of(kv)
                 if kv is None or now is None or now.topic_id != topic.topic_id:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 wanted = change(now)
@@ -350,7 +350,7 @@ class Topics:
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
             while True:
-                now = None if kv is None else decode_topic(kv.value)
+                now = None if kv is None else topic_of(kv)
                 if kv is None or now is None or now.topic_id != topic.topic_id:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
                 succeeded, _, there, deleted = await self._put(
@@ -375,7 +375,7 @@ class Topics:
         while True:
             kv = await engine.session.read(key)
             revision = 0 if kv is None else kv.mod_revision
-            mine = kv is not None and decode_topic(kv.value).topic_id == topic.topic_id
+            mine = kv is not None and topic_of(kv).topic_id == topic.topic_id
             result = await engine.session.transact(
                 Txn(
                     compares=(ModRevisionIs(key, revision),),
@@ -400,7 +400,7 @@ class Topics:
         self.repaired.clear()
         try:
             for kv in await engine.session.read_prefix(DELETED_PREFIX):
-                topic = decode_topic(kv.value)
+                topic = topic_of(kv)
                 if topic.topic_id in engine.topics_by_id:
                     self._log.info("topic_deletion_resumed", topic=topic.name)
                     await self._owned(self._resume_deletion(engine, topic))
@@ -486,9 +486,17 @@ class Topics:
             try:
                 async with self._limit:
                     result = await work
-            except (RefusedError, CorruptError) as error:
+            except RefusedError as error:
                 if not done.done():
                     done.set_exception(error)
+            except CorruptError as error:
+                self._log.error(
+                    "stored_data_damaged",
+                    error=str(error),
+                    advice="put back what it names; until then this topic cannot be changed",
+                )
+                if not done.done():
+                    done.set_exception(RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
             except FencedError as error:
                 self._log.info("topic_change_interrupted", reason=str(error))
                 if not done.done():

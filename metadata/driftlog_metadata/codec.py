@@ -28,8 +28,8 @@ Pure.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
@@ -46,11 +46,25 @@ from driftlog_metadata.model import (
     Topic,
 )
 
+T = TypeVar("T")
+
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 _HEAD_CLOSED: Final = "closed"
 _HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
+
+
+def decode_at(key: str, data: bytes, decode: Callable[[bytes], T]) -> T:
+    """*decode* the value of *key*, for those who must say which one is damaged.
+
+    Raises:
+        UnsupportedFormatError, CorruptError: what *decode* raises, and names *key*.
+    """
+    try:
+        return decode(data)
+    except CorruptError as error:
+        raise type(error)(f"{key}: {error}") from error
 
 
 # ── Values ──

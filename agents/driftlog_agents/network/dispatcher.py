@@ -26,7 +26,7 @@ from driftlog_agents.protocol.api import ApiKey, RequestHeader
 from driftlog_agents.protocol.errors import CorruptFrameError, RefusedError
 from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
-from driftlog_metadata.errors import StoreError
+from driftlog_metadata.errors import CorruptError, StoreError
 
 
 class Dispatcher:
@@ -138,6 +138,15 @@ class Dispatcher:
             connection.hang_up(
                 "request_failed", f"{header.api_key.kafka_name}: {str(error) or repr(error)}"
             )
+        except CorruptError as error:
+            self._log.error(
+                "stored_data_damaged",
+                api=header.api_key.kafka_name,
+                client=connection.client_host,
+                error=str(error),
+                advice="put back what it names; until then requests that need it fail",
+            )
+            connection.close()
         except Exception:  # noqa: BLE001  # see below
             # In connection code an error costs one connection, not the agent's partitions.
             self._log.exception(
