@@ -99,6 +99,11 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog_buffer_bytes", "Bytes written to buffer files", engine.buffer.bytes_written
     )
     yield _counter("driftlog_buffer_syncs", "fdatasync calls", engine.buffer.syncs)
+    yield _counter(
+        "driftlog_buffer_unreadable",
+        "Failed attempts to read what earlier sessions left in DIR/buffer: look at the log",
+        engine.unreadable,
+    )
     yield _counter("driftlog_segments_sealed", "Segments sealed", engine.sealer.segments)
     yield _counter(
         "driftlog_sealed_bytes", "Bytes sealed, uncompressed", engine.sealer.sealed_bytes

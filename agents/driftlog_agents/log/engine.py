@@ -30,7 +30,7 @@ from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
-from driftlog_agents.log.recovery import Recovery
+from driftlog_agents.log.recovery import REPAIR, Recovery
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
@@ -141,6 +141,8 @@ class Engine:
             now_ms=ports.now_ms,
             forget=self._forget,
         )
+        self.unreadable = 0
+        """Attempts to read what old sessions left that failed."""
         self.ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -227,8 +229,14 @@ class Engine:
             try:
                 return self.ports.disk.sessions()
             except UnavailableError as error:
-                self._log.warning("buffer_unreadable", error=str(error), advice="tried again")
+                self._unreadable(error)
                 await asyncio.sleep(_RETRY_S)
+
+    def _unreadable(self, error: UnavailableError) -> None:
+        self.unreadable += 1
+        self._log.warning(
+            "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
+        )
 
     async def _live(self) -> None:
         background: list[asyncio.Task[None]] = []
@@ -254,7 +262,7 @@ class Engine:
         old = [s for s in await self._directories() if s != mine]
         taken = await self.takeover.everything(old, self.ports.now_ms())
         self.records = taken.records
-        self.sealer.use_records(taken.records)
+        self.sealer.use_taken(taken)
         self._forget(taken.forgettable)
         # Before anything can be flushed: a record of a topic that is not known would be forgotten.
         for topic in taken.topics.values():
@@ -264,6 +272,7 @@ class Engine:
             flusher=self.flusher,
             taken=taken,
             sealed_epochs=self._loading.sealed_epochs,
+            unreadable=self._unreadable,
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
@@ -281,6 +290,8 @@ class Engine:
     async def _leave(self) -> None:
         """Flush, release every partition for good, and remove what is not needed any more."""
         self.ready.clear()
+        # Not given up: only who goes on from it on this disk may append what is buffered for it.
+        waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         for log in self.logs():
             log.state = State.CLOSED
         try:
@@ -294,8 +305,11 @@ class Engine:
             )
             await self.session.close()
             return
-        await self._release([log for log in self.logs() if log.leader_revision])
-        self.ports.disk.remove_session(self.agent.session_id)
+        await self._release(
+            [log for log in self.logs() if log.leader_revision and log not in waiting]
+        )
+        if not waiting:
+            self.ports.disk.remove_session(self.agent.session_id)
         await self.session.close()
 
     async def _release(self, logs: list[PartitionLog]) -> None:

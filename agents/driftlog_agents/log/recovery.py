@@ -19,13 +19,20 @@ goes when its last batch is committed.  One that has what was answered to acks=1
 cannot be appended is set aside in DIR/kept, and one with batches of a partition that is
 offline, or led elsewhere, stays for the next start.
 
+One that cannot be read stays as well.  What it promised may be nowhere else, so the partitions
+that go on from its session take nothing until a person has looked at it: they are offline, and
+the others go on.  Which these are is in their keys: a session stays in the lists of those it led
+for as long as its directory is there and only sessions of this disk lead them.  Where others
+have led since, nothing can be appended any more, and nothing waits for it.
+
 Shell.
 """
 
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import structlog
 
@@ -40,8 +47,24 @@ from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
 
 _RETRY_S: Final = 0.5
+_PATIENCE_MS: Final = 10_000
+"""How long what cannot be read is tried again while nothing is served.  Longer: a disk that comes
+back later takes no partition offline."""
+
+REPAIR: Final = (
+    "start the agent again when the disk can be read, or a copy of what can be read (ddrescue) is "
+    "in the file's place; to go on without what was acknowledged with acks=1 and is only there, "
+    "move the session's directory out of DIR/buffer and start the agent again"
+)
+"""What to do with a buffer file that cannot be read."""
+
+_T = TypeVar("_T")
 _BREATHE_BYTES: Final = 1024 * 1024
 """Let the loop run after this much: keep-alives must not wait for a long recovery."""
+
+
+class _GivenUpError(Exception):
+    """A directory cannot be read, and not for a moment only."""
 
 
 class _Arrival:
@@ -71,10 +94,12 @@ class Recovery:
         flusher: Flusher,
         taken: Taken,
         sealed_epochs: Callable[[PartitionLog], Awaitable[list[tuple[int, int]]]],
+        unreadable: Callable[[UnavailableError], None],
         now_ms: Callable[[], float],
     ) -> None:
         self._disk = disk
         self._sealed_epochs = sealed_epochs
+        self._unreadable = unreadable
         self._now_ms = now_ms
         self._flusher = flusher
         self._taken = taken
@@ -96,29 +121,50 @@ class Recovery:
         for session_id in old_sessions:
             self._ended.clear()
             self._reported.clear()
-            for number in await self._files(session_id):
-                await self._read(session_id, number)
+            try:
+                for number in await self._patiently(partial(self._disk.read_files, session_id)):
+                    await self._read(session_id, number)
+            except _GivenUpError as error:
+                self._give_up(session_id, str(error))
         if self.batches:
             self._log.info(
                 "leftovers_appended", batches=self.batches, partitions=len(self._recovered)
             )
 
-    async def _files(self, session_id: str) -> list[int]:
+    async def _patiently(self, read: Callable[[], Awaitable[_T]]) -> _T:
+        until_ms: float | None = None
         while True:
             try:
-                return await self._disk.read_files(session_id)
+                return await read()
             except UnavailableError as error:
-                self._log.warning("buffer_unreadable", error=str(error), advice="tried again")
-                await asyncio.sleep(_RETRY_S)
+                self._unreadable(error)
+                if until_ms is None:
+                    until_ms = self._now_ms() + _PATIENCE_MS
+                elif self._now_ms() >= until_ms:
+                    raise _GivenUpError(str(error)) from error
+            await asyncio.sleep(_RETRY_S)
+
+    def _give_up(self, session_id: str, reason: str) -> None:
+        """The directory stays; who goes on from that session is offline.  See the module."""
+        self._left.add(session_id)
+        concerned = [
+            log
+            for tp, log in self._taken.logs.items()
+            if tp in self._taken.continued and session_id in log.sessions
+        ]
+        for log in concerned:
+            log.state = State.OFFLINE
+            log.offline_reason = f"{reason}; {REPAIR}"
+        self._log.error(
+            "leftovers_unreadable",
+            session=session_id,
+            error=reason,
+            offline=[f"{log.topic}-{log.partition}" for log in concerned],
+            advice=REPAIR,
+        )
 
     async def _read(self, session_id: str, number: int) -> None:
-        while True:
-            try:
-                data = await self._disk.read_file(session_id, number)
-                break
-            except UnavailableError as error:
-                self._log.warning("buffer_file_unreadable", error=str(error), advice="tried again")
-                await asyncio.sleep(_RETRY_S)
+        data = await self._patiently(partial(self._disk.read_file, session_id, number))
         since = 0
         try:
             for entry in entries(data):
@@ -235,6 +281,7 @@ class Recovery:
                 self._keep(session_id)
             else:
                 self._disk.remove_session(session_id)
+                self._taken.buffered.discard(session_id)
 
     def _keep(self, session_id: str) -> None:
         try:

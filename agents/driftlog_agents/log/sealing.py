@@ -35,6 +35,7 @@ from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.segment_writing import Offload, SegmentWriting, Spool
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
+from driftlog_agents.log.takeover import Taken
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_partition_state
 from driftlog_metadata.errors import (
@@ -89,6 +90,7 @@ class Sealer:
         self._objects = objects
         self._logs = logs
         self._records = records
+        self._taken = Taken()
         self._manifests = manifests
         self._settings = settings
         self._topic_sealing = topic_sealing
@@ -113,9 +115,10 @@ class Sealer:
         """Batches that were kept as they came."""
         return self._writing.undecodable_batches
 
-    def use_records(self, records: RecordsIndex) -> None:
-        """The flush records that a takeover found."""
-        self._records = records
+    def use_taken(self, taken: Taken) -> None:
+        """What the takeover of the session's first partitions found."""
+        self._records = taken.records
+        self._taken = taken
 
     async def run(self) -> None:
         """Seal what is due until cancelled.
@@ -283,14 +286,14 @@ class Sealer:
         """Write sealed end and manifest version to the partition's key: now it is sealed."""
         end = manifest.end
         mine = self._session.session_id
-        needed = unsealed_sessions(log, end)
+        tp = TopicPartition(log.topic_id, log.partition)
+        needed = unsealed_sessions(log, end) | self._taken.buffering(tp)
         state = PartitionState(
             sealed_end=end,
             manifest_version=manifest.version,
             log_start=max(log.log_start, manifest.log_start),
             sessions=tuple(s for s in log.sessions if s in needed or s == mine),
         )
-        tp = TopicPartition(log.topic_id, log.partition)
         txn = transactions.write_state(tp, log.leader_revision, log.partition_revision, state)
         result = await self._session.transact(txn)
         revision = result.revision

@@ -19,7 +19,8 @@ read, and none of them holds a batch of it above the partition's sealed end:
    dropped is what we looked at.
 
 Without this a partition that is idle gets a session per start for ever: the write of a sealed
-end, which drops them too, never comes.
+end, which drops them too, never comes.  A session whose directory is still on this disk stays in
+the lists of the partitions that go on here: see `recovery`, where a directory cannot be read.
 
 Shell.
 """
@@ -87,6 +88,8 @@ class Taken:
 
     old_sessions: list[str] = field(default_factory=list)
     """Dead ones of this disk, oldest first."""
+    buffered: set[str] = field(default_factory=set)
+    """Of these, whose directories are still there: what they promised may be nowhere else."""
     topics: dict[UUID, Topic] = field(default_factory=dict)
     topic_revisions: dict[UUID, int] = field(default_factory=dict)
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
@@ -94,6 +97,11 @@ class Taken:
     """Claimed from a session whose buffer files are ours."""
     records: RecordsIndex = field(default_factory=RecordsIndex)
     forgettable: list[KnownRecord] = field(default_factory=list)
+
+    def buffering(self, tp: TopicPartition) -> set[str]:
+        """Sessions that stay in the partition's list, because their directories may have what
+        was promised there: once others have led since, that has no place in its log any more."""
+        return self.buffered if tp in self.continued else set()
 
 
 class Takeover:
@@ -113,7 +121,9 @@ class Takeover:
             FencedError: our own session ended first.
         """
         opened = {old: await close_head(self._session, old) for old in old_sessions}
-        taken = Taken(old_sessions=sorted(opened, key=lambda old: opened[old]))
+        taken = Taken(
+            old_sessions=sorted(opened, key=lambda old: opened[old]), buffered=set(old_sessions)
+        )
         for kv in await self._session.read_prefix(TOPICS_PREFIX):
             topic = decode_topic(kv.value)
             taken.topics[topic.topic_id] = topic
@@ -338,7 +348,8 @@ class Takeover:
         for tp, log in taken.logs.items():
             if log.state is State.OFFLINE or len(log.sessions) <= _FINISHED_SESSIONS:
                 continue  # what is damaged may be anybody's
-            needed = live | unsealed_sessions(log, log.sealed_end) | {self._session.session_id}
+            needed = live | taken.buffering(tp) | unsealed_sessions(log, log.sealed_end)
+            needed.add(self._session.session_id)
             kept = tuple(s for s in log.sessions if s in needed)
             if len(log.sessions) - len(kept) >= _FINISHED_SESSIONS:
                 state = PartitionState(
