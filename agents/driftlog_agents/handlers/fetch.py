@@ -134,15 +134,17 @@ class _Fetch:
                     if log is not None and log.state is not State.CLOSED:
                         log.waiting_fetches[self] = None
                         self._logs.append(log)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._out_of_time)
-        self._slot.connection.on_close.add(self._forget)
+        loop, connection = asyncio.get_running_loop(), self._slot.connection
+        self._timer = loop.call_later(
+            self._request.max_wait_ms / 1000, connection.on_loop, self._out_of_time
+        )
+        connection.on_close.add(self._forget)
 
     def committed(self, log: PartitionLog) -> None:
         """A high watermark moved: look once, after this turn's other news."""
         if not self._checked and not self._done:
             self._checked = True
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._slot.connection.on_loop, self._look)
 
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError("a fetch waits for no sync")

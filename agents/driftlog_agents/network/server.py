@@ -126,10 +126,8 @@ class Connection(asyncio.BufferedProtocol):
                     break  # what came behind what it was closed for is not taken
         except CorruptFrameError as error:
             self.hang_up("frame_refused", str(error))
-        except AssertionError:
-            # A bug in connection code must not take the agent, and all its partitions, along.
-            self._server.log.exception("connection_bug", client=self.client_host)
-            self.close()
+        except Exception:  # noqa: BLE001
+            self._bug()
         self._pause_or_resume()
 
     def eof_received(self) -> bool:
@@ -190,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         """Some slot has its answer: write what is in turn, once this turn of the loop."""
         if not self._flush_scheduled and not self.closed:
             self._flush_scheduled = True
-            self._server.loop.call_soon(self._flush)
+            self._server.loop.call_soon(self.on_loop, self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -288,6 +286,18 @@ class Connection(asyncio.BufferedProtocol):
                 event, client=self.client_host, client_id=self.client_id, reason=reason
             )
             self.close()
+
+    def on_loop(self, step: Callable[[], None]) -> None:
+        """Do *step*, which the event loop calls: it would log a bug, and let the client wait."""
+        try:
+            step()
+        except Exception:  # noqa: BLE001
+            self._bug()
+
+    def _bug(self) -> None:
+        """A bug in connection code must not take the agent, and all its partitions, along."""
+        self._server.log.exception("connection_bug", client=self.client_host)
+        self.close()
 
     def finish(self) -> None:
         """Close once what was answered is sent."""

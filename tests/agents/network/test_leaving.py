@@ -12,30 +12,31 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch, set_producer
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.log.disk import AgentDisk, BufferFile
-from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import (
     api_versions,
-    delete_topics,
     init_producer_id,
     produce,
 )
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
-from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
-from driftlog_agents.protocol.one_batch import OneBatchReader
 from driftlog_metadata.errors import StoreError, UnavailableError
-from driftlog_metadata.keys import PRODUCER_IDS_KEY, topic_key
 from driftlog_metadata.store import (
     Compare,
     KeyValue,
     MetadataStore,
     Operation,
-    Put,
     TxnResult,
     Watch,
 )
-from tests.agents.network.serving import Client, Gate, Serving, eventually, producing, records
+from tests.agents.network.serving import (
+    Client,
+    Gate,
+    Serving,
+    eventually,
+    producing,
+    records,
+)
 
 
 def batch(value: bytes = b"x") -> bytearray:
@@ -343,126 +344,6 @@ async def test_a_request_that_fails_costs_its_connection_and_no_other(
     assert 0 == answer[0].error_code
     assert 1 == sessions
     assert 1 == [line["event"] for line in lines].count(event)
-
-
-async def test_damage_that_a_request_finds_is_told_by_its_name(tmp_path: Path) -> None:
-    """
-    No bug of ours: the log says which key is not what it should be, that connection is closed,
-    and others go on.
-    """
-    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
-        await other.create("t")
-        await agent.process.broker.metadata.txn((), [Put(PRODUCER_IDS_KEY, b"\xa5")])
-        with capture_logs() as lines:
-            client.send(init_producer_id.API, 1, InitProducerIdRequest(transactional_id=None))
-            closed = await client.closed()
-        answer = await other.produce("t", {0: batch()})
-        sessions = agent.process.sessions
-
-    assert closed
-    assert ["stored_data_damaged"] == [line["event"] for line in lines]
-    assert lines[0]["error"].startswith(f"{PRODUCER_IDS_KEY}: not a ")
-    assert (0, 1) == (answer[0].error_code, sessions)
-
-
-async def test_a_topic_whose_key_is_damaged_is_not_changed_and_others_are(tmp_path: Path) -> None:
-    """
-    Its own answer names the key, as the log does; the other topic of the request is deleted.
-    """
-    key = topic_key("hurt")
-    asked = DeleteTopicsRequest(topic_names=["hurt", "other"], timeout_ms=10_000)
-    async with Serving(tmp_path) as agent, agent.client() as client:
-        await client.create("hurt")
-        await client.create("other")
-        await agent.process.broker.metadata.txn((), [Put(key, b"\xa5")])
-        with capture_logs() as lines:
-            response = await client.call(delete_topics.API, 5, asked)
-        sessions = agent.process.sessions
-    answers = {answer.name: answer for answer in response.responses}
-
-    assert ErrorCode.UNKNOWN_SERVER_ERROR == answers["hurt"].error_code
-    assert (answers["hurt"].error_message or "").startswith(f"{key}: not a topic")
-    assert (0, 1) == (answers["other"].error_code, sessions)
-    (line,) = [line for line in lines if line["log_level"] == "error"]
-    assert ("stored_data_damaged", answers["hurt"].error_message) == (line["event"], line["error"])
-
-
-async def test_a_broken_invariant_of_the_log_ends_the_agent(tmp_path: Path) -> None:
-    """
-    What must be true of the log and is not costs the process, not a wrong answer.
-    """
-    agent = Serving(tmp_path)
-    try:
-        await agent.begin()
-        await agent.process.ready.wait()
-        async with agent.client() as client:
-            await client.create("t", compression_type="lz4")
-            agent.rewrites.error = AssertionError("a broken invariant")
-            client.send_produce("t", {0: batch()})
-            await asyncio.wait([agent.running], timeout=10)
-        ended = agent.running
-    finally:
-        agent.running = asyncio.create_task(asyncio.sleep(0))
-        await agent.close()
-
-    assert ended.done()
-    assert isinstance(ended.exception(), ExceptionGroup)
-
-
-async def test_a_bug_that_a_request_finds_in_the_log_ends_the_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    Not the connection that happened to find it: nobody is told of an acknowledgement any more,
-    and the log says what is wrong.
-    """
-
-    def bug(*_: Any) -> int:
-        raise AssertionError("a broken invariant")
-
-    agent = Serving(tmp_path)
-    with capture_logs() as lines:
-        try:
-            await agent.begin()
-            await agent.process.ready.wait()
-            async with agent.client() as client:
-                await client.create("t")
-                monkeypatch.setattr(PartitionLog, "append", bug)
-                client.send_produce("t", {0: batch()})
-                await asyncio.wait([agent.running], timeout=10)
-            ended = agent.running
-        finally:
-            agent.running = asyncio.create_task(asyncio.sleep(0))
-            await agent.close()
-
-    assert ended.done()
-    assert isinstance(ended.exception(), ExceptionGroup)
-    assert ["log_bug"] == [line["event"] for line in lines if "bug" in line["event"]]
-
-
-async def test_a_bug_in_reading_a_frame_costs_its_connection_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    One frame must not end agent after agent.
-    """
-
-    def bug(*_: Any) -> None:
-        raise AssertionError("a broken invariant")
-
-    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
-        await other.create("t")
-        with monkeypatch.context() as patch, capture_logs() as lines:
-            patch.setattr(OneBatchReader, "read", bug)
-            client.send_produce("t", {0: batch()})
-            closed = await client.closed()
-        answer = await other.produce("t", {0: batch()})
-        sessions = agent.process.sessions
-
-    assert closed
-    assert (0, 0) == (answer[0].error_code, answer[0].base_offset)
-    assert ["connection_bug"] == [line["event"] for line in lines]
-    assert 1 == sessions
 
 
 async def test_more_connections_than_there_may_be_are_closed_at_once(tmp_path: Path) -> None:
