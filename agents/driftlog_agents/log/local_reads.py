@@ -25,7 +25,8 @@ _GAP_BYTES: Final = 1024
 less than a system call."""
 
 _COPIED_BYTES: Final = 2048
-"""A batch smaller than this is quicker copied than given a view."""
+"""Batches smaller than this are copied: a view of each would keep the whole buffer of the read
+from being used again, for little."""
 
 
 def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] | None:
@@ -110,10 +111,11 @@ def _read_files(data: TailData, first: int, end: int, out: list[Buffer]) -> bool
         if span <= _READ_BYTES and 0 <= span - wanted <= waste:
             whole = file.read(start, span)
             small = span < _COPIED_BYTES * (end - first)
-            view: bytes | memoryview = whole if small else memoryview(whole)
+            view = memoryview(whole)
             starts = [at - start for at in data.file_positions[first:end]]
             ends = map(add, starts, data.lengths[first:end])
-            out += map(view.__getitem__, map(slice, starts, ends))
+            views = map(view.__getitem__, map(slice, starts, ends))
+            out += map(memoryview.tobytes, views) if small else views
             return True
     middle = (first + end) // 2
     return _read_files(data, first, middle, out) and _read_files(data, middle, end, out)

@@ -170,6 +170,25 @@ async def test_local_reads_go_over_slices_and_stop_where_data_is_not_local(
     disk.close()
 
 
+@pytest.mark.parametrize(("value_bytes", "kept"), [(500, bytes), (3_000, memoryview)])
+async def test_small_batches_do_not_keep_the_buffer_of_their_read(
+    disk: PosixDisk, value_bytes: int, kept: type
+) -> None:
+    """
+    Read at once into memory that is used again, and copied out of it; larger ones are views.
+    """
+    world = World(disk)
+    batches = [make_batch(i, [(1, None, b"v" * value_bytes)]) for i in range(100)]
+    await world.flush(batches, "file")
+
+    found = read_local(world.log, 0, 10**6)
+
+    assert found is not None
+    assert batches == [bytes(batch) for batch in found]
+    assert {kept} == {type(batch) for batch in found}
+    disk.close()
+
+
 async def test_batches_of_a_recycled_file_come_from_the_bucket(disk: PosixDisk) -> None:
     """
     A buffer file that is given up under a reader costs a GET, and never its bytes.
