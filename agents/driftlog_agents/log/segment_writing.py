@@ -20,7 +20,7 @@ from driftlog_agents.log.partition import PartitionLog, TailSlice
 from driftlog_agents.log.tail import TailData
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
+from driftlog_tiering import kernel, layout
 from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import SegmentRef
@@ -201,6 +201,15 @@ class SegmentWriting:
                 batch = data.read_local(index)
             except UnavailableError as error:
                 self._log.warning("buffer_file_unreadable", error=str(error))
+            base_offset = data.base_offsets[index]
+            if batch is not None and data.views is None and not _is_batch(batch, base_offset):
+                self._log.error(
+                    "buffer_file_lost_batches",
+                    object=data.object_key,
+                    base_offset=base_offset,
+                    advice="sealed from the flush object; replace the disk",
+                )
+                batch = None
             if batch is None:
                 async for fetched in self._fetch(data, index, stop):
                     yield fetched
@@ -242,6 +251,13 @@ class SegmentWriting:
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
+
+
+def _is_batch(batch: Buffer, base_offset: int) -> bool:
+    """Whether a buffer file gave back what was written: a page that the disk lost unheard has
+    something older, and the flush object has it as it was."""
+    sound = not isinstance(kernel.check(batch, 0, len(batch), False), int)
+    return sound and int.from_bytes(batch[:8], "big") == base_offset
 
 
 def _append(writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]) -> int:

@@ -1,8 +1,12 @@
 """What was sealed a moment ago is read from memory and buffer files, as long as these have it."""
 
 import asyncio
+import io
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+import pytest
 
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.flusher import MemorySettings
@@ -103,6 +107,35 @@ async def test_a_file_whose_sync_failed_is_not_read() -> None:
     assert read(life, 0) is None
     assert await life.seal() == 3
     assert not life.log().sealed_slices
+
+
+@pytest.mark.parametrize("older", [True, False])
+@on_virtual_time
+async def test_what_the_disk_lost_unheard_is_sealed_from_the_bucket(older: bool) -> None:
+    """
+    Nobody syncs for acks=all: the page of the third batch has what was there before, an older
+    batch of the same size, or nothing.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    for n in range(6):
+        await life.produce(value(n)).answer()
+    first, second = (use.file for use in list(life.engine.buffer._files)[:2])
+    lost: Any = second
+    size = lost.size
+    lost.pages.data[:size] = cast(Any, first).pages.data[:size] if older else bytes(size)
+
+    assert await life.seal() == 6
+
+    (key,) = [
+        info.key
+        async for page in world.bucket.list("topics/t/")
+        for info in page.objects
+        if info.key.endswith(".parquet")
+    ]
+    segment = pq.read_table(io.BytesIO(await world.bucket.get(key)), columns=["offset", "value"])
+    expected = [(n, value(n)) for n in range(6)]
+    assert expected == list(zip(*(c.to_pylist() for c in segment.columns), strict=True))
 
 
 @on_virtual_time
