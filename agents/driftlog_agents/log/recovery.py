@@ -17,7 +17,7 @@ A directory whose recovery was cut off by the next crash is simply read again: t
 session's files begin with copies of the same batches at the same offsets.  A directory
 goes when its last batch is committed.  One that has what was answered to acks=1 and
 cannot be appended is set aside in DIR/kept, and one with batches of a partition that is
-offline, or led elsewhere, stays for the next start.
+offline, or led elsewhere, stays for the next start, whatever else is in it.
 
 One that cannot be read stays as well.  What it promised may be nowhere else, so the partitions
 that go on from its session take nothing until a person has looked at it: they are offline, and
@@ -153,8 +153,9 @@ class Recovery:
             if tp in self._taken.continued and session_id in log.sessions
         ]
         for log in concerned:
-            log.state = State.OFFLINE
-            log.offline_reason = f"{reason}; {REPAIR}"
+            if log.state is not State.OFFLINE:
+                log.state = State.OFFLINE
+                log.offline_reason = f"{reason}; {REPAIR}"
         self._log.error(
             "leftovers_unreadable",
             session=session_id,

@@ -83,7 +83,8 @@ class TailData:
         return index
 
     def read_local(self, index: int) -> memoryview | bytes | None:
-        """The batch at *index* from memory or from its buffer file; None: neither has it.
+        """The batch at *index* from memory or from its buffer file; None: neither has it, or the
+        file is not trusted.
 
         Raises:
             UnavailableError: the disk fails; the flush object has it too, once committed.
