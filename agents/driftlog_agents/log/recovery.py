@@ -197,8 +197,7 @@ class Recovery:
         later = bisect_right(log.epochs, header.partition_leader_epoch, key=lambda e: e[0])
         overtaken = later < len(log.epochs)
         if header.base_offset < (log.epochs[later][1] if overtaken else log.log_end):
-            there = log.epoch_at(header.base_offset)
-            if there in (header.partition_leader_epoch, UNDEFINED_EPOCH):
+            if _has(log, header):
                 return False
             self._ended.setdefault(log, "leftovers of an older leader took their offsets")
         if log not in self._ended:
@@ -294,3 +293,14 @@ class Recovery:
                 error=str(error),
                 advice="the directory stays in DIR/buffer; it is tried again at the next start",
             )
+
+
+def _has(log: PartitionLog, header: BatchHeader) -> bool:
+    """Whether what stands at its offset has its epoch; where nobody knows, it has.
+
+    What is before the first epoch that is known is of that epoch or an earlier one.
+    """
+    there = log.epoch_at(header.base_offset)
+    if there == UNDEFINED_EPOCH and log.epochs:
+        there = min(log.epochs[0][0], header.partition_leader_epoch)
+    return there in (header.partition_leader_epoch, UNDEFINED_EPOCH)

@@ -16,6 +16,8 @@ from tests.simulation.sim_disk import SimDisk
 A_FILE_EACH = replace(SETTINGS, buffer=BufferSettings(file_bytes=1))
 """Every turn of the loop that writes begins a new file."""
 
+A_FLUSH_EACH = replace(SETTINGS, flush=replace(SETTINGS.flush, flush_bytes=1))
+
 
 async def settle() -> None:
     """Until background work that waits for nothing is done."""
@@ -370,6 +372,42 @@ async def test_what_stands_in_the_log_with_another_epoch_is_not_there(
     assert ([life.session_id], [files]) == (world.directories, world.platter.kept)
     expected = [(0, 0, b"0"), (1, 0, b"1"), (2, 0, b"mine"), (3, 3, b"new")]
     assert expected == await life.committed()
+
+
+@on_virtual_time
+async def test_what_is_sealed_with_an_earlier_epoch_than_the_tails_is_not_there_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The same, found at the next start, when the record in its place is sealed: the tail that is
+    known begins behind it with an earlier epoch than its own.
+    """
+    world = World()
+    await left_behind(world, ONE, ONE)
+    await overtaken(world, records=0)
+
+    def keep_session(self: SimDisk, session_id: str) -> None:
+        raise UnavailableError("cannot move: no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimDisk, "keep_session", keep_session)
+        second = await world.start()
+        world.bucket.away = True
+        assert await second.produce(b"second", acks=ONE).answer() == "synced"
+        second.kill()
+        world.bucket.away = False
+        third = await world.start(A_FLUSH_EACH)
+        await third.produce(b"new").answer()
+        assert await third.engine.sealer.seal(third.log(), 3) == 3
+        third.kill()
+    assert second.session_id in world.directories
+    files = world.platter.sessions[second.session_id]
+
+    life = await world.start()
+    await settle()
+
+    assert [(3, 0, b"mine"), (4, 3, b"new")] == await life.committed()
+    assert ([life.session_id], [files]) == (world.directories, world.platter.kept)
 
 
 @on_virtual_time
