@@ -19,7 +19,7 @@ from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BY
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog
+from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.sealing import Sealer
@@ -207,7 +207,7 @@ def dead_session_goes_on(patch: pytest.MonkeyPatch) -> None:
 def epoch_rule_ignored(patch: pytest.MonkeyPatch) -> None:
     """Recovery appends what is at the log's end, whoever has led since it was buffered."""
     patch.setattr(recovery, "bisect_right", lambda epochs, *_, **__: len(epochs))
-    patch.setattr(PartitionLog, "epoch_at", lambda *_: UNDEFINED_EPOCH)
+    patch.setattr(recovery, "_has", lambda *_: True)
 
 
 def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
