@@ -171,8 +171,8 @@ class Recovery:
             for entry in entries(data):
                 header = check_batch(entry.batch, from_client=False)
                 await self._learn_epochs(entry, header)
-                if self._take(session_id, entry, header):
-                    since += len(entry.batch)
+                self._take(session_id, entry, header)
+                since += len(entry.batch)
                 if since >= _BREATHE_BYTES:
                     since = 0
                     await asyncio.sleep(0)
@@ -183,22 +183,22 @@ class Recovery:
         while self._flusher.overloaded:  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_S)  # once in a start, for seconds
 
-    def _take(self, session_id: str, entry: Entry, header: BatchHeader) -> bool:
+    def _take(self, session_id: str, entry: Entry, header: BatchHeader) -> None:
         tp = TopicPartition(entry.topic_id, entry.partition)
         log = self._taken.logs.get(tp)
         if log is None:
             if entry.topic_id in self._taken.topics:
                 self._left.add(session_id)  # led elsewhere for now
-            return False
+            return
         if log.state is State.OFFLINE:
             self._left.add(session_id)  # nobody can say whether it is in the log
-            return False
+            return
         records = header.last_offset_delta + 1
         later = bisect_right(log.epochs, header.partition_leader_epoch, key=lambda e: e[0])
         overtaken = later < len(log.epochs)
         if header.base_offset < (log.epochs[later][1] if overtaken else log.log_end):
             if _has(log, header):
-                return False
+                return
             self._ended.setdefault(log, "leftovers of an older leader took their offsets")
         if log not in self._ended:
             if overtaken:
@@ -210,7 +210,7 @@ class Recovery:
         if log in self._ended:
             if entry.acks_one:
                 self._set_aside(session_id, log, header.base_offset)
-            return False
+            return
         batch = Batch(
             bytes(entry.batch),
             len(entry.batch),
@@ -228,7 +228,6 @@ class Recovery:
         self._flusher.append(log, batch, None, None, self._now_ms())
         self._recovered.add(log)
         self.batches += 1
-        return True
 
     async def _learn_epochs(self, entry: Entry, header: BatchHeader) -> None:
         """Know the leader epochs in the log before anything is appended to it.

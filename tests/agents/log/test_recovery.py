@@ -2,14 +2,17 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.log import recovery
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES
 from driftlog_agents.log.partition import State
 from driftlog_metadata.errors import UnavailableError
+from driftlog_tiering.batch import check_batch
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
 
@@ -177,6 +180,34 @@ async def test_a_file_that_cannot_be_read_now_is_read_later(
 
     assert [(0, 0, b"promised")] == await life.committed()
     assert now_ms() - began >= 1_500
+
+
+@on_virtual_time
+async def test_others_get_a_turn_while_directories_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Also over what is in the log already: keep-alives must not wait for a long recovery.
+    """
+    world = World()
+    life = await world.start()
+    for n in range(20):
+        await life.produce(b"%d" % n).answer()
+    life.kill()
+    looked: list[int] = [0]
+
+    def check(*args: Any, **options: Any) -> Any:
+        looked[-1] += 1
+        asyncio.get_running_loop().call_soon(looked.append, 0)
+        return check_batch(*args, **options)
+
+    monkeypatch.setattr(recovery, "check_batch", check)
+    monkeypatch.setattr(recovery, "_BREATHE_BYTES", 1)
+
+    life = await world.start()
+
+    assert (20, 1) == (sum(looked), max(looked))
+    assert not life.engine.flusher.pending_bytes
 
 
 @on_virtual_time
