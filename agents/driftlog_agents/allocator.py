@@ -5,6 +5,9 @@ take turns with the same work hold a hundred megabytes that nobody uses.  Arrow'
 does the same beside it.  One arena for all costs no time here, for large buffers are made
 a few hundred times a second.
 
+Left to itself it also gives a buffer's pages back to the system when the buffer is freed,
+to ask for fresh ones a moment later.  A fresh page costs more than filling it.
+
 Shell.
 """
 
@@ -16,15 +19,24 @@ from typing import Final
 
 import pyarrow as pa
 
-_M_ARENA_MAX: Final = -8
-"""Of malloc.h."""
+MiB: Final = 1 << 20
+
+_OPTIONS: Final = (
+    ("MALLOC_ARENA_MAX", -8, 1),
+    ("MALLOC_MMAP_THRESHOLD_", -3, 32 * MiB),  # the most that glibc takes
+    ("MALLOC_TRIM_THRESHOLD_", -1, 64 * MiB),
+)
+"""Name in the environment, name in malloc.h, ours."""
 
 
-def share_one_arena() -> None:
-    """Call it before threads start.  What `MALLOC_ARENA_MAX` and `ARROW_DEFAULT_MEMORY_POOL`
-    say in the environment stands; other C libraries than glibc are left alone."""
+def use_memory_again() -> None:
+    """Call it before threads start.  What the environment says of an option, and of
+    `ARROW_DEFAULT_MEMORY_POOL`, stands; other C libraries than glibc are left alone."""
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
-    if sys.platform == "linux" and "MALLOC_ARENA_MAX" not in os.environ:
+    if sys.platform == "linux":
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+            mallopt = ctypes.CDLL(None).mallopt
+            for name, option, value in _OPTIONS:
+                if name not in os.environ:
+                    mallopt(option, value)

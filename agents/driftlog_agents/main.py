@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.agent import AgentProcess, AgentSettings, World
-from driftlog_agents.allocator import share_one_arena
+from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.http_api import HttpApi
 from driftlog_agents.log.engine import EngineSettings
@@ -69,7 +69,7 @@ class Options:
 def run(options: Options) -> int:
     """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
     _configure_log(options.log_level)
-    share_one_arena()
+    use_memory_again()
     code = 0
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
