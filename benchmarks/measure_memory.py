@@ -1,7 +1,7 @@
 """Memory of an agent under full load: its peak, and whether it grows.
 
-The store is `benchmarks.slow_s3 --hollow`, which keeps only the end of what is put, as ten
-minutes of full load are more than the disk; the client sends as fast as the agent takes it,
+The store is `benchmarks.slow_s3 --hollow`, which keeps only the end of what was put long ago,
+as ten minutes of full load are more than the disk; the client sends as fast as the agent takes it,
 acks=all, and a raw consumer reads along from the tail.
 Shell.
 """

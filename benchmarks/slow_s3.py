@@ -12,8 +12,9 @@ and everything is forgotten when it ends: it measures, the contract suites decid
 
     GET /_stats    {"PUT": requests, …, "put_bytes": …} since the start
 
-``--hollow`` keeps only the last 1 MiB of what is PUT (holes before it), for loads that are
-larger than the disk and never read back what is in front of a footer.
+``--hollow`` keeps the newest 16 GiB as they are and of older objects only the last 1 MiB (a
+hole before it), for loads that are larger than the disk: sealing reads what is recent, and
+nobody what is in front of an old footer.
 
     python -m benchmarks.slow_s3 [--port 9000] [--put-delay-ms 60] [--hollow]
 
@@ -32,7 +33,7 @@ import re
 import signal
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -42,6 +43,7 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 _HOLLOW_TAIL_BYTES = 1 << 20
+_WHOLE_BYTES = 16 << 30
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
 
@@ -83,6 +85,8 @@ class SlowS3:
         self._uploads: dict[str, dict[int, _Object]] = {}
         self._names = itertools.count()
         self._stats: Counter[str] = Counter()
+        self._whole: deque[_Object] = deque()
+        self._whole_bytes = 0
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=1 << 34)
@@ -155,21 +159,35 @@ class SlowS3:
         return web.Response(headers={"ETag": stored.etag})
 
     async def _store(self, request: web.Request) -> _Object:
-        """The body in a file, or its end behind a hole."""
+        """The body in a file."""
         path = self._folder / str(next(self._names))
-        size, hollow_before = 0, -1
-        if self._hollow and request.content_length is not None:
-            hollow_before = request.content_length - _HOLLOW_TAIL_BYTES
+        size = 0
         with path.open("wb", buffering=0) as file:
             async for chunk in request.content.iter_any():
+                file.write(chunk)
                 size += len(chunk)
-                if size > hollow_before:
-                    os.pwrite(file.fileno(), chunk, size - len(chunk))
-            os.truncate(file.fileno(), size)
         self._stats["put_bytes"] += size
         # An ETag is opaque; hashing the body would be the largest cost of a PUT here.
         etag = hashlib.md5(f"{path.name}-{size}".encode(), usedforsecurity=False).hexdigest()
-        return _Object(path, size, f'"{etag}"', time.time())
+        stored = _Object(path, size, f'"{etag}"', time.time())
+        if self._hollow:
+            self._make_room(stored)
+        return stored
+
+    def _make_room(self, stored: _Object) -> None:
+        """Cut holes into what is older than the newest `_WHOLE_BYTES`."""
+        self._whole.append(stored)
+        self._whole_bytes += stored.size
+        while self._whole_bytes > _WHOLE_BYTES:
+            old = self._whole.popleft()
+            self._whole_bytes -= old.size
+            if old.size > _HOLLOW_TAIL_BYTES and old.path.exists():
+                with old.path.open("r+b", buffering=0) as file:
+                    tail = os.pread(
+                        file.fileno(), _HOLLOW_TAIL_BYTES, old.size - _HOLLOW_TAIL_BYTES
+                    )
+                    file.truncate(0)
+                    os.pwrite(file.fileno(), tail, old.size - _HOLLOW_TAIL_BYTES)
 
     async def _get(self, request: web.Request, bucket: _Bucket, key: str) -> web.StreamResponse:
         stored = bucket.objects.get(key)
