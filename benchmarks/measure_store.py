@@ -29,6 +29,7 @@ from benchmarks.peers import (
 )
 from benchmarks.rawclient import connected, produce
 from benchmarks.table import Row, Sample, at_least, both, medians
+from tests.support.driftlog_process import DriftlogProcess
 
 PUT_DELAY_MS = 60.0
 DOLLARS_PER_PUT = 5e-6
@@ -179,6 +180,8 @@ def put_counts(options: Options) -> list[Row]:
             window=64,
         )
         wait_idle(peer)
+        assert isinstance(peer, DriftlogProcess)
+        peer.seal("puts")  # what is left would be sealed in the minute that is to be idle
         after = puts(address)
         time.sleep(5.0)
         idle_before = puts(address)["PUT"]
