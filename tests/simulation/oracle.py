@@ -60,7 +60,7 @@ class Oracle:
     """What of that was only on a disk that is gone, and was not seen since: it may be there, or
     not, and another record may have its place by now."""
     gone: set[tuple[At, Told]] = field(default_factory=set)
-    """What of that is not in the log, as the agent itself said."""
+    """What of that is not in the log, as the agent itself said, while its disk is away."""
     shown: dict[At, Row] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
@@ -93,6 +93,10 @@ class Oracle:
     def is_gone(self, place: Place) -> None:
         """The agent's answer to something else says that the batch is not there."""
         self.gone.update(place.entries())
+
+    def disk_is_back(self) -> None:
+        """What was gone with it may be appended again, where nothing was committed since."""
+        self.gone.clear()
 
     def show(self, tp: TopicPartition, offset: int, row: Row) -> None:
         """A consumer was given *row* at *offset*."""

@@ -104,3 +104,5 @@ def test_what_the_agent_called_gone_is_not_there() -> None:
     oracle.check(TP, _log(b"a", b"y"))
     with pytest.raises(_BrokenError, match="said it is not"):
         oracle.check(TP, _log(b"a", b"x"))
+    oracle.disk_is_back()
+    oracle.check(TP, _log(b"a", b"x"))

@@ -308,6 +308,7 @@ class World:
         if how == "disk back":
             self.platter.swap()
             self._disk_is_gone()
+            self.oracle.disk_is_back()
 
     def _disk_is_gone(self) -> None:
         committed, error = now(read_ends(self, without=self.admin.dying))
