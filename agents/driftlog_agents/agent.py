@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -232,7 +233,8 @@ class AgentProcess:
             agent=self.broker.agent,
             settings=self.settings.engine,
         )
-        engine.flusher.on_pressure = self.server.set_overloaded
+        engine.flusher.on_pressure = partial(self.server.set_pressure, "buffer")
+        engine.sealer.on_pressure = partial(self.server.set_pressure, "sealing")
         self.broker.engine = self._engine = engine
         if self._stopping.is_set():
             return
@@ -247,7 +249,8 @@ class AgentProcess:
             raise FencedError(str(group.exceptions[0])) from group
         finally:
             self.broker.engine = self._engine = None
-            self.server.set_overloaded(False)
+            for reason in list(self.server.pressures):
+                self.server.set_pressure(reason, False)
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()

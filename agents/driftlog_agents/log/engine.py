@@ -248,6 +248,7 @@ class Engine:
             background.append(tasks.create_task(self._forget_records()))
             if await self._unless_stopped(self._begin(tasks, background)):
                 background.append(tasks.create_task(self.sealer.run()))
+                background.append(tasks.create_task(self.sealer.hold_back()))
                 await self._stop.wait()
                 await self._leave()
             else:

@@ -2,15 +2,15 @@
 
 A partition is due when it has `segment.bytes` of committed batches, or its oldest is
 `segment.ms` old (a day below 1 MiB: small files cost Spark dearly).  Above the agent's
-bounds the fullest is due whatever its age, so that what is unsealed stays bounded.  A
-partition that cannot be sealed, for something in it is damaged, is never due; such
-partitions have the same bounds for themselves.
+bounds the fullest is due whatever its age, and at twice the bounds producers wait, so that
+what is unsealed stays bounded.  A partition that cannot be sealed, for something in it is
+damaged, is never due; such partitions have the same bounds for themselves.
 
 Pure.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State
@@ -84,6 +84,21 @@ def too_much(logs: Collection[PartitionLog], settings: SealSettings) -> bool:
     return (
         sum(log.unsealed_bytes for log in logs) > bound
         or sum(log.unsealed_batches for log in logs) > settings.unsealed_batches
+    )
+
+
+def is_behind(logs: Collection[PartitionLog], settings: SealSettings, was: bool) -> bool:
+    """Whether sealing cannot keep up: producers are kept waiting at twice the bounds, until it is
+    down to one and a half."""
+    factor = 1.5 if was else 2.0
+    return too_much(
+        [log for log in logs if not log.damage],
+        replace(
+            settings,
+            unsealed_bytes=int(settings.unsealed_bytes * factor),
+            unsealed_bytes_per_partition=int(settings.unsealed_bytes_per_partition * factor),
+            unsealed_batches=int(settings.unsealed_batches * factor),
+        ),
     )
 
 

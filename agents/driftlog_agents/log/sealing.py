@@ -27,6 +27,7 @@ from driftlog_agents.log.seal_policy import (
     SealSettings,
     TopicSealing,
     due,
+    is_behind,
     seal_end,
     segment_bytes,
     too_much,
@@ -100,6 +101,9 @@ class Sealer:
         self._forget = forget
         self._lock = asyncio.Lock()
         self._cache = SealedCache()
+        self.on_pressure: Callable[[bool], None] = lambda _: None
+        """Told whether producers must be kept waiting."""
+        self.behind = False
         self._blocked: dict[PartitionLog, float] = {}
         """Partitions in which something is damaged, and when they are tried again."""
         self._log = structlog.get_logger()
@@ -159,6 +163,25 @@ class Sealer:
                 log.damage = ""
                 log.full = False
                 self._log.info("seal_unblocked", partition=_name(log))
+
+    async def hold_back(self) -> None:
+        """Keep producers waiting while sealing is too far behind, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.check_interval_ms / 1000)
+            behind = is_behind(list(self._logs()), self._settings, self.behind)
+            if behind == self.behind:
+                continue
+            self.behind = behind
+            if behind:
+                self._log.warning(
+                    "sealing_behind",
+                    unsealed_bytes=sum(log.unsealed_bytes for log in self._logs()),
+                    advice="producers wait until sealing has caught up: give the agent more cores, "
+                    "or the partitions to more agents",
+                )
+            else:
+                self._log.info("sealing_caught_up")
+            self.on_pressure(behind)
 
     def _bound_damaged(self) -> None:
         """What cannot be sealed may not grow for ever."""

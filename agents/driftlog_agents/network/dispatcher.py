@@ -79,6 +79,7 @@ class Dispatcher:
         version = header.api_version
         if key is ApiKey.PRODUCE:
             request = produce.API.decode_request(version, frame, header.body_offset)
+            connection.produces = True
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
             slot = connection.turn()

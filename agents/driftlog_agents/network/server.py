@@ -96,6 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id: str | None = None
         self.closed = False
         self.one_batch = OneBatchReader()
+        self.produces = False
+        """It has sent a Produce request: it waits while the log can take no more."""
         self.chain: deque[Callable[[], Any]] = deque()
         """Requests that run one after the other; the dispatcher's."""
         self.chain_running = False
@@ -225,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write_paused
             or len(self._slots) >= _MAX_UNANSWERED
             or self._frames.waiting
-            or self._server.overloaded
+            or (self.produces and self._server.overloaded)
         )
         if wanted != self._reading and not self.closed and self._transport is not None:
             self._reading = wanted
@@ -340,7 +342,8 @@ class Server:
         """How long an incomplete frame may stand still while others wait for its memory."""
         self.log = structlog.get_logger()
         self.loop = asyncio.get_running_loop()
-        self.overloaded = False
+        self.pressures: set[str] = set()
+        """Why producers are kept waiting."""
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._idle_ms = connections_max_idle_ms
@@ -386,10 +389,19 @@ class Server:
         """A connection is gone."""
         self.connections.discard(connection)
 
-    def set_overloaded(self, overloaded: bool) -> None:
-        """Stop or go on reading from all connections."""
-        if overloaded != self.overloaded:
-            self.overloaded = overloaded
+    @property
+    def overloaded(self) -> bool:
+        """Whether producers are kept waiting."""
+        return bool(self.pressures)
+
+    def set_pressure(self, reason: str, there: bool) -> None:
+        """Keep producers waiting, for one more reason or one less; consumers are read on."""
+        was = self.overloaded
+        if there:
+            self.pressures.add(reason)
+        else:
+            self.pressures.discard(reason)
+        if was != self.overloaded:
             for connection in list(self.connections):
                 connection.reconsider()
 

@@ -7,7 +7,14 @@ import pytest
 
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State, TailSlice
-from driftlog_agents.log.seal_policy import SealSettings, TopicSealing, due, seal_end, too_much
+from driftlog_agents.log.seal_policy import (
+    SealSettings,
+    TopicSealing,
+    due,
+    is_behind,
+    seal_end,
+    too_much,
+)
 from driftlog_agents.log.tail import TailData
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -168,6 +175,25 @@ def test_what_has_nothing_or_may_not_be_sealed_is_left_out() -> None:
     closed, offline = make_log(200, state=State.CLOSED), make_log(200, state=State.OFFLINE)
 
     assert [(loading, 10)] == chosen(make_log(), closed, offline, loading, now_ms=DAY)
+
+
+def test_producers_wait_at_twice_the_bounds_until_it_is_one_and_a_half() -> None:
+    """
+    Of bytes or of batches; what is damaged has a bound of its own.
+    """
+    settings = SealSettings(unsealed_bytes=100 * MiB, unsealed_batches=1_000)
+    damaged = make_log(500)
+    damaged.damage = "a segment is gone"
+
+    assert [False, False, True] == [
+        is_behind([make_log(size), damaged], settings, False) for size in (100, 199, 201)
+    ]
+    assert [False, False, True] == [
+        is_behind([make_log(size)], settings, True) for size in (100, 149, 151)
+    ]
+    assert is_behind([make_log(1, batches=2_001)], settings, False)
+    assert not is_behind([make_log(1, batches=2_000)], settings, False)
+    assert not is_behind([], settings, True)
 
 
 def test_what_is_damaged_is_not_due_and_does_not_have_its_neighbours_sealed_for_it() -> None:

@@ -109,15 +109,17 @@ class GatedObjects:
         self._behind = behind
         self.writes = Gate()
         self.reads = Gate()
-        self.reads_of = ""
+        self.reads_of = self.writes_of = ""
         """Only names with this in them come to the gate."""
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
-        await self.writes.passed()
+        if self.writes_of in key:
+            await self.writes.passed()
         await self._behind.put(key, body)
 
     async def create(self, key: str, body: Sequence[Buffer]) -> None:
-        await self.writes.passed()
+        if self.writes_of in key:
+            await self.writes.passed()
         await self._behind.create(key, body)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.batches import Codec, encode_batch, set_producer
 from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.errors import UnavailableError
 from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, records
@@ -120,6 +121,41 @@ async def test_sockets_are_not_read_while_parked_batches_wait(tmp_path: Path) ->
     offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
     assert list(range(1, 33)) == offsets
     assert 0 == after
+
+
+async def test_producers_wait_while_sealing_is_far_behind_and_consumers_do_not(
+    tmp_path: Path,
+) -> None:
+    """
+    The bucket takes flushes and no segments: at twice what may be unsealed producers are read no
+    more, whoever only consumes is; when segments go again, everything is taken.
+    """
+    seal = SealSettings(check_interval_ms=20, segment_bytes=MiB, unsealed_bytes=2 * MiB)
+    engine = replace(ENGINE, seal=replace(seal, unsealed_bytes_per_partition=0))
+    async with (
+        Serving(tmp_path, engine=engine) as agent,
+        agent.client() as client,
+        agent.client() as consumer,
+    ):
+        await client.create("t")
+        agent.objects.writes_of = ".parquet"
+        agent.objects.writes.close()
+        asked = [client.send_produce("t", {0: batch(MiB // 4, n)}) for n in range(256)]
+        server = agent.process.server
+        await eventually(lambda: server.pressures == {"sealing"})
+        await asyncio.sleep(0.5)
+        log = agent.log("t")
+        unsealed, requests = log.unsealed_bytes, agent.process.dispatcher.producing.requests
+        fetched = await consumer.fetch("t", {0: 0})
+        assert agent.engine.sealer.behind
+        agent.objects.writes.open()
+        answers = [await client.receive() for _ in asked]
+        await eventually(lambda: not server.overloaded)
+
+    assert 4 * MiB < unsealed < 48 * MiB
+    assert requests < 256
+    assert records(fetched[0])
+    assert asked == [number for number, _ in answers]
 
 
 # ── What a batch pins ──
