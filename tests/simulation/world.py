@@ -50,6 +50,7 @@ from tests.simulation.loop import VirtualLoop
 from tests.simulation.oracle import Oracle, Place
 from tests.simulation.sim_disk import Platter
 
+_LOADED_S = 35.0
 _PROBES_S = 5 * SETTINGS.buffer.probe_interval_ms / 1000
 
 
@@ -236,6 +237,10 @@ class World:
         """The disk is well: acks=1 is taken again after a few probes at most."""
         engine = self.process.engine
         assert engine is not None
+        for log in engine.logs():
+            # A request that was lost before the calm is not repeated before its deadline.
+            async with asyncio.timeout(_LOADED_S):
+                await engine.loaded(log)
         probes = [
             self._producer(log.topic, log.partition, acks=1, total=1) for log in engine.logs()
         ]
