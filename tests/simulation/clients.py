@@ -49,8 +49,10 @@ class _Sent:
     sequence: int
     epoch: int
     garbage: bool
-    refused: bool = False
-    """Once: what came behind it may have got in before it."""
+    first: AgentProcess | None = None
+    """Which agent it was sent to first."""
+    overtaken: bool = False
+    """What came behind it may have got in before it: its disk refused it, or its agent died."""
     attempt: "_Attempt | None" = None
 
 
@@ -303,6 +305,8 @@ class Producer:
         tp = None if log is None else TopicPartition(log.topic_id, log.partition)
         attempt = _Attempt(self, sent, epoch, sequence, connection, process, engine, tp, of)
         if of is None:
+            sent.first = sent.first or process
+            sent.overtaken |= sent.first is not process
             sent.attempt = attempt  # it may be answered before this returns
         batch = make_batch(
             sent.values,
@@ -355,7 +359,7 @@ class Producer:
             self._bump_epoch()
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             expect(self.acks == 1, f"{name}: no disk is needed for acks={self.acks}")
-            sent.refused = True
+            sent.overtaken = True
         if code is ErrorCode.INVALID_RECORD:
             expect(sent.garbage, f"{name}: {sent.values} was called garbage")
             sent.garbage = False  # mended, it takes the place that it had
@@ -374,7 +378,7 @@ class Producer:
                 return True
             return False
         # A producer that the log does not know may start anywhere, as in Kafka: what came behind
-        # a batch that the disk refused may have done so.
+        # a batch that the disk refused may have done so, or what was sent to the next agent first.
         here = (attempt.epoch, attempt.sequence)
         known = any(
             other.place is not None
@@ -383,8 +387,8 @@ class Producer:
             for there, other in self.promised.items()
             if there <= here
         )
-        overtaken = len(self.unacknowledged) > 1 or any(there > here for there in self.promised)
-        return attempt.sent.refused and overtaken and not known
+        others = len(self.unacknowledged) > 1 or any(there > here for there in self.promised)
+        return attempt.sent.overtaken and others and not known
 
     def acknowledged(self, attempt: _Attempt, answer: PartitionProduceResponse) -> None:
         """The promise, kept for the end."""
