@@ -178,6 +178,33 @@ def test_a_running_agent_s_folder_is_left_alone(tmp_path: Path) -> None:
     assert f"(process {os.getpid()}): stop it first" in ran.stdout.splitlines()[-1]
 
 
+def test_a_log_with_topics_of_the_user_s_is_left_alone(tmp_path: Path) -> None:
+    """
+    The demo says to run an agent on its log; what was produced there is not deleted.
+    """
+    log = tmp_path / "log"
+    for name in ("lines", "precious"):
+        (log / "objects" / "topics" / name).mkdir(parents=True)
+    (log / "lock").touch()
+    (tmp_path / "topic.txt").write_text("lines")
+    (tmp_path / "in.ndjson").write_text("{}\n")
+
+    ran = demo(tmp_path, str(tmp_path / "in.ndjson"))
+
+    assert 1 == ran.returncode
+    assert "would delete (precious)" in ran.stdout.splitlines()[-1]
+    assert (log / "objects" / "topics" / "precious").is_dir()
+
+
+def test_a_table_without_rows_has_its_head() -> None:
+    """
+    Records without a single field have nothing to count.
+    """
+    out = io.StringIO()
+    Terminal(out).table(["field", "records"], [])
+    assert ["field", "records"] == out.getvalue().split()
+
+
 @pytest.mark.parametrize(
     "found",
     [

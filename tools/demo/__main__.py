@@ -31,6 +31,8 @@ from tools.demo.terminal import Terminal, megabytes, terminal
 
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _INTERRUPTED: Final = 130
+_MADE: Final = "topic.txt"
+"""Beside the log: which topic the last demo made in it."""
 
 
 def main() -> int:
@@ -94,7 +96,7 @@ def _run(screen: Terminal, path: Path | None, folder: Path) -> int:
     screen.line(f"{data.summary()}  ({megabytes(data.size_bytes)})")
     screen.dim(f"from {_shown(data.path)}{'' if path else ', sha256 as pinned'}")
 
-    directory, logs = _clean(folder)
+    directory, logs = _clean(folder, data.name)
     screen.step("An agent, with its metadata and its objects in a directory")
     screen.dim(f"$ driftlog dev --dir {_shown(directory)} --listener 127.0.0.1:0")
     started = time.monotonic()
@@ -124,11 +126,12 @@ def _run(screen: Terminal, path: Path | None, folder: Path) -> int:
     return 0 if equal else 1
 
 
-def _clean(folder: Path) -> tuple[Path, Path]:
+def _clean(folder: Path, topic: str) -> tuple[Path, Path]:
     """Fresh folders for the log and for what processes say; what the last run left goes.
 
     Raises:
-        DemoError: somebody works on it, or it is none of ours.
+        DemoError: somebody works on it, or it is none of ours, or has topics that the demo did
+            not make.
     """
     directory, logs = folder / "log", folder / "output"
     try:
@@ -137,12 +140,26 @@ def _clean(folder: Path) -> tuple[Path, Path]:
             _check_unlocked(directory)
         elif directory.exists() and any(directory.iterdir()):
             raise DemoError(f"{_shown(directory)} is not what a demo left: choose another --dir")
+        _check_topics(folder)
         for path in (directory, logs):
             shutil.rmtree(path, ignore_errors=True)
         logs.mkdir()
+        (folder / _MADE).write_text(topic)
     except OSError as error:
         raise DemoError(f"{_shown(folder)} cannot be used: {error.strerror}") from error
     return directory, logs
+
+
+def _check_topics(folder: Path) -> None:
+    topics = folder / "log" / "objects" / "topics"
+    there = {path.name for path in topics.iterdir()} if topics.is_dir() else set()
+    made = folder / _MADE
+    others = sorted(there - {made.read_text() if made.is_file() else Flights.name})
+    if others:
+        raise DemoError(
+            f"{_shown(folder / 'log')} has topics that the demo did not make, and would delete "
+            f"({', '.join(others)}): move it away, or remove it"
+        )
 
 
 def _check_unlocked(directory: Path) -> None:

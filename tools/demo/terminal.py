@@ -55,10 +55,9 @@ class Terminal:
     def table(self, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Columns as wide as they must be: numbers to the right, words to the left."""
         cells = [[_cell(value) for value in row] for row in rows]
-        numbers = [
-            all(isinstance(value, int | float) for value in column)
-            for column in zip(*[row for row in cells if row], strict=True)
-        ]
+        filled = [row for row in cells if row]
+        columns = list(zip(*filled, strict=True)) if filled else [()] * len(head)
+        numbers = [all(isinstance(value, int | float) for value in column) for column in columns]
         texts = [list(head), *([_text(value) for value in row] for row in cells)]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
         for i, row in enumerate(texts):
