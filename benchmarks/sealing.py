@@ -19,6 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 from benchmarks.batches import PAYLOADS
+from driftlog_agents.allocator import use_memory_again
 from driftlog_tiering.batch import Codec, build_batch, parse_header, patch_offset_and_epoch
 from driftlog_tiering.compression import compress
 from driftlog_tiering.kernel_py import Record, encode_record
@@ -76,6 +77,7 @@ def main() -> None:
         f" {'back to':>8} {'MB/s':>7} {'CPU s/GiB':>10}"
     )
     # An agent seals for weeks: its memory has been touched before, which a fresh process pays for.
+    use_memory_again()
     for payload in ("random", "json"):
         make_segment(
             Path(os.devnull), make_batches(payload, Codec.NONE, args.record_bytes), 64 * MiB
@@ -89,7 +91,7 @@ def make_segment(
     path: Path, batches: list[tuple[bytearray, int]], total: int
 ) -> tuple[SegmentInfo, float, float]:
     """Seal *total* bytes; CPU s and s."""
-    with path.open("w+b") as sink:
+    with path.open("r+b" if path.exists() else "w+b") as sink:
         source = endless(batches)
         writer = SegmentWriter(sink, topic="bench", topic_id=UUID(int=1), partition=0, base=0)
         raw = 0
@@ -99,6 +101,9 @@ def make_segment(
             writer.append(batch)
             raw += size
         info = writer.finish(writer.next_offset)
+        sink.flush()
+        if path.is_file():
+            sink.truncate()
         return info, time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -107,6 +112,7 @@ def measure(payload: str, codec: Codec, total: int, record_bytes: int) -> None:
     batches = make_batches(payload, codec, record_bytes)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "segment.parquet"
+        make_segment(path, batches, total)  # an agent writes one segment over another
         info, cpu, wall = make_segment(path, batches, total)
         raw = info.raw_bytes
         line = (
