@@ -232,18 +232,24 @@ async def test_a_file_whose_sync_failed_is_deleted_and_not_used_again() -> None:
     assert [n for n, _, _ in await life.committed()] == list(range(6))
 
 
-@on_virtual_time
-async def test_memory_is_not_given_up_for_a_file_whose_sync_failed() -> None:
-    """
-    What waits for the bucket is uploaded from memory: the file may have lost it.
-    """
-    world = World()
+async def behind_an_outage(world: World) -> Life:
+    """An agent whose bucket is away, with one flush that waits for it and hardly any memory."""
     tight = replace(SETTINGS, memory=MemorySettings(memory_bytes=100))
     tight = replace(tight, flush=replace(tight.flush, max_uploads=1, flush_bytes=300))
     life = await world.start(tight)
     world.bucket.away = True
     life.produce(b"in the way" * 40)
     await asyncio.sleep(0.1)
+    return life
+
+
+@on_virtual_time
+async def test_memory_is_not_given_up_for_a_file_whose_sync_failed() -> None:
+    """
+    What waits for the bucket is uploaded from memory: the file may have lost it.
+    """
+    world = World()
+    life = await behind_an_outage(world)
     life.disk.sync_fails = 1.0
     request = life.produce(b"good", acks=ONE)
     await asyncio.sleep(1.1)
@@ -267,12 +273,7 @@ async def test_what_a_disk_lost_is_not_committed(lost: bool) -> None:
     is not, the session ends and its producers are told, and no garbage is in the log.
     """
     world = World()
-    tight = replace(SETTINGS, memory=MemorySettings(memory_bytes=100))
-    tight = replace(tight, flush=replace(tight.flush, max_uploads=1, flush_bytes=300))
-    life = await world.start(tight)
-    world.bucket.away = True
-    life.produce(b"in the way" * 40)
-    await asyncio.sleep(0.1)
+    life = await behind_an_outage(world)
     given_up = life.produce(b"given up" * 40)
     life.disk.sync_fails = 1.0
     synced = life.produce(b"synced", acks=ONE)
@@ -343,12 +344,7 @@ async def test_a_disk_that_cannot_be_read_ends_the_session(
     Memory was given up, and the file gives an I/O error: tried again, and then all are told.
     """
     world = World()
-    tight = replace(SETTINGS, memory=MemorySettings(memory_bytes=100))
-    tight = replace(tight, flush=replace(tight.flush, max_uploads=1, flush_bytes=300))
-    life = await world.start(tight)
-    world.bucket.away = True
-    life.produce(b"in the way" * 40)
-    await asyncio.sleep(0.1)
+    life = await behind_an_outage(world)
     request = life.produce(b"given up" * 40)
     await asyncio.sleep(0.1)
     read, left = SimBufferFile.read, [failures]

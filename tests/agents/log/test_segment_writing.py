@@ -1,6 +1,5 @@
 """A segment is what its writer wrote, whatever happened to the one before it."""
 
-import asyncio
 import gc
 import io
 from collections.abc import AsyncIterator
@@ -80,28 +79,3 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     assert ref.size_bytes == len(body)
     offsets = pq.read_table(io.BytesIO(body), columns=["offset"])["offset"].to_pylist()
     assert list(range(100 * RECORDS)) == offsets
-
-
-async def test_a_writer_is_over_when_its_task_is(tmp_path: Path) -> None:
-    """
-    Cancelled in the middle of a chunk: the thread is waited for, and the file is free after it.
-    """
-    objects = MemoryObjectStore(lambda: 0)
-    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
-    with ThreadPoolExecutor(1) as pool:
-        writing = Writing(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
-        )
-        made = batches(100)
-        writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
-        writing.kept = []
-        for delay_ms in range(0, 30, 3):
-            task = asyncio.ensure_future(writing.write(log, 0, 100 * RECORDS, []))
-            await asyncio.sleep(delay_ms / 1000)
-            task.cancel()
-            await asyncio.wait([task])
-
-        (ref,) = await writing.write(log, 0, 100 * RECORDS, [])
-
-    body = await objects.get(ref.key)
-    assert 100 * RECORDS == pq.read_table(io.BytesIO(body), columns=["offset"]).num_rows
