@@ -57,6 +57,8 @@ PURE_THIRD_PARTY: Final = {"cramjam", "crc32c", "pyarrow", "zstandard"}
 
 DISTRIBUTIONS: Final = {
     "confluent_kafka": "confluent-kafka",
+    "google": "protobuf",
+    "grpc": "grpcio",
     "prometheus_client": "prometheus-client",
     "py4j": "pyspark",
 }

@@ -1,12 +1,15 @@
 """What the metadata port promises, sentence by sentence, of every store behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
+from driftlog_metadata.etcd_client import EtcdSettings
+from driftlog_metadata.etcd_store import EtcdMetadataStore
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import (
@@ -31,8 +34,9 @@ from driftlog_metadata.store import (
     Watch,
     WatchEvent,
 )
+from tests.support import etcd_server
 
-TTL_MS = 3_000
+TTL_MS = 2_000
 
 
 class Clock:
@@ -58,7 +62,11 @@ class Subject:
     forget_history: Callable[[], Awaitable[None]]
 
 
-async def open_memory(directory: Path) -> Subject:
+Opener = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Subject]]
+
+
+@asynccontextmanager
+async def open_memory(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     """The simulator's store."""
     clock = Clock()
     store = MemoryMetadataStore(clock)
@@ -70,14 +78,16 @@ async def open_memory(directory: Path) -> Subject:
     async def forget_history() -> None:
         store.compact(store.revision)
 
-    return Subject(store, wait_ms, forget_history)
+    yield Subject(store, wait_ms, forget_history)
+    await store.close()
 
 
-async def open_sqlite(directory: Path) -> Subject:
+@asynccontextmanager
+async def open_sqlite(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     """The embedded store, with a history so short that a few writes push all of it out."""
     clock = Clock()
     history_events = 256
-    path = directory / "metadata.db"
+    path = request.getfixturevalue("tmp_path") / "metadata.db"
     store = await SqliteMetadataStore.open(path, clock, history_events=history_events)
 
     async def wait_ms(duration_ms: int) -> None:
@@ -87,24 +97,96 @@ async def open_sqlite(directory: Path) -> Subject:
     async def forget_history() -> None:
         await asyncio.gather(*(put(store, "/elsewhere") for _ in range(history_events + 1)))
 
+    yield Subject(store, wait_ms, forget_history)
+    await store.close()
+
+
+def open_etcd(version: str) -> Opener:
+    """A new etcd of one member."""
+
+    @asynccontextmanager
+    async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+        with etcd_server.start(version, request.getfixturevalue("tmp_path")) as cluster:
+            store = EtcdMetadataStore(EtcdSettings(endpoints=cluster.endpoints))
+            yield etcd_subject(store, cluster)
+            await store.close()
+
+    return opened
+
+
+MemberAction = Callable[[etcd_server.EtcdMember], None]
+
+
+def open_three(fault: MemberAction, repair: MemberAction) -> Opener:
+    """Three members, one of which is away since the store connected to it."""
+
+    @asynccontextmanager
+    async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+        cluster: etcd_server.EtcdCluster = request.getfixturevalue("three_members")
+        first = cluster.members[0]
+        settings = EtcdSettings(endpoints=cluster.endpoints, try_timeout_ms=500)
+        store = EtcdMetadataStore(settings)
+        await store.get("/connected")
+        fault(first)
+        cluster.wait_until_healthy(cluster.members[1:])
+        await store.get("/connected")  # the call that finds out; the test's calls go elsewhere
+        yield etcd_subject(store, cluster)
+        await store.txn([], [DeletePrefix("/")])
+        for lease_id in (7, 8):
+            await store.revoke_lease(lease_id)
+        await store.close()
+        repair(first)
+        cluster.wait_until_healthy()
+
+    return opened
+
+
+def etcd_subject(store: EtcdMetadataStore, cluster: etcd_server.EtcdCluster) -> Subject:
+    """Time is real, but for the last millisecond of a lease: etcd looks twice a second."""
+
+    async def wait_ms(duration_ms: int) -> None:
+        almost = duration_ms == TTL_MS - 1
+        await asyncio.sleep((duration_ms + (-500 if almost else 1_500)) / 1000)
+
+    async def forget_history() -> None:
+        revision, _ = await store.get_prefix("/")
+        await asyncio.to_thread(cluster.compact, revision)
+
     return Subject(store, wait_ms, forget_history)
+
+
+@pytest.fixture(scope="session")
+def three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[etcd_server.EtcdCluster]:
+    """One cluster for all tests of a worker: it takes two seconds to start."""
+    directory = tmp_path_factory.mktemp("etcd")
+    with etcd_server.start(etcd_server.newest_version(), directory, members=3) as cluster:
+        yield cluster
+
+
+def etcd_stores() -> list[ParameterSet]:
+    """Each version alone, and the newest with three members of which one fails."""
+    if not etcd_server.VERSIONS:
+        return [pytest.param(None, id="etcd", marks=pytest.mark.skip(reason=etcd_server.NO_ETCD))]
+    member = etcd_server.EtcdMember
+    return [
+        *(pytest.param(open_etcd(v), id=f"etcd-{v}") for v in etcd_server.VERSIONS),
+        pytest.param(open_three(member.kill, member.start), id="etcd-three-one-killed"),
+        pytest.param(open_three(member.freeze, member.thaw), id="etcd-three-one-frozen"),
+    ]
 
 
 STORES = [
     pytest.param(open_memory, id="memory"),
     pytest.param(open_sqlite, id="sqlite"),
-    pytest.param(
-        None, id="etcd", marks=pytest.mark.skip(reason="the etcd adapter comes with issue 4")
-    ),
+    *etcd_stores(),
 ]
 
 
 @pytest.fixture(params=STORES)
-async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     """An empty store."""
-    opened: Subject = await request.param(tmp_path)
-    yield opened
-    await opened.store.close()
+    async with request.param(request) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -837,7 +919,7 @@ async def test_a_closed_watch_ends(store: MetadataStore) -> None:
     """
     For the one who waits and for every later call; closing again is harmless.
     """
-    watch = store.watch("/", 1)
+    watch = store.watch("/", (await store.get_prefix("/"))[0] + 1)
     waiting = asyncio.ensure_future(anext(watch, None))
     await asyncio.sleep(0)
 
