@@ -18,7 +18,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/*.pyx tiering/driftlog_tiering/*.pxd tiering/driftlog_tiering/*.h)
 
-.PHONY: help setup demo test check format bench sim fuzz components kafka-jars spark-jars localstack clean distclean
+.PHONY: help setup demo test check format bench sim fuzz components kafka-jars spark-jars localstack etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -29,7 +29,7 @@ help:
 	@echo "make bench          ours beside Apache Kafka (hours; ARGS=--quick for minutes)"
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
-	@echo "make components     what tests need beside Python packages: Kafka's jars, Spark's jars, LocalStack"
+	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, etcd"
 	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
 
 # ── Set-up ──
@@ -51,11 +51,12 @@ $(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
 
 # ── What tests need beside Python packages; each is fetched once, and again when its list changes ──
 
-components: kafka-jars spark-jars localstack
+components: kafka-jars spark-jars localstack etcd
 
 kafka-jars: .cache/kafka-jars.stamp
 spark-jars: .cache/spark-jars.stamp
 localstack: .cache/localstack.stamp
+etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
 
 .cache/kafka-jars.stamp: tools/kafka-peer/pom.xml
 	@tools/fetch-jars kafka-peer kafka-jars
@@ -68,6 +69,12 @@ localstack: .cache/localstack.stamp
 	@test -x .venv-localstack/bin/python || $(BIN)/python -m venv .venv-localstack
 	@.venv-localstack/bin/python -m pip install $(PIP_FLAGS) --requirement $<
 	@touch $@
+
+.cache/etcd-go.stamp: tools/etcd/go.mod tools/etcd/main.go
+	@tools/fetch-etcd go
+
+.cache/etcd-debian.stamp:
+	@tools/fetch-etcd debian
 
 # ── Work ──
 
