@@ -185,6 +185,15 @@ class EtcdCluster:
         """Forget the history before *revision*, at every member; the last one is asked."""
         self.members[-1].post("/v3/kv/compaction", {"revision": revision, "physical": True})
 
+    def make_room(self, revision: int) -> None:
+        """What a full etcd needs: compaction, defragmentation of all, and its alarms disarmed."""
+        self.compact(revision)
+        for member in self.members:
+            member.post("/v3/maintenance/defragment", {})
+        ask = self.members[-1].post
+        for alarm in ask("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", []):
+            ask("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
+
     def enable_auth(self, user: str, password: str, prefix: str) -> None:
         """Users from now on: root, and *user*, who may do everything under *prefix*."""
         ask = self.members[-1].post
