@@ -82,6 +82,11 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog_pending_bytes", "Admitted and not committed", engine.flusher.pending_bytes
     )
     yield _gauge(
+        "driftlog_commits_failing_seconds",
+        "Since when flushes cannot be committed, for the bucket or the metadata store fails",
+        engine.flusher.outage.lasted_ms(engine.ports.now_ms()) / 1000,
+    )
+    yield _gauge(
         "driftlog_unsealed_bytes",
         "Committed and not sealed",
         sum(log.unsealed_bytes for log in logs),

@@ -48,6 +48,7 @@ SETTINGS = EngineSettings(
         check_interval_ms=400,
     ),
     drain_ms=5_000,
+    drain_failing_ms=2_000,
 )
 READ_SETTINGS = ReadSettings(
     requests_at_once=3,

@@ -40,6 +40,7 @@ from driftlog_agents.log.flush import (
     Stage,
     Upload,
 )
+from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, TailSlice, Waiter
 from driftlog_agents.log.session import CommitOutcome, Session
 from driftlog_agents.log.tail import TailData, lay_out
@@ -82,6 +83,8 @@ class _Payload:
 
 _READ_ATTEMPTS: Final = 3
 """Of what only a buffer file has, before the disk is taken for broken."""
+
+_NO_COMMIT: Final = "the metadata store does not answer a commit"
 
 _PLACE: Final = Struct(">q4xi")
 """Base offset and leader epoch in a batch's header, which its CRC does not cover."""
@@ -133,6 +136,8 @@ class Flusher:
         """The timer knows that somebody waits for the open buffer."""
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
+        self.outage = Outage()
+        """Whether flushes are committed, and why not."""
         self.held_bytes = 0
         self.lost = False
         self.committed_bytes = 0
@@ -327,16 +332,17 @@ class Flusher:
     async def _upload(self, flush: Flush, attempt: int) -> None:
         payload: _Payload = flush.payload
         throttled = False
+        sent_ms = self._now_ms()
         try:
             async with asyncio.timeout(self._settings.upload_deadline_ms / 1000):
                 await self._put(flush, attempt)
         except UnavailableError as error:
             throttled = True
-            self._warn("flush_upload_refused", flush, error)
+            self._failed("flush_upload_refused", flush, error, sent_ms)
         except AlreadyExistsError as error:
-            self._warn("flush_upload_name_taken", flush, error)
+            self._failed("flush_upload_name_taken", flush, error, sent_ms)
         except (OutcomeUnknownError, TimeoutError) as error:
-            self._warn("flush_upload_unanswered", flush, error)
+            self._failed("flush_upload_unanswered", flush, error, sent_ms)
         else:
             payload.tasks.pop(attempt, None)
             self._handle(lambda now: self._pipeline.upload_succeeded(flush, attempt, now))
@@ -346,14 +352,27 @@ class Flusher:
             lambda now: self._pipeline.upload_failed(flush, attempt, now, throttled=throttled)
         )
 
-    def _warn(self, event: str, flush: Flush, error: Exception) -> None:
-        self._log.warning(
-            event,
-            seq=flush.seq,
-            bytes=flush.size_bytes,
-            error=str(error) or repr(error),
-            advice="tried again under a new name; producers wait",
-        )
+    def _failed(self, event: str, flush: Flush, error: Exception, sent_ms: float) -> None:
+        text = str(error) or f"no answer in {self._settings.upload_deadline_ms / 1000:g} s"
+        if self.outage.failed(text, sent_ms, self._now_ms()):
+            self._log.warning(
+                event,
+                seq=flush.seq,
+                bytes=flush.size_bytes,
+                error=text,
+                failures=self.outage.failures,
+                pending_bytes=self._pending_bytes,
+                advice="tried again under a new name; producers wait",
+            )
+
+    def _taken(self) -> None:
+        """A flush is committed."""
+        now_ms = self._now_ms()
+        lasted_ms = self.outage.lasted_ms(now_ms)
+        if self.outage.ended(now_ms):
+            self._log.info(
+                "flushes_go_on", failures=self.outage.failures, seconds=round(lasted_ms / 1000, 1)
+            )
 
     async def _put(self, flush: Flush, attempt: int) -> None:
         payload: _Payload = flush.payload
@@ -415,6 +434,7 @@ class Flusher:
     async def _commit(self, flush: Flush) -> None:
         key, footer_start, size_bytes = flush.payload.names[flush.stored_attempt]
         record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
+        sent_ms = self._now_ms()
         try:
             async with asyncio.timeout(self._settings.commit_deadline_ms / 1000):
                 outcome = await self._session.commit(flush.seq, record)
@@ -422,8 +442,10 @@ class Flusher:
             outcome = CommitOutcome.UNKNOWN
         match outcome:
             case CommitOutcome.COMMITTED:
+                self._taken()
                 self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
             case CommitOutcome.UNKNOWN:
+                self.outage.failed(_NO_COMMIT, sent_ms, self._now_ms())  # `Session` has said it
                 self._handle(lambda now: self._pipeline.commit_failed(flush, now))
             case CommitOutcome.DEAD:
                 self._handle(lambda _: self._pipeline.fenced())

@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.seal_policy import (
@@ -106,6 +107,7 @@ class Sealer:
         self.behind = False
         self._blocked: dict[PartitionLog, float] = {}
         """Partitions in which something is damaged, and when they are tried again."""
+        self._outage = Outage()
         self._log = structlog.get_logger()
         self.segments = 0
 
@@ -144,10 +146,19 @@ class Sealer:
                     await self._attempt(log, self.next_end(log, log.high_watermark))
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
+        sent_ms = self._now_ms()
         try:
             await self.seal(log, end)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._log.warning("seal_failed", partition=_name(log), error=str(error))
+            text = str(error) or repr(error)
+            if self._outage.failed(text, sent_ms, self._now_ms()):
+                self._log.warning(
+                    "seal_failed",
+                    partition=_name(log),
+                    error=text,
+                    failures=self._outage.failures,
+                    advice="tried again; until then Spark does not see what is not sealed",
+                )
         except (CorruptError, NotFoundError) as error:
             self._blocked[log] = self._now_ms() + _BLOCKED_MS
             log.damage = str(error) or repr(error)
@@ -159,6 +170,8 @@ class Sealer:
                 advice="put the object back: nothing more of this partition is sealed until then",
             )
         else:
+            if self._outage.ended(self._now_ms()):
+                self._log.info("sealing_goes_on", failures=self._outage.failures)
             if self._blocked.pop(log, None) is not None:
                 log.damage = ""
                 log.full = False
