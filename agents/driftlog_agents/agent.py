@@ -8,8 +8,9 @@ Shell.
 """
 
 import asyncio
+import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ import structlog
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
 from driftlog_agents.identity import join_cluster, node_id
+from driftlog_agents.listeners import refused, take
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.partition import PartitionLog
@@ -37,6 +39,8 @@ from driftlog_tiering.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""
+
+_LISTENER: Final = "--listener"
 
 Offload = Callable[..., Awaitable[Any]]
 
@@ -69,11 +73,18 @@ class World:
 
 
 class AgentProcess:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, settings: AgentSettings, world: World) -> None:
+    Args:
+        listening: bound to the listener's address; none: it is taken at the start.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, world: World, listening: Sequence[socket.socket] = ()
+    ) -> None:
         self.settings = settings
         self._world = world
+        self._listening = listening
         self._log = structlog.get_logger()
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -96,7 +107,7 @@ class AgentProcess:
 
         Raises:
             WrongClusterError: the stores are not of one cluster.
-            OSError: the listener's address cannot be used.
+            ListenError: the listener's address cannot be used.
         """
         if not await self._prepared():
             return
@@ -146,7 +157,9 @@ class AgentProcess:
             max_connections=settings.broker.max_connections,
             connections_max_idle_ms=settings.broker.connections_max_idle_ms,
         )
-        port = await self.server.bind(settings.host, settings.port)
+        self._listening = self._listening or await take(settings.host, settings.port, _LISTENER)
+        port = self._listening[0].getsockname()[1]
+        await self.server.use(self._listening)
         self._listener = settings.advertised or Listener("PLAINTEXT", settings.host, port)
         if self._listener.port == 0:
             self._listener = Listener(self._listener.name, self._listener.host, port)
@@ -262,7 +275,11 @@ class AgentProcess:
                 self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
                 await asyncio.sleep(1)
         self.sessions += 1
-        await self.server.start()
+        try:
+            await self.server.start()
+        except OSError as error:
+            port = self._listening[0].getsockname()[1]
+            raise refused(error, self.settings.host, port, _LISTENER) from error
         self.ready.set()
 
 

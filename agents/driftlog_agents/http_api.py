@@ -2,13 +2,16 @@
 
     GET  /metrics                Prometheus text
     GET  /healthz                200 while the event loop turns
-    GET  /readyz                 200 while it leads its partitions, 503 between sessions
+    GET  /readyz                 200 while it serves; 503 and why: between two sessions, or
+                                 nothing could be committed for a while
     POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition
 
 Shell.
 """
 
 import asyncio
+import socket
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
@@ -22,6 +25,9 @@ from driftlog_agents.log.partition import PartitionLog
 from driftlog_metadata.errors import CorruptError, FencedError, StoreError
 
 _SEAL_DEADLINE_S: Final = 600
+_FAILING_MS: Final = 5_000
+"""Commits that fail for less are a hiccup: the retries are for that."""
+
 _RETRY_S: Final = 0.3
 
 
@@ -40,12 +46,8 @@ class HttpApi:
         self._agent = agent
         self._runner: web.AppRunner | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Serve on *host*; returns the port.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve on sockets that are bound."""
         app = web.Application()
         app.add_routes(
             [
@@ -57,9 +59,8 @@ class HttpApi:
         )
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        for bound in sockets:
+            await web.SockSite(self._runner, bound).start()
 
     async def stop(self) -> None:
         """Close the port."""
@@ -82,6 +83,11 @@ class HttpApi:
         engine = self._agent.broker.engine
         if engine is None or not engine.ready.is_set():
             return web.Response(status=503, text="between two sessions\n")
+        outage = engine.flusher.outage
+        lasted_ms = outage.lasted_ms(engine.ports.now_ms())
+        if lasted_ms >= _FAILING_MS:
+            text = f"nothing was committed for {lasted_ms / 1000:.0f} s: {outage.error}\n"
+            return web.Response(status=503, text=text)
         return web.Response(text="ok\n")
 
     async def _seal(self, request: web.Request) -> web.Response:

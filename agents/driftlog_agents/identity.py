@@ -30,6 +30,19 @@ class WrongClusterError(FencedError):
     """Metadata store and bucket are not of one cluster; the message says what to do."""
 
 
+async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:
+    """Find out, before anything is written, whether the bucket answers and may be used.
+
+    Raises:
+        WrongClusterError: it is somebody's, and there is no metadata store to be of that cluster.
+        CorruptError: whose it is cannot be read.
+        StoreError: it does not answer.
+    """
+    in_bucket = await _read_bucket(objects)
+    if in_bucket is not None and not has_metadata:
+        raise _not_known(location, in_bucket)
+
+
 async def join_cluster(
     metadata: MetadataStore, objects: ObjectStore, location: str, rng: Random
 ) -> Cluster:
@@ -42,11 +55,7 @@ async def join_cluster(
     in_bucket = await _read_bucket(objects)
     kv = await metadata.get(CLUSTER_KEY)
     if kv is None and in_bucket is not None:
-        raise WrongClusterError(
-            f"{location} belongs to cluster {in_bucket.cluster_id}, which this metadata store "
-            f"does not know.  Start with that cluster's metadata store (its --dir), choose "
-            f"another location, or rebuild the metadata from the bucket (restore)"
-        )
+        raise _not_known(location, in_bucket)
     cluster = decode_cluster(kv.value if kv is not None else await _create(metadata, rng))
     if cluster.format_version > FORMAT_VERSION:
         raise WrongClusterError(
@@ -68,6 +77,14 @@ async def join_cluster(
             f"or restore the metadata of {in_bucket.cluster_id}"
         )
     return cluster
+
+
+def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
+    return WrongClusterError(
+        f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
+        f"know.  Start with that cluster's metadata store (its --dir), choose another location, "
+        f"or rebuild the metadata from the bucket (restore)"
+    )
 
 
 async def _read_bucket(objects: ObjectStore) -> Cluster | None:

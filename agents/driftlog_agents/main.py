@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -23,15 +24,31 @@ from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.http_api import HttpApi
+from driftlog_agents.identity import look_first
+from driftlog_agents.listeners import (
+    AddressTakenError,
+    ListenError,
+    check_advertised,
+    parse_address,
+    refused,
+    take,
+)
 from driftlog_agents.log.engine import EngineSettings
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.spool import spool_in
-from driftlog_metadata.errors import CorruptError, StoreError
+from driftlog_metadata.errors import (
+    CorruptError,
+    OutcomeUnknownError,
+    StoreError,
+    UnavailableError,
+)
 from driftlog_metadata.model import Listener
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_tiering.locations import open_object_store
+from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError, ObjectStore
 
 DEV_SEAL_MS: Final = 60_000
 """`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
@@ -47,6 +64,16 @@ _DIRECTORY_UPLOADS: Final = 2
 cores from the event loop."""
 
 
+HTTP_LISTENER: Final = "127.0.0.1:9644"
+"""Where /metrics and the like are unless the command line says otherwise."""
+
+_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
+"""Worker threads of an agent."""
+
+_LOOK_S: Final = 20
+"""How long the first answer of a bucket may take: it is one small GET."""
+
+
 class StartError(Exception):
     """The agent cannot start; the message says what to do."""
 
@@ -59,7 +86,8 @@ class Options:
     store: str | None = None
     listener: str = "127.0.0.1:9092"
     advertised_listener: str | None = None
-    http_listener: str = "127.0.0.1:0"
+    http_listener: str | None = None
+    """None: `HTTP_LISTENER`, or a free port where that one is taken."""
     rack: str | None = None
     seal_ms: float | None = None
     log_level: str = "info"
@@ -76,10 +104,12 @@ def run(options: Options) -> int:
     try:
         with _runner() as runner:
             runner.run(_serve(options))
-    except* (StartError, StoreError, CorruptError) as group:
+    except* (StartError, ListenError, StoreError, CorruptError) as group:
         for error in _leaves(group):
             sys.stderr.write(f"driftlog: {error}\n")
         code = 1
+    except* KeyboardInterrupt:  # before there was anything to drain
+        code = 130
     return code
 
 
@@ -93,26 +123,27 @@ def _runner() -> asyncio.Runner:
 
 async def _serve(options: Options) -> None:
     host, port = parse_address(options.listener, "--listener")
-    http_host, http_port = parse_address(options.http_listener, "--http-listener")
     location = options.store or str(options.directory / "objects")
+    settings = _settings(options, host, port, location)
+    # Whatever can be refused is, before there is anything on the disk or in the bucket.
+    listening = await take(host, port, "--listener")
+    http_listening = await _take_http(options)
     async with contextlib.AsyncExitStack() as stack:
-        disk = PosixDisk(options.directory)
+        objects = await _looked_at(options, location, stack)
+        disk = _disk(options.directory)
         stack.callback(disk.close)
         metadata = await SqliteMetadataStore.open(
             options.directory / "metadata.db", lambda: time.time_ns() // 1_000_000
         )
         stack.push_async_callback(metadata.close)
-        try:
-            objects = open_object_store(location)
-        except ValueError as error:
-            raise StartError(f"--store: {error}") from error
-        stack.push_async_callback(objects.close)
+        if objects is None:
+            objects = _opened(location, stack)
         pools = [
-            ThreadPoolExecutor(n, name) for n, name in ((1, "seal"), (2, "read"), (1, "produce"))
+            ThreadPoolExecutor(n, name)
+            for n, name in _POOLS
         ]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
-        settings = _settings(options, host, port, location)
         world = World(
             metadata=metadata,
             objects=objects,
@@ -123,38 +154,112 @@ async def _serve(options: Options) -> None:
             offload_produce=_offload(pools[2]),
             spool=spool_in(options.directory / "spool"),
         )
-        agent = AgentProcess(settings, world)
+        http_host, http_port = http_listening[0].getsockname()[:2]
+        http_address = f"[{http_host}]" if ":" in http_host else http_host
+        settings = replace(settings, http_address=f"{http_address}:{http_port}")
+        agent = AgentProcess(settings, world, listening)
         http = HttpApi(agent)
-        try:
-            http_port = await http.start(http_host, http_port)
-        except OSError as error:
-            raise StartError(
-                f"--http-listener {options.http_listener}: {error.strerror}"
-            ) from error
+        await http.start(http_listening)
         stack.push_async_callback(http.stop)
-        agent.settings = replace(settings, http_address=f"{http_host}:{http_port}")
         await _run(agent, options, location)
+
+
+async def _take_http(options: Options) -> list[socket.socket]:
+    option = "--http-listener"
+    host, port = parse_address(options.http_listener or HTTP_LISTENER, option)
+    try:
+        return await _listened(host, port, option)
+    except AddressTakenError:
+        if options.http_listener is not None:
+            raise
+    found = await _listened(host, 0, option)
+    structlog.get_logger().info(
+        "http_port_taken",
+        wanted=HTTP_LISTENER,
+        used=f"{host}:{found[0].getsockname()[1]}",
+        advice="another agent has it, it seems; --http-listener HOST:PORT chooses one",
+    )
+    return found
+
+
+async def _listened(host: str, port: int, option: str) -> list[socket.socket]:
+    """As `take`; and nobody else can."""
+    found = await take(host, port, option)
+    try:
+        for taken in found:
+            taken.listen()
+    except OSError as error:
+        for taken in found:
+            taken.close()
+        raise refused(error, host, port, option) from error
+    return found
+
+
+def _disk(directory: Path) -> PosixDisk:
+    try:
+        return PosixDisk(directory)
+    except UnavailableError as error:
+        raise StartError(
+            f"{error}.  Choose with --dir a directory that can be made and written"
+        ) from error
+
+
+def _opened(location: str, stack: contextlib.AsyncExitStack) -> ObjectStore:
+    folder = None if _in_bucket(location) or Path(location).exists() else Path(location)
+    try:
+        objects = open_object_store(location)
+    except (ValueError, UnavailableError) as error:
+        raise StartError(f"--store: {error}") from error
+    if folder is not None:
+        stack.callback(_remove_if_empty, folder)  # a start that is refused leaves no folder
+    stack.push_async_callback(objects.close)
+    return objects
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+async def _looked_at(
+    options: Options, location: str, stack: contextlib.AsyncExitStack
+) -> ObjectStore | None:
+    """The object store, which may be used with DIR; None: it is a part of DIR, which is new."""
+    if options.store is None and not Path(location).exists():
+        return None
+    objects = _opened(location, stack)
+    known = (options.directory / "metadata.db").exists()
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            await look_first(objects, location, has_metadata=known)
+    except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+        if isinstance(error, AccessDeniedError | BucketNotFoundError):
+            raise  # they say what to do
+        raise _no_answer(location, error) from error
+    return objects
+
+
+def _no_answer(location: str, error: Exception) -> StartError:
+    return StartError(
+        f"the store {location} does not answer: {str(error) or f'nothing in {_LOOK_S} s'}.  Check "
+        f"the endpoint (AWS_ENDPOINT_URL; unset for Amazon's), AWS_REGION and the network; then "
+        f"start again"
+    )
+
+
+def _in_bucket(location: str) -> bool:
+    return location.startswith(("s3://", "s3a://"))
 
 
 async def _run(agent: AgentProcess, options: Options, location: str) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(_running(agent, options))
+        running = tasks.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, agent.stop)
         announce = tasks.create_task(_announce(agent, options, location))
         await asyncio.wait([running])
         announce.cancel()
-
-
-async def _running(agent: AgentProcess, options: Options) -> None:
-    try:
-        await agent.run()
-    except OSError as error:
-        raise StartError(
-            f"cannot listen on {options.listener}: {error.strerror or error}.  Is another agent "
-            f"or broker there?  Choose another with --listener"
-        ) from error
 
 
 async def _announce(agent: AgentProcess, options: Options, location: str) -> None:
@@ -169,10 +274,12 @@ def _settings(options: Options, host: str, port: int, location: str) -> AgentSet
     advertised = None
     if options.advertised_listener is not None:
         name, number = parse_address(options.advertised_listener, "--advertised-listener")
+        check_advertised(name, "--advertised-listener")
         advertised = Listener("PLAINTEXT", name, number)
-    on_disk = not location.startswith(("s3://", "s3a://"))
+    else:
+        check_advertised(host, "--listener")
     flush = FlushSettings()
-    if on_disk:
+    if not _in_bucket(location):
         flush = replace(
             flush,
             flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
@@ -190,18 +297,6 @@ def _settings(options: Options, host: str, port: int, location: str) -> AgentSet
         broker=BrokerSettings(location=location, seal_ms=options.seal_ms),
         engine=EngineSettings(flush=flush, seal=seal),
     )
-
-
-def parse_address(text: str, option: str) -> tuple[str, int]:
-    """``HOST:PORT`` or ``NAME://HOST:PORT``; brackets around IPv6.
-
-    Raises:
-        StartError: not such an address.
-    """
-    host, _, port = text.rpartition("://")[2].rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise StartError(f"{option} {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _offload(pool: ThreadPoolExecutor) -> Callable[..., Any]:

@@ -9,9 +9,12 @@ Root.
 
 import argparse
 import json
+import socket
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +22,74 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # no __all__
 
 _HTTP_CONFIG = "driftlog.http.address"
+_HTTP_LISTENER = "127.0.0.1:9644"
 _SEAL_TIMEOUT_S = 600
 _ADMIN_TIMEOUT_S = 10
+_CONNECT_TIMEOUT_S = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    _refuse_unknown(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(arguments)
     result: int = options.run(options)
     return result
 
 
-def _parser() -> argparse.ArgumentParser:
+def _refuse_unknown(arguments: list[str]) -> None:
+    """End with what is not known: argparse names what is missing first, and hides the typo."""
+    options, unknown = _parser(lenient=True).parse_known_args(arguments)
+    unknown = [argument for argument in unknown if argument not in ("-h", "--help", "--version")]
+    if unknown:
+        parser: argparse.ArgumentParser = options.parser
+        prog = parser.prog
+        parser.exit(
+            2, f"{prog}: unknown: {' '.join(unknown)}; `{prog} --help` says what there is\n"
+        )
+
+
+def _parser(*, lenient: bool = False) -> argparse.ArgumentParser:
+    """The command line; *lenient*: nothing must be there, and nothing is answered at once."""
     parser = argparse.ArgumentParser(
-        prog="driftlog", description="A Kafka log whose disk is a bucket."
+        prog="driftlog", description="A Kafka log whose disk is a bucket.", add_help=not lenient
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    if not lenient:
+        version = f"driftlog {metadata.version('driftlog')}"
+        parser.add_argument("--version", action="version", version=version)
+    _runs(parser, _help)
+    commands = parser.add_subparsers(metavar="COMMAND")
     dev = commands.add_parser(
         "dev",
         help="run one agent in the foreground, with the embedded metadata store",
         description="Run one agent in the foreground, with the embedded metadata store.  It seals "
         "what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes on.",
+        add_help=not lenient,
     )
-    _agent_options(dev)
-    dev.set_defaults(run=_dev)
-    agent = commands.add_parser("agent", help="the agent as it is run in production")
-    agent_commands = agent.add_subparsers(required=True, metavar="COMMAND")
-    run = agent_commands.add_parser("run", help="run an agent in the foreground")
-    _agent_options(run)
-    run.set_defaults(run=_agent_run, http_listener="127.0.0.1:9644")
-    segments = commands.add_parser("segments", help="sealed segments")
-    segment_commands = segments.add_subparsers(required=True, metavar="COMMAND")
+    _agent_options(dev, lenient, None, f"{_HTTP_LISTENER}, or a free port where that is taken")
+    _runs(dev, _dev)
+    agent = commands.add_parser(
+        "agent", help="the agent as it is run in production", add_help=not lenient
+    )
+    _runs(agent, _help)
+    agent_commands = agent.add_subparsers(metavar="COMMAND")
+    run = agent_commands.add_parser(
+        "run",
+        help="run an agent in the foreground",
+        description="Run an agent in the foreground, as `driftlog dev` does, but seal what has "
+        "128 MiB or is an hour old.",
+        add_help=not lenient,
+    )
+    _agent_options(run, lenient, _HTTP_LISTENER, "%(default)s")
+    _runs(run, _agent_run)
+    segments = commands.add_parser("segments", help="sealed segments", add_help=not lenient)
+    _runs(segments, _help)
+    segment_commands = segments.add_subparsers(metavar="COMMAND")
     seal = segment_commands.add_parser(
-        "seal", help="turn everything that is committed in a topic into Parquet now"
+        "seal",
+        help="turn everything that is committed in a topic into Parquet now",
+        add_help=not lenient,
     )
-    seal.add_argument("topic", metavar="TOPIC")
+    seal.add_argument("topic", metavar="TOPIC", nargs="?" if lenient else None)
     seal.add_argument(
         "--bootstrap-server",
         "-b",
@@ -61,14 +97,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="any agent of the cluster (default: %(default)s)",
     )
-    seal.set_defaults(run=_seal)
+    _runs(seal, _seal)
     return parser
 
 
-def _agent_options(parser: argparse.ArgumentParser) -> None:
+def _runs(parser: argparse.ArgumentParser, run: Any) -> None:
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _help(options: argparse.Namespace) -> int:
+    """A command that needs another one behind it."""
+    options.parser.print_help(sys.stderr)
+    return 2
+
+
+def _agent_options(
+    parser: argparse.ArgumentParser, lenient: bool, http_listener: str | None, http_default: str
+) -> None:
     parser.add_argument(
         "--dir",
-        required=True,
+        required=not lenient,
         type=Path,
         metavar="DIR",
         help="the agent's directory: metadata, buffer files, and the objects without --store",
@@ -92,9 +140,10 @@ def _agent_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--http-listener",
-        default="127.0.0.1:0",
+        default=http_listener,
         metavar="HOST:PORT",
-        help="for /metrics, /healthz, /readyz and `driftlog segments seal`",
+        help="for /metrics, /healthz, /readyz and `driftlog segments seal`; port 0: any free one "
+        f"(default: {http_default})",
     )
     parser.add_argument("--rack", metavar="RACK", help="the zone that this agent is in")
     parser.add_argument(
@@ -103,18 +152,16 @@ def _agent_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _dev(options: argparse.Namespace) -> int:
-    from driftlog_agents.main import DEV_SEAL_MS  # noqa: PLC0415  # an extra
-
-    return _run_agent(options, DEV_SEAL_MS)
+    return _run_agent(options, dev=True)
 
 
 def _agent_run(options: argparse.Namespace) -> int:
-    return _run_agent(options, None)
+    return _run_agent(options, dev=False)
 
 
-def _run_agent(options: argparse.Namespace, seal_ms: float | None) -> int:
+def _run_agent(options: argparse.Namespace, *, dev: bool) -> int:
     try:
-        from driftlog_agents.main import Options, run  # noqa: PLC0415  # an extra
+        from driftlog_agents.main import DEV_SEAL_MS, Options, run  # noqa: PLC0415  # an extra
     except ImportError as error:
         print(
             f"driftlog: {error}.  An agent needs its extra: pip install 'driftlog[agent]'",
@@ -129,7 +176,7 @@ def _run_agent(options: argparse.Namespace, seal_ms: float | None) -> int:
             advertised_listener=options.advertised_listener,
             http_listener=options.http_listener,
             rack=options.rack,
-            seal_ms=seal_ms,
+            seal_ms=DEV_SEAL_MS if dev else None,
             log_level=options.log_level,
             banner=lambda line: print(line, flush=True),
         )
@@ -142,8 +189,8 @@ def _run_agent(options: argparse.Namespace, seal_ms: float | None) -> int:
 def _seal(options: argparse.Namespace) -> int:
     try:
         agents = _http_addresses(options.bootstrap_server)
-    except (KafkaException, RuntimeError) as error:
-        print(f"driftlog: {options.bootstrap_server} does not answer: {error}", file=sys.stderr)
+    except RuntimeError as error:
+        print(f"driftlog: {error}", file=sys.stderr)
         return 1
     sealed: dict[int, int] = {}
     errors: list[str] = []
@@ -165,25 +212,59 @@ def _http_addresses(bootstrap: str) -> list[str]:
     """The HTTP port of every agent, from its broker configs.
 
     Raises:
-        KafkaException: nobody answers.
-        RuntimeError: it is no driftlog that answers.
+        RuntimeError: nobody answers, or it is no driftlog that does.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-    brokers = admin.list_topics(timeout=_ADMIN_TIMEOUT_S).brokers
-    resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
+    _connect(bootstrap)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     found: list[str] = []
-    for future in admin.describe_configs(resources).values():
-        configs: dict[str, Any] = future.result(timeout=_ADMIN_TIMEOUT_S)
-        entry = configs.get(_HTTP_CONFIG)
-        if entry is not None and entry.value:
-            found.append(str(entry.value))
+    try:
+        brokers = admin.list_topics(timeout=_ADMIN_TIMEOUT_S).brokers
+        resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
+        for future in admin.describe_configs(resources).values():
+            configs: dict[str, Any] = future.result(timeout=_ADMIN_TIMEOUT_S)
+            entry = configs.get(_HTTP_CONFIG)
+            if entry is not None and entry.value:
+                found.append(str(entry.value))
+    except KafkaException as error:
+        raise RuntimeError(
+            f"{bootstrap} does not answer as a Kafka broker does ({error.args[0].str()}).  "
+            f"{_WHICH_ADDRESS}"
+        ) from error
     if not found:
-        raise RuntimeError("it is no driftlog agent, or it has no HTTP port")
+        raise RuntimeError(f"{bootstrap} is no driftlog agent, or an old one.  {_WHICH_ADDRESS}")
     return found
 
 
+_WHICH_ADDRESS = (
+    "Give --bootstrap-server the bootstrap address that the agent prints when it is ready"
+)
+
+
+def _connect(bootstrap: str) -> None:
+    """Find out whether anybody is there: Kafka's clients wait, for it may come yet.
+
+    Raises:
+        RuntimeError: nobody is.
+    """
+    errors: list[str] = []
+    for address in bootstrap.split(","):
+        host, _, port = address.rpartition("://")[2].strip().rpartition(":")
+        if not port.isdecimal() or not host:
+            errors.append(f"{address!r} is not HOST:PORT, for example 127.0.0.1:9092.")
+            continue
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            errors.append(f"nobody answers at {address}: {reason}.  Does the agent run?")
+        else:
+            return
+    raise RuntimeError(f"{'; '.join(errors)}  {_WHICH_ADDRESS}")
+
+
 def _seal_at(address: str, topic: str) -> dict[int, int]:
-    request = urllib.request.Request(f"http://{address}/topics/{topic}/seal", method="POST")
+    name = urllib.parse.quote(topic, safe="")
+    request = urllib.request.Request(f"http://{address}/topics/{name}/seal", method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_SEAL_TIMEOUT_S) as answer:
             body = json.load(answer)

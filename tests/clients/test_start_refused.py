@@ -99,6 +99,7 @@ def test_a_second_cluster_on_a_prefix_is_refused(agent: DriftlogProcess, tmp_pat
     assert refusal.code == 1
     assert "belongs to cluster" in refusal.said
     assert str(objects) in refusal.said
+    assert not (tmp_path / "other").exists()
 
 
 def test_two_clusters_that_know_themselves_cannot_share_a_prefix(
@@ -134,6 +135,7 @@ def test_a_store_without_the_cluster_s_topics_is_refused(stopped: Path, tmp_path
 
     assert refusal.code == 1
     assert "is the location right?" in refusal.said
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_bucket_without_its_metadata_is_refused(stopped: Path) -> None:
@@ -213,17 +215,52 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     assert [refusal.code for refusal in refusals] == [1, 1]
     assert all(address in refusal.said for refusal in refusals)
     assert all("-listener" in refusal.said for refusal in refusals)
+    assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("listener", ["localhost:kafka", "127.0.0.1:70000"])
-def test_a_listener_that_is_none_is_refused(tmp_path: Path, listener: str) -> None:
+@pytest.mark.parametrize("option", ["--listener", "--http-listener", "--advertised-listener"])
+@pytest.mark.parametrize("address", ["localhost:kafka", "127.0.0.1:99999", "127.0.0.1"])
+def test_an_address_that_is_none_is_refused(tmp_path: Path, option: str, address: str) -> None:
     """
-    With an example of one.
+    With the option that it was given to, and an example or the bound.
     """
-    refusal = refused(tmp_path / "data", "--listener", listener)
+    refusal = refused(tmp_path / "data", option, address)
 
     assert refusal.code == 1
-    assert "HOST:PORT" in refusal.said
+    assert f"{option} '{address}' is not HOST:PORT" in refusal.said
+    assert "9092" in refusal.said or "65535" in refusal.said
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("option", ["--listener", "--http-listener"])
+@pytest.mark.parametrize(
+    ("host", "advice"),
+    [("192.0.2.1", "no address of this machine"), ("nosuchhost.invalid", "is the name right?")],
+)
+def test_an_address_of_another_machine_is_refused(
+    tmp_path: Path, option: str, host: str, advice: str
+) -> None:
+    """
+    It is no port that is taken: what to do is another thing.
+    """
+    refusal = refused(tmp_path / "data", option, f"{host}:9092")
+
+    assert refusal.code == 1
+    assert f"{option} {host}:9092" in refusal.said
+    assert advice in refusal.said
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("option", ["--listener", "--advertised-listener"])
+def test_an_address_that_clients_cannot_connect_to_is_refused(tmp_path: Path, option: str) -> None:
+    """
+    0.0.0.0 is every address of the machine that asks.
+    """
+    refusal = refused(tmp_path / "data", option, "0.0.0.0:0")
+
+    assert refusal.code == 1
+    assert "--advertised-listener" in refusal.said
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("store", ["ftp://host/path", "s3:///prefix"])
@@ -235,6 +272,7 @@ def test_a_store_that_is_none_is_refused(tmp_path: Path, store: str) -> None:
 
     assert refusal.code == 1
     assert "--store" in refusal.said
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, moto_s3: S3Server) -> None:
@@ -247,30 +285,82 @@ def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, moto_s3: S3Server
 
     assert refusal.code == 1
     assert "no-such-bucket" in refusal.said
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_store_that_does_not_answer_is_refused(tmp_path: Path, moto_s3: S3Server) -> None:
     """
-    Nobody listens at the endpoint.
+    Nobody listens at the endpoint: what to check, and nothing is left; the next start, with the
+    right one, is good.
     """
-    nobody = {**moto_s3.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    nobody = {**moto_s3.environment, "AWS_ENDPOINT_URL": endpoint}
 
     refusal = refused(tmp_path / "data", "--store", moto_s3.location, environment=nobody)
 
     assert refusal.code == 1
-    assert refusal.said.strip()
+    assert endpoint in refusal.said
+    assert "AWS_ENDPOINT_URL" in refusal.said.replace(endpoint, "")
+    assert not (tmp_path / "data").exists()
+    with DriftlogProcess(
+        tmp_path / "data",
+        arguments=("--store", moto_s3.location),
+        environment=moto_s3.environment,
+    ) as agent:
+        Confluent().produce(agent.bootstrap, {"kept": "none"}, RECORDS)
 
 
-def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+def test_a_store_that_does_not_answer_at_a_restart_is_refused(
+    tmp_path: Path, moto_s3: S3Server
+) -> None:
     """
-    --dir names a file.
+    With the same advice; what is in the directory stays, and is served when it answers.
+    """
+    store = ("--store", f"{moto_s3.location}/restart")
+    with DriftlogProcess(
+        tmp_path / "data", arguments=store, environment=moto_s3.environment
+    ) as agent:
+        Confluent().produce(agent.bootstrap, {"kept": "none"}, RECORDS)
+    nobody = {**moto_s3.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+
+    refusal = refused(tmp_path / "data", *store, environment=nobody)
+
+    assert refusal.code == 1
+    assert "Check the endpoint" in refusal.said
+    with DriftlogProcess(
+        tmp_path / "data", arguments=store, environment=moto_s3.environment
+    ) as agent:
+        reads = Confluent().consume(agent.bootstrap, {"kept": 100})["kept"]
+    assert reads == at_offsets(RECORDS)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/driftlog"])
+def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path, place: str) -> None:
+    """
+    --dir names a file, something below one, or where nothing can be made.
     """
     (tmp_path / "file").write_text("not a directory")
 
-    refusal = refused(tmp_path / "file")
+    refusal = refused(tmp_path / place)
 
     assert refusal.code == 1
-    assert str(tmp_path / "file") in refusal.said
+    assert str(tmp_path / place) in refusal.said
+    assert "--dir" in refusal.said
+
+
+def test_a_start_that_was_refused_for_its_port_leaves_a_prefix_to_others(tmp_path: Path) -> None:
+    """
+    No cluster.json of a cluster that never was: another directory may use the prefix.
+    """
+    store = ("--store", str(tmp_path / "objects"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refusal = refused(tmp_path / "first", *store, "--listener", address)
+
+    assert refusal.code == 1
+    assert list(tmp_path.iterdir()) == []
+    with DriftlogProcess(tmp_path / "second", arguments=store) as agent:
+        make_topic(agent)
 
 
 def test_a_directory_that_was_copied_goes_on_where_it_was(stopped: Path) -> None:

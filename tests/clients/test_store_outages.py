@@ -4,6 +4,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -169,6 +171,78 @@ def test_memory_is_bounded_while_the_store_is_away(
     assert pending > 340 << 20
     assert peak - before < 256 << 20, f"{(peak - before) >> 20} MiB"
     assert ends == dict.fromkeys(range(4), 100 * 900)
+
+
+def readiness(agent: DriftlogProcess, path: str = "readyz") -> tuple[int, str]:
+    """What a supervisor is told."""
+    try:
+        with urllib.request.urlopen(f"{agent.http}/{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def becomes_ready(agent: DriftlogProcess, wanted: int, seconds: float) -> str:
+    """Wait until `/readyz` says so; its text."""
+    deadline = time.monotonic() + seconds
+    while (told := readiness(agent))[0] != wanted:
+        assert time.monotonic() < deadline, told
+        time.sleep(0.2)
+    return told[1]
+
+
+def test_an_agent_that_cannot_commit_says_that_it_is_not_ready(
+    agent: DriftlogProcess, proxy: FaultProxy
+) -> None:
+    """
+    503 and why once it has failed for 5 s, ok when it commits again; it is alive all the time.
+    """
+    topic = make_topic(agent)
+    proxy.set_mode("refuse")
+    try:
+        with Raw(agent.port) as raw:
+            raw.produce(topic, {0: good(b"synced", timestamp_ms=T)}, acks=1)
+        at_once = readiness(agent)
+        reason = becomes_ready(agent, 503, 15)
+        failing = metrics(agent)["driftlog_commits_failing_seconds"]
+        alive = readiness(agent, "healthz")
+    finally:
+        proxy.set_mode("pass")
+    after = becomes_ready(agent, 200, 15)
+
+    assert at_once == alive == (200, "ok\n")
+    assert reason.startswith("nothing was committed for 5 s: put s3://bucket/prefix/flush/")
+    assert failing >= 5
+    assert after == "ok\n"
+
+
+def test_a_stop_during_an_outage_is_quick_and_loses_nothing(
+    agent: DriftlogProcess, proxy: FaultProxy
+) -> None:
+    """
+    SIGTERM: a store that has failed for long is waited for 5 s; what was acks=1 stays on the
+    disk, the log says so, and the next process appends it.
+    """
+    topic = make_topic(agent)
+    proxy.set_mode("refuse")
+    try:
+        with Raw(agent.port) as raw:
+            for n in range(20):
+                answer = raw.produce(topic, {0: good(b"%d" % n, timestamp_ms=T)}, acks=1)
+                assert answer == {0: Produced(0, n)}
+        becomes_ready(agent, 503, 15)
+        began = time.monotonic()
+        assert agent.terminate() == 0
+        took = time.monotonic() - began
+    finally:
+        proxy.set_mode("pass")
+    left = [line for line in agent.log.splitlines() if "drain_incomplete" in line]
+    agent.start()
+    reads = Confluent().consume(agent.bootstrap, {topic: 20})[topic]
+
+    assert took < 12
+    assert "DIR/buffer" in left[-1]
+    assert reads == at_offsets([Record(None, b"%d" % n, T) for n in range(20)])
 
 
 def test_an_agent_that_is_killed_during_an_outage_has_what_was_synced(

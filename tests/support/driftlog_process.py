@@ -106,7 +106,7 @@ class DriftlogProcess:
         if command is None:
             raise FileNotFoundError("no driftlog command: make setup")
         agent = [command, "dev", "--dir", str(self.directory), "--listener", self.bootstrap]
-        line = [*self._prefix, *agent]
+        line = [*self._prefix, *agent, "--http-listener", "127.0.0.1:0"]
         with self._out.open("wb") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
                 [*line, *self._arguments],

@@ -11,6 +11,7 @@ Shell.
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
@@ -349,27 +350,20 @@ class Server:
         self._idle_ms = connections_max_idle_ms
         self._listeners: list[asyncio.Server] = []
 
-    async def bind(self, host: str, port: int) -> int:
-        """Take the address; returns the port, which the system chooses where it is 0.
-
-        Nobody is accepted before `start`.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
-        server = await self.loop.create_server(
-            lambda: Connection(self),
-            host,
-            port,
-            backlog=1024,
-            reuse_address=True,
-            start_serving=False,
-        )
-        self._listeners.append(server)
-        return int(server.sockets[0].getsockname()[1])
+    async def use(self, sockets: Sequence[socket.socket]) -> None:
+        """Take sockets that are bound.  Nobody is accepted before `start`."""
+        for bound in sockets:
+            server = await self.loop.create_server(
+                lambda: Connection(self), sock=bound, backlog=1024, start_serving=False
+            )
+            self._listeners.append(server)
 
     async def start(self) -> None:
-        """Accept; harmless when that is done already."""
+        """Accept; harmless when that is done already.
+
+        Raises:
+            OSError: somebody else, who was bound as well, was faster.
+        """
         for server in self._listeners:
             await server.start_serving()
 

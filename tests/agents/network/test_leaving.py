@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch, set_producer
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.listeners import AddressTakenError, take
 from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import (
@@ -203,11 +204,42 @@ async def test_a_port_that_is_taken_still_says_so(tmp_path: Path) -> None:
         second = Serving(tmp_path / "second", port=first.port)
         try:
             await second.begin()
-            with pytest.raises(OSError, match="address already in use"):
+            with pytest.raises(AddressTakenError, match=f"{first.port} is taken"):
                 await second.running
         finally:
             second.running = asyncio.create_task(asyncio.sleep(0))
             await second.close()
+
+
+async def test_a_port_that_somebody_else_listened_on_first_says_so(tmp_path: Path) -> None:
+    """
+    Both were bound to it, which is allowed while nobody listens: the same words, one line.
+    """
+    stores: list[GatedMetadata] = []
+
+    def wrap(store: MetadataStore) -> MetadataStore:
+        stores.append(GatedMetadata(store))
+        stores[0].gates["grant_lease"].close()
+        return stores[0]
+
+    (bound,) = await take("127.0.0.1", 0, "--listener")
+    port = bound.getsockname()[1]
+    agent = Serving(tmp_path, port=port, metadata=wrap)
+    try:
+        await agent.begin()
+        await eventually(lambda: stores[0].gates["grant_lease"].waiting > 0)
+        bound.listen()
+        stores[0].gates["grant_lease"].open()
+        with pytest.raises(ExceptionGroup) as raised:
+            await agent.running
+        agent.running = asyncio.create_task(asyncio.sleep(0))
+    finally:
+        bound.close()
+        await agent.close()
+
+    told = raised.value.subgroup(AddressTakenError)
+    assert told is not None
+    assert f"--listener 127.0.0.1:{port} is taken" in repr(told)
 
 
 # ── SIGTERM while answers are owed ──
