@@ -37,6 +37,7 @@ from driftlog_agents.log.engine import EngineSettings
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.spool import spool_in
 from driftlog_metadata.errors import (
     CorruptError,
@@ -65,6 +66,9 @@ cores from the event loop."""
 
 HTTP_LISTENER: Final = "127.0.0.1:9644"
 """Where /metrics and the like are unless the command line says otherwise."""
+
+_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
+"""Worker threads of an agent."""
 
 _LOOK_S: Final = 20
 """How long the first answer of a bucket may take: it is one small GET."""
@@ -134,9 +138,7 @@ async def _serve(options: Options) -> None:
         stack.push_async_callback(metadata.close)
         if objects is None:
             objects = _opened(location, stack)
-        pools = [
-            ThreadPoolExecutor(n, name) for n, name in ((1, "seal"), (2, "read"), (1, "produce"))
-        ]
+        pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
         world = World(

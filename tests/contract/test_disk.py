@@ -13,10 +13,10 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
 from driftlog_metadata.errors import UnavailableError
+from driftlog_tiering.buffer_pool import BufferPool
 from tests.simulation.faults import Process
 from tests.simulation.sim_disk import Platter, SimDisk
 

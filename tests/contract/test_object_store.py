@@ -362,7 +362,7 @@ async def test_concurrent_reads_and_writes_do_not_mix(store: ObjectStore) -> Non
 
     async def round_trip(i: int) -> bytes:
         await store.put(f"o/{i}", [b"%d" % i * 1000])
-        return await store.get(f"o/{i}", 0, len(str(i)))
+        return bytes(await store.get(f"o/{i}", 0, len(str(i))))
 
     answers = await asyncio.gather(*[round_trip(i) for i in range(40)])
 

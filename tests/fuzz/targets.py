@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
 from driftlog_agents.protocol.api import Api, ApiKey
@@ -25,6 +24,7 @@ from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_tiering import kernel
+from driftlog_tiering.buffer_pool import BufferPool
 from tests.agents.protocol.random_messages import MessageMaker
 from tests.simulation.batches import make_batch
 

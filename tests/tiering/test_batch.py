@@ -207,7 +207,7 @@ def test_a_max_timestamp_that_a_client_left_unset_is_recomputed() -> None:
     assert 1_760_000_000_005 == check_batch(batch).max_timestamp
 
 
-@given(st.lists(st.integers(0, 200), max_size=5), st.integers(0, 80))
+@given(st.lists(st.integers(0, 200), max_size=5), st.integers(0, 60))
 def test_a_buffer_of_batches_is_cut_into_them(sizes: list[int], missing: int) -> None:
     """
     All of them, or those before the one that is cut off and then LENGTH.
@@ -218,7 +218,7 @@ def test_a_buffer_of_batches_is_cut_into_them(sizes: list[int], missing: int) ->
 
     assert whole == [(h, bytes(v)) for h, v in iterate_batches(joined)]
     if missing and batches:
-        cut = iterate_batches(joined[: -min(missing, 61)])
+        cut = iterate_batches(joined[:-missing])
         assert whole[:-1] == [(h, bytes(v)) for h, v in islice(cut, len(batches) - 1)]
         with pytest.raises(CorruptBatchError) as caught:
             list(cut)

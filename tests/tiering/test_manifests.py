@@ -129,7 +129,7 @@ class UnreliableStore:
         self.created.append(key)
         await self._travel(self.behind.create(key, body))
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         return await self._travel(self.behind.get(key, start, end))
 
     async def stat(self, key: str) -> ObjectInfo:

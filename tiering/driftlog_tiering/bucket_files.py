@@ -18,6 +18,7 @@ from uuid import UUID
 
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.model import Cluster, Topic
+from driftlog_tiering.batch import Buffer
 from driftlog_tiering.layout import is_topic_name
 from driftlog_tiering.stored_json import decode_json, encode_json, integer, members, string
 
@@ -55,7 +56,7 @@ def encode_cluster(cluster: Cluster) -> bytes:
     return encode_json(_CLUSTER, cluster.format_version, {"cluster_id": cluster.cluster_id})
 
 
-def decode_cluster(body: bytes) -> Cluster:
+def decode_cluster(body: Buffer) -> Cluster:
     """Invert :func:`encode_cluster`.
 
     Raises:
@@ -83,7 +84,7 @@ def encode_topic(file: TopicFile) -> bytes:
     )
 
 
-def decode_topic(body: bytes) -> TopicFile:
+def decode_topic(body: Buffer) -> TopicFile:
     """Invert :func:`encode_topic`.
 
     Raises:
@@ -121,7 +122,7 @@ def encode_deleted(deleted: DeletedTopic) -> bytes:
     )
 
 
-def decode_deleted(body: bytes) -> DeletedTopic:
+def decode_deleted(body: Buffer) -> DeletedTopic:
     """Invert :func:`encode_deleted`.
 
     Raises:

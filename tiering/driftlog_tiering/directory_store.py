@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.file_reads import FileReads
 from driftlog_tiering.file_writes import write_new_file
 from driftlog_tiering.object_keys import (
     MAX_PAGE_SIZE,
@@ -61,9 +62,6 @@ T = TypeVar("T")
 
 THREADS: Final = 8
 """Uploads in flight and cold reads at once; each waits for the disk, outside the GIL."""
-
-_MAX_CALL_BYTES: Final = 1 << 30
-"""Of one read: macOS refuses 2 GiB, Linux cuts there."""
 
 _MAX_KNOWN_FOLDERS: Final = 100_000
 """Folders remembered as durable, about 20 MB; then they are forgotten and synced again."""
@@ -89,6 +87,7 @@ class DirectoryObjectStore:
         self._root = Path(root).absolute()
         self._fsync = fsync
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="directory-store")
+        self._reads = FileReads()
         self._temporary = _TemporaryFolder(self._root / TEMPORARY)
         self._folders = threading.Lock()
         self._durable: set[str] = {""}
@@ -106,7 +105,7 @@ class DirectoryObjectStore:
     async def create(self, key: str, body: Sequence[Buffer]) -> None:
         await self._write(key, body, os.link)
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         check_key(key)
         check_range(start, end)
         return await self._in_pool(lambda: self._read(key, start, end))
@@ -282,7 +281,7 @@ class DirectoryObjectStore:
 
     # ── Reading ──
 
-    def _read(self, key: str, start: int, end: int | None) -> bytes:
+    def _read(self, key: str, start: int, end: int | None) -> Buffer:
         with _refused(key, absent=True):
             fd = os.open(self._root / key, os.O_RDONLY)
             try:
@@ -290,7 +289,7 @@ class DirectoryObjectStore:
                 if not stat_modes.S_ISREG(status.st_mode):
                     raise NotFoundError(key)
                 stop = status.st_size if end is None else min(end, status.st_size)
-                return _read_all(fd, start, stop)
+                return self._reads.read(fd, start, stop)
             finally:
                 os.close(fd)
 
@@ -451,16 +450,3 @@ def _sync_path(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _read_all(fd: int, start: int, stop: int) -> bytes:
-    if start >= stop:
-        return b""
-    parts: list[bytes] = []
-    while start < stop:
-        part = os.pread(fd, min(stop - start, _MAX_CALL_BYTES), start)
-        if not part:
-            raise UnavailableError("an object shrank while it was read")
-        parts.append(part)
-        start += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -27,7 +27,7 @@ DIRECT_BYTES: Final = 1 << 20
 _STAGE_BYTES: Final = 1 << 20
 """One per writing thread: big enough for the disk, small enough for the CPU's cache."""
 
-_ALIGNMENT: Final = 4096
+ALIGNMENT: Final = 4096
 """Of address, position and length: the largest logical block in use."""
 
 _MAX_BUFFERS: Final = max(16, os.sysconf("SC_IOV_MAX"))
@@ -53,10 +53,10 @@ def write_new_file(
     """
     parts = [part for buffer in body if (part := memoryview(buffer).cast("B"))]
     size_bytes = sum(map(len, parts))
-    direct = bool(_O_DIRECT) and size_bytes >= DIRECT_BYTES
+    direct = size_bytes >= DIRECT_BYTES
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        if direct and _set_direct(fd, on=True):
+        if direct and set_direct(fd, on=True):
             _write_past_the_cache(fd, parts, abandoned)
         else:
             _write_through_the_cache(fd, parts, abandoned)
@@ -88,10 +88,10 @@ def _write_past_the_cache(fd: int, parts: list[memoryview], abandoned: Callable[
                     return
                 _write_blocks(fd, stage)
                 filled = 0
-    whole = filled - filled % _ALIGNMENT
+    whole = filled - filled % ALIGNMENT
     _write_blocks(fd, stage[:whole])
     if filled > whole:
-        _set_direct(fd, on=False)
+        set_direct(fd, on=False)
         _write_all(fd, [stage[whole:filled]])
 
 
@@ -104,7 +104,7 @@ def _write_blocks(fd: int, blocks: memoryview) -> None:
             raise
         # Known to the flag but not to this file; or the rest of a write that stopped inside a
         # block, which begins on no border.  The cache takes the whole of it.
-        _set_direct(fd, on=False)
+        set_direct(fd, on=False)
         os.lseek(fd, start, os.SEEK_SET)
         _write_all(fd, [blocks])
 
@@ -117,8 +117,10 @@ def _stage() -> memoryview:
     return stage
 
 
-def _set_direct(fd: int, *, on: bool) -> bool:
-    """False where the file system does not know it."""
+def set_direct(fd: int, *, on: bool) -> bool:
+    """Set or clear O_DIRECT; False where the platform or the file system does not know it."""
+    if not _O_DIRECT:
+        return False
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     try:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | _O_DIRECT if on else flags & ~_O_DIRECT)

@@ -45,6 +45,7 @@ import crc32c
 import zstandard
 
 from driftlog_metadata.errors import CorruptError
+from driftlog_tiering.batch import Buffer
 
 VERSION: Final = 1
 _HEAD: Final = Struct(">4sHHII")
@@ -156,7 +157,7 @@ def encode_footer(
     return _HEAD.pack(_MAGIC, VERSION, 0, crc32c.crc32c(packed), len(body)) + packed
 
 
-def decode_footer(data: bytes) -> Footer:
+def decode_footer(data: Buffer) -> Footer:
     """Invert `encode_footer`.
 
     Raises:

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.model import TopicPartition
+from driftlog_tiering.batch import Buffer
 from driftlog_tiering.layout import SegmentKind, is_topic_name
 from driftlog_tiering.manifest import (
     LeaderEpoch,
@@ -89,7 +90,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     )
 
 
-def decode_manifest(body: bytes) -> Manifest:
+def decode_manifest(body: Buffer) -> Manifest:
     """Invert :func:`encode_manifest`.
 
     Raises:
@@ -134,7 +135,7 @@ def encode_segment_list(topic: str, tp: TopicPartition, content: SegmentList) ->
     )
 
 
-def decode_segment_list(body: bytes, ref: SegmentListRef) -> SegmentList:
+def decode_segment_list(body: Buffer, ref: SegmentListRef) -> SegmentList:
     """Invert :func:`encode_segment_list` for the list that *ref* names.
 
     Raises:

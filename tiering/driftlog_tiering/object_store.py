@@ -75,10 +75,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         """The bytes ``[start, end)`` of the object; *end* None or past its size: to its end.
 
-        ``start`` at or past the object's size gives ``b""``.
+        ``start`` at or past the object's size gives none.  A view may be of memory that is
+        used again once nobody has a view of it.
 
         Raises:
             NotFoundError: no such object.

@@ -29,6 +29,7 @@ import crc32c
 import zstandard
 
 from driftlog_metadata.errors import CorruptError
+from driftlog_tiering.batch import Buffer
 
 WINDOW: Final = 64
 """Batches remembered per producer and partition (design.md, step 1)."""
@@ -183,7 +184,7 @@ class ProducerStates:
         return _HEAD.pack(_MAGIC, _VERSION, 0, crc32c.crc32c(checked)) + checked
 
     @classmethod
-    def decode(cls, data: bytes) -> tuple[int, "ProducerStates"]:
+    def decode(cls, data: Buffer) -> tuple[int, "ProducerStates"]:
         """Invert `encode`: (offset, state).
 
         Raises:

@@ -55,6 +55,9 @@ from driftlog_tiering.manifest import LeaderEpoch
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
+_DECODE_BYTES: Final = 4 * 1024 * 1024
+"""Batches become columns in pieces of this: a writer keeps so much raw, not a row group's worth."""
+
 TAIL_BYTES: Final = 64 * 1024
 """What to fetch of an object's end to have the footer: of 128 MiB it is 10 to 20 KiB."""
 
@@ -135,7 +138,8 @@ class SegmentWriter:
         self._row_group_bytes = row_group_bytes
         self._columns = ColumnBuilder(topic, partition, decompressed_limit_bytes)
         self._collected: list[pq.FileMetaData] = []
-        self._records = self._raw_bytes = 0
+        self._decoded: list[pa.Table] = []
+        self._records = self._raw_bytes = self._group_start = 0
         self._greatest: tuple[int, int] | None = None
         self._leader_epochs: list[LeaderEpoch] = []
         self._codec_bytes = [0] * len(Codec)
@@ -189,15 +193,24 @@ class SegmentWriter:
         self._codec_bytes[attributes & CODEC_MASK] += header.batch_length
         if header.record_count:
             self._timestamp_flags.add(attributes & LOG_APPEND_TIME_FLAG)
-        if self._columns.raw_bytes >= self._row_group_bytes:
+        if self.raw_bytes - self._group_start >= self._row_group_bytes:
             self._flush()
+        elif self._columns.raw_bytes >= _DECODE_BYTES:
+            self._decode()
         return header
 
-    def _flush(self) -> None:
-        if not self._columns.records:
-            return
+    def _decode(self) -> None:
         self._raw_bytes += self._columns.raw_bytes
-        table = self._columns.take()
+        self._decoded.append(self._columns.take())
+
+    def _flush(self) -> None:
+        if self._columns.records:
+            self._decode()
+        if not self._decoded:
+            return
+        table = pa.concat_tables(self._decoded)
+        self._decoded.clear()
+        self._group_start = self.raw_bytes
         self._records += table.num_rows
         timestamps = table.column("timestamp").cast(pa.int64())
         greatest = pc.max(timestamps).as_py()

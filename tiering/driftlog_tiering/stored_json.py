@@ -13,6 +13,8 @@ import json
 import zlib
 from typing import Any, Final
 
+from driftlog_tiering.batch import Buffer
+
 _CRC: Final = b',"crc32":"'
 _TRAILER_BYTES: Final = len(_CRC) + 8 + len(b'"}\n')
 
@@ -25,12 +27,13 @@ def encode_json(kind: str, format_version: int, fields: dict[str, Any]) -> bytes
     return body + _CRC + f'{zlib.crc32(body):08x}"}}\n'.encode()
 
 
-def decode_json(kind: str, format_version: int, body: bytes) -> dict[str, Any]:
+def decode_json(kind: str, format_version: int, body: Buffer) -> dict[str, Any]:
     """Invert :func:`encode_json`.
 
     Raises:
         ValueError: damaged, of another kind, or of a newer format than *format_version*.
     """
+    body = bytes(body)
     content, trailer = body[:-_TRAILER_BYTES], body[-_TRAILER_BYTES:]
     if not content or trailer[: len(_CRC)] != _CRC or trailer[-3:] != b'"}\n':
         raise ValueError("not an object of ours, or cut off: it does not end in a crc32")

@@ -198,7 +198,7 @@ def _key(piece: _Piece) -> tuple[str, int]:
     return piece.data.object_key, piece.first
 
 
-def _split(body: bytes, base_offsets: Any, lengths: Any) -> list[Buffer] | int:
+def _split(body: Buffer, base_offsets: Any, lengths: Any) -> list[Buffer] | int:
     """The batches in *body*; or the offset of the first that is damaged."""
     view = memoryview(body)
     batches: list[Buffer] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
 
 MiB: Final = 1024 * 1024
 
@@ -89,7 +89,7 @@ class ObjectReads:
         self.failures = 0
         self.bytes_read = 0
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         """Exactly the bytes ``[start, end)`` of the object; *end* None: to its end.
 
         Raises:

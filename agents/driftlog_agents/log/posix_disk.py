@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.log.disk import Buffer, BufferFile
 from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_tiering.buffer_pool import BufferPool
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _JOIN_BYTES: Final = 4096

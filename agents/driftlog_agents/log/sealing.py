@@ -34,7 +34,7 @@ from driftlog_agents.log.seal_policy import (
     too_much,
 )
 from driftlog_agents.log.sealed_cache import SealedCache
-from driftlog_agents.log.segment_writing import Offload, SegmentWriting, Spool
+from driftlog_agents.log.segment_writing import FILLING, Offload, SegmentWriting, Spool
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
 from driftlog_agents.log.takeover import Taken
@@ -65,12 +65,15 @@ _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
 """Read again after this: no edit may be based on what was read more than 6 h ago."""
 
+_AT_ONCE: Final = FILLING + 1
+"""Partitions sealed at once: some fill a segment while another's is put and made known."""
+
 _BLOCKED_MS: Final = 60_000
 """Between two attempts to seal a partition in which something is missing or damaged."""
 
 
 class Sealer:
-    """Seals the partitions of one session, one at a time."""
+    """Seals the partitions of one session."""
 
     def __init__(
         self,
@@ -100,7 +103,8 @@ class Sealer:
         self._rng = rng
         self._now_ms = now_ms
         self._forget = forget
-        self._lock = asyncio.Lock()
+        self._sealing: dict[PartitionLog, asyncio.Event] = {}
+        """A partition is sealed by one at a time; set when that is over."""
         self._cache = SealedCache()
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
@@ -135,15 +139,33 @@ class Sealer:
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
             self._cache.trim()
-            now_ms = self._now_ms()
             self._bound_damaged()
-            for log, end in due(self._logs(), self._settings, self._topic_sealing(), now_ms):
+            while await self._round():
+                pass  # what came meanwhile may be due too
+
+    async def _round(self) -> bool:
+        """Attempt what is due, some at once: while one is put another is compressed.
+
+        False: nothing was sealed.
+        """
+        now_ms = self._now_ms()
+        work = due(self._logs(), self._settings, self._topic_sealing(), now_ms)
+        for log, at_ms in list(self._blocked.items()):
+            if log.state is State.CLOSED:
+                del self._blocked[log]
+            elif at_ms <= now_ms:
+                work.append((log, self.next_end(log, log.high_watermark)))
+        before = self.segments
+        waiting = iter(work)
+
+        async def attempts() -> None:
+            for log, end in waiting:
                 await self._attempt(log, end)
-            for log, at_ms in list(self._blocked.items()):
-                if log.state is State.CLOSED:
-                    del self._blocked[log]
-                elif at_ms <= now_ms:
-                    await self._attempt(log, self.next_end(log, log.high_watermark))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(_AT_ONCE, len(work))):
+                tasks.create_task(attempts())
+        return self.segments > before
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
         sent_ms = self._now_ms()
@@ -226,15 +248,20 @@ class Sealer:
             CorruptError, NotFoundError: the manifest or a flush object is damaged.
             FencedError: the partition is led elsewhere.
         """
-        async with self._lock:
+        while (another := self._sealing.get(log)) is not None:
+            await another.wait()
+        over = self._sealing[log] = asyncio.Event()
+        try:
             if log.state in (State.CLOSED, State.OFFLINE):
                 raise UnavailableError(f"{_name(log)} is not led here")
             manifest = await self._adopt(log)
             end = log.high_watermark if end is None else min(end, log.high_watermark)
-            if end <= log.sealed_end:
-                return log.sealed_end
-            await self._seal(log, manifest, end)
+            if end > log.sealed_end:
+                await self._seal(log, manifest, end)
             return log.sealed_end
+        finally:
+            del self._sealing[log]
+            over.set()
 
     async def _adopt(self, log: PartitionLog) -> Manifest:
         """The partition's manifest, with its key not behind it."""

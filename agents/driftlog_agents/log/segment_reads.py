@@ -94,7 +94,7 @@ class SegmentReads:
         self._index: ColdCache[str, SegmentReader | SegmentList] = ColdCache(
             budget_bytes=settings.index_cache_bytes, hold_ms=0, patience_ms=0, now_ms=now_ms
         )
-        self._raw: ColdCache[str, bytes] = holding(budget_bytes=settings.flush_cache_bytes)
+        self._raw: ColdCache[str, Buffer] = holding(budget_bytes=settings.flush_cache_bytes)
 
     @property
     def row_groups_loaded(self) -> int:
@@ -212,11 +212,11 @@ class SegmentReads:
         assert isinstance(reader, SegmentReader)
         return reader
 
-    async def raw_batch(self, ref: SegmentRef) -> bytes:
+    async def raw_batch(self, ref: SegmentRef) -> Buffer:
         """The batch that could not be decoded, as it came."""
         return await self._raw.get(ref.key, ref.size_bytes, lambda: self._load_raw(ref))
 
-    async def times(self, ref: SegmentRef, reader: SegmentReader, group: RowGroup) -> bytes:
+    async def times(self, ref: SegmentRef, reader: SegmentReader, group: RowGroup) -> Buffer:
         """The bytes of a row group's offsets and timestamps."""
         return await self._reads.get(ref.key, *reader.times_range(group))
 
@@ -248,14 +248,14 @@ class SegmentReads:
         tail = await self._reads.get(ref.key, start, size)
         needed = await self.run(ref.key, footer_start, tail, size)
         if needed < start:
-            tail = await self._reads.get(ref.key, needed, start) + tail
+            tail = b"".join((await self._reads.get(ref.key, needed, start), tail))
         reader = await self.run(ref.key, SegmentReader, tail, size)
         is_this = (reader.topic_id, reader.partition, reader.base, reader.end)
         if is_this != (manifest.tp.topic_id, manifest.tp.partition, ref.base, ref.end):
             raise DamagedObjectError(ref.key, f"it is the segment {is_this}")
         return reader
 
-    async def _load_raw(self, ref: SegmentRef) -> bytes:
+    async def _load_raw(self, ref: SegmentRef) -> Buffer:
         body = await self._reads.get(ref.key, 0, ref.size_bytes)
         if isinstance(kernel.check(body, 0, len(body), False), int):
             raise DamagedObjectError(ref.key, "no batch, or its CRC is wrong")

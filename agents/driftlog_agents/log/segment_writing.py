@@ -1,7 +1,7 @@
 """The objects of a sealed range: its batches, decoded in a worker thread, as Parquet in the bucket.
 
     memory, buffer files, flush objects ──▶ batches, in chunks ──▶ columns ──▶ spool ──▶ PUT
-                                                 ╳ cannot be decoded: kept as it came
+       read ahead, while the worker is busy      ╳ cannot be decoded: kept as it came
 
 Nobody names these objects yet; `log.sealing` does.
 
@@ -9,14 +9,16 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing
 from random import Random
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.local_reads import last_that_fits, span_bytes
+from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.tail import TailData
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_metadata.model import TopicPartition
@@ -25,16 +27,36 @@ from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, itera
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import SegmentRef
 from driftlog_tiering.object_store import Buffer, ObjectStore
-from driftlog_tiering.segment import SegmentWriter
+from driftlog_tiering.segment import SegmentInfo, SegmentWriter
 
-_CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Read and handed to the worker at once: half a row group."""
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""Read and handed to a worker at once: a quarter of a row group."""
+
+FILLING: Final = 2
+"""Segments filled at once, each by a worker thread: more cores than that are for clients."""
+
+_AHEAD_BYTES: Final = 8 * 1024 * 1024
+_PIECES_AHEAD: Final = 16
+"""Being read while the worker is busy, and no more than that: the worker never waits for a disk,
+and hardly for a far store."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
 
 Offload = Callable[..., Awaitable[Any]]
+
+
+class _Piece(NamedTuple):
+    """The batches ``[first, stop)`` of a flush."""
+
+    data: TailData
+    first: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        return span_bytes(self.data, self.first, self.stop)
 
 
 class Spool(Protocol):
@@ -65,6 +87,8 @@ class SegmentWriting:
         self._offload = offload
         self._spool = spool
         self._rng = rng
+        self._filling = asyncio.Semaphore(FILLING)
+        """Who fills a segment: few at a time, for each takes memory.  Others put theirs."""
         self._log = structlog.get_logger()
         self.sealed_bytes = 0
         self.undecodable_batches = 0
@@ -81,54 +105,61 @@ class SegmentWriting:
             CorruptError, NotFoundError: a flush object is damaged.
         """
         refs: list[SegmentRef] = []
-        chunks = self._chunks(log, base, end)
-        carried: list[Buffer] = []
         start = base
-        while start < end:
-            bad: Buffer | None = None
-            # The writer is left before the spool, whatever happens: the file is used again, and
-            # a writer that is collected later would put its footer into another segment.
-            with (
-                self._spool() as spool,
-                SegmentWriter(
-                    spool.file,
-                    topic=log.topic,
-                    topic_id=log.topic_id,
-                    partition=log.partition,
-                    base=start,
-                ) as writer,
-            ):
-                while bad is None:
-                    if not carried:
-                        carried = await anext(chunks, [])
-                        if not carried:
-                            break
-                    taken = await self._offload(_append, writer, carried, headers)
-                    bad = carried[taken] if taken < len(carried) else None
-                    carried = carried[taken:]
-                stop = writer.next_offset if bad is not None else end
-                if stop > start:
-                    refs.append(await self._put_segment(log, writer, spool, start, stop))
-            if bad is not None:
-                refs.append(await self._put_raw(log, bad, headers))
-                carried = carried[1:]
-                stop = refs[-1].end
-            start = stop
+        async with aclosing(self._chunks(log, base, end)) as chunks:
+            carried: list[Buffer] = []
+            while start < end:
+                # The writer is left before the spool, whatever happens: the file is used again,
+                # and a writer that is collected later would put its footer into another segment.
+                with (
+                    self._spool() as spool,
+                    SegmentWriter(
+                        spool.file,
+                        topic=log.topic,
+                        topic_id=log.topic_id,
+                        partition=log.partition,
+                        base=start,
+                    ) as writer,
+                ):
+                    async with self._filling:
+                        carried = await self._fill(writer, carried, chunks, headers)
+                        stop = writer.next_offset if carried else end
+                        info = await self._offload(writer.finish, stop) if stop > start else None
+                    if info is not None:
+                        refs.append(await self._put_segment(log, info, spool))
+                if carried:
+                    refs.append(await self._put_raw(log, carried[0], headers))
+                    carried = carried[1:]
+                    stop = refs[-1].end
+                start = stop
         return refs
 
-    async def _put_segment(
-        self, log: PartitionLog, writer: SegmentWriter, spool: Spool, base: int, end: int
-    ) -> SegmentRef:
-        info = await self._offload(writer.finish, end)
-        key = self._segment_key(log, base, end, SegmentKind.PARQUET)
+    async def _fill(
+        self,
+        writer: SegmentWriter,
+        carried: list[Buffer],
+        chunks: AsyncIterator[list[Buffer]],
+        headers: list[BatchHeader],
+    ) -> list[Buffer]:
+        """Append *carried* and *chunks*, up to a batch that cannot be decoded: what is left from
+        it on; empty: all is in."""
+        while carried or (carried := await anext(chunks, [])):
+            taken = await self._offload(_append, writer, carried, headers)
+            carried = carried[taken:]
+            if carried:
+                return carried
+        return []
+
+    async def _put_segment(self, log: PartitionLog, info: SegmentInfo, spool: Spool) -> SegmentRef:
+        key = self._segment_key(log, info.base, info.end, SegmentKind.PARQUET)
         self.sealed_bytes += info.raw_bytes
         body = spool.body()
         assert len(body) == info.size_bytes, "somebody else wrote to the spool"
         await self.put(key, [body])
         return SegmentRef(
             key=key,
-            base=base,
-            end=end,
+            base=info.base,
+            end=info.end,
             size_bytes=info.size_bytes,
             records=info.records,
             raw_bytes=info.raw_bytes,
@@ -172,30 +203,46 @@ class SegmentWriting:
 
     # ── What goes in ──
 
-    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncIterator[list[Buffer]]:
+    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
         """Batches of ``[base, end)`` in offset order."""
         chunk: list[Buffer] = []
         size = 0
-        for tail in [tail for tail in log.slices if tail.base < end and tail.end > base]:
-            async for batch in self._slice(tail, base, end):
-                chunk.append(batch)
-                size += len(batch)
+        async with aclosing(self._loaded(_pieces(log, base, end))) as loaded:
+            async for batches in loaded:
+                chunk += batches
+                size += sum(map(len, batches))
                 if size >= _CHUNK_BYTES:
                     yield chunk
                     chunk, size = [], 0
         if chunk:
             yield chunk
 
-    async def _slice(self, tail: TailSlice, base: int, end: int) -> AsyncIterator[Buffer]:
-        data = tail.data
-        assert isinstance(data, TailData)
-        first, stop = tail.first, tail.first + tail.count
-        if tail.base < base:
-            first = data.index_of(base, tail.first, tail.count)
-            assert data.base_offsets[first] == base, "sealed ends are batch borders"
-        while data.base_offsets[stop - 1] >= end:
-            stop -= 1
-        for index in range(first, stop):
+    async def _loaded(self, pieces: Iterator[_Piece]) -> AsyncGenerator[list[Buffer]]:
+        """The batches of *pieces*, in their order; those that come next are loaded meanwhile."""
+        ahead: deque[tuple[asyncio.Task[list[Buffer]], int]] = deque()
+        ahead_bytes = 0
+        try:
+            while True:
+                while len(ahead) < _PIECES_AHEAD and (not ahead or ahead_bytes < _AHEAD_BYTES):
+                    if (piece := next(pieces, None)) is None:
+                        break
+                    ahead.append((asyncio.create_task(self._load(piece)), piece.size_bytes))
+                    ahead_bytes += piece.size_bytes
+                if not ahead:
+                    return
+                batches = await ahead[0][0]
+                ahead_bytes -= ahead.popleft()[1]
+                yield batches
+        finally:
+            for task, _ in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for task, _ in ahead), return_exceptions=True)
+
+    async def _load(self, piece: _Piece) -> list[Buffer]:
+        """What memory and the buffer files have of it, and the rest from the flush object."""
+        data = piece.data
+        batches: list[Buffer] = []
+        for index in range(piece.first, piece.stop):
             batch = None
             try:
                 batch = data.read_local(index)
@@ -211,27 +258,19 @@ class SegmentWriting:
                 )
                 batch = None
             if batch is None:
-                async for fetched in self._fetch(data, index, stop):
-                    yield fetched
-                return
-            yield batch
+                return batches + await self._fetch(data, index, piece.stop)
+            batches.append(batch)
+        return batches
 
-    async def _fetch(self, data: TailData, index: int, stop: int) -> AsyncIterator[Buffer]:
-        """The batches ``[index, stop)`` of a flush object, which stand side by side in it."""
-        while index < stop:
-            last = index
-            start = data.positions[index]
-            while last + 1 < stop and (
-                data.positions[last + 1] + data.lengths[last + 1] - start <= _CHUNK_BYTES
-            ):
-                last += 1
-            async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                body = await self._objects.get(
-                    data.object_key, start, data.positions[last] + data.lengths[last]
-                )
-            for _, batch in iterate_batches(body):
-                yield batch
-            index = last + 1
+    async def _fetch(self, data: TailData, first: int, stop: int) -> list[Buffer]:
+        """The batches ``[first, stop)`` of a flush object, which stand side by side in it."""
+        async with asyncio.timeout(_REQUEST_DEADLINE_S):
+            body = await self._objects.get(
+                data.object_key,
+                data.positions[first],
+                data.positions[stop - 1] + data.lengths[stop - 1],
+            )
+        return [batch for _, batch in iterate_batches(body)]
 
     # ── Small things ──
 
@@ -251,6 +290,24 @@ class SegmentWriting:
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
+
+
+def _pieces(log: PartitionLog, base: int, end: int) -> Iterator[_Piece]:
+    """What ``[base, end)`` consists of: runs of batches of one flush, no longer than a chunk, or
+    of one batch."""
+    for tail in [tail for tail in log.slices if tail.base < end and tail.end > base]:
+        data = tail.data
+        assert isinstance(data, TailData)
+        first, stop = tail.first, tail.first + tail.count
+        if tail.base < base:
+            first = data.index_of(base, tail.first, tail.count)
+            assert data.base_offsets[first] == base, "sealed ends are batch borders"
+        while data.base_offsets[stop - 1] >= end:
+            stop -= 1
+        while first < stop:
+            last = max(last_that_fits(data, first, stop, _CHUNK_BYTES), first + 1)
+            yield _Piece(data, first, last)
+            first = last
 
 
 def _is_batch(batch: Buffer, base_offset: int) -> bool:

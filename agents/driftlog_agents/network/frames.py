@@ -20,9 +20,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_tiering.buffer_pool import BufferPool
 
 LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8

@@ -18,12 +18,12 @@ from typing import Any, Final, cast
 
 import structlog
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.log.flush import Source
 from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.one_batch import OneBatchReader
+from driftlog_tiering.buffer_pool import BufferPool
 
 Buffer = bytes | bytearray | memoryview
 

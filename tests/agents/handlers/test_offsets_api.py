@@ -41,7 +41,7 @@ from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
 )
 from driftlog_tiering.batch import build_batch
 from driftlog_tiering.kernel_py import Record, encode_record
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import RunningAgent
 
@@ -237,7 +237,7 @@ class SlowManifests:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         if "/manifest/" in key:
             await self.gate.wait()
         return await self._store.get(key, start, end)

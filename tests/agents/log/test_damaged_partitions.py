@@ -23,7 +23,7 @@ from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.batch import check_batch
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
 from tests.agents.log.lives import ONE, World, make_batch, on_virtual_time
@@ -156,7 +156,7 @@ async def test_who_waited_for_the_snapshot_is_told_that_it_is_damaged(
         def __getattr__(self, name: str) -> Any:
             return getattr(self._store, name)
 
-        async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
             if "/manifest/" in key or "/producers/" in key:
                 await gate.wait()
             return await self._store.get(key, start, end)

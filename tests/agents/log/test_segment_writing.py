@@ -2,7 +2,7 @@
 
 import gc
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -42,7 +42,7 @@ class Writing(SegmentWriting):
     fails = False
     kept: list[BaseException]
 
-    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncIterator[list[Buffer]]:
+    async def _chunks(self, log: PartitionLog, base: int, end: int) -> AsyncGenerator[list[Buffer]]:
         for n, chunk in enumerate(self.given):
             if n == 2 and self.fails:
                 raise UnavailableError("slow down")

@@ -122,7 +122,7 @@ class GatedObjects:
             await self.writes.passed()
         await self._behind.create(key, body)
 
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         if self.reads_of in key:
             await self.reads.passed()
         return await self._behind.get(key, start, end)

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_tiering.buffer_pool import BufferPool
 
 KiB, MiB = 1024, 1024 * 1024
 LARGEST = 8 * MiB

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.buffer_pool import BufferPool
 from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
 from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_tiering.buffer_pool import BufferPool
 
 MiB = 1024 * 1024
 LIMIT = 100 * MiB

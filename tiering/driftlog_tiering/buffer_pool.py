@@ -1,6 +1,6 @@
 """Memory that is used again: a fresh page costs more than filling it.
 
-Large frames are received into it, and recent batches are read into it on their way out.
+Large frames are received into it, and batches are read into it on their way out.
 
 Pure.
 """
@@ -10,8 +10,8 @@ from sys import getrefcount
 from typing import Final
 
 _FINE_BYTES: Final = 64 * 1024
-_COARSE_BYTES: Final = 1024 * 1024
-"""Sizes of pooled buffers: multiples of the first up to the second, then of the second."""
+_COARSE_BYTES: Final = 256 * 1024
+"""Sizes of pooled buffers: multiples of the first up to 1 MiB, then of the second."""
 _LOOK: Final = 16
 """Buffers asked whether they are free: they come free in about the order of their use."""
 
@@ -35,7 +35,7 @@ class BufferPool:
 
     def take(self, length: int) -> bytearray:
         """A buffer of at least *length* bytes, with anything in it."""
-        step = _FINE_BYTES if length <= _COARSE_BYTES else _COARSE_BYTES
+        step = _FINE_BYTES if length <= 1024 * 1024 else _COARSE_BYTES
         size = (length + step - 1) // step * step
         ring = self._rings.setdefault(size, deque())
         for _ in range(min(len(ring), _LOOK)):
