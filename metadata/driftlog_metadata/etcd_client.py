@@ -292,15 +292,16 @@ class EtcdClient:
             )
 
     async def _fresh_token(self, endpoint: Endpoint, over: str | None) -> str | None:
-        """A token that is not *over*; None where there is no user, or etcd asks for none."""
+        """A token, but not *over*: empty where etcd asks for none, None where there is no user."""
         if self.settings.user is None:
             return None
-        if self._token is not None and self._token != over:
-            return self._token or None
-        async with self._renewing:  # a password costs etcd a tenth of a second of hashing
-            if self._token is None or self._token == over:
-                self._token = await self._authenticate(endpoint)
-            return self._token or None
+        if self._token is None or self._token == over:
+            async with self._renewing:  # a password costs etcd a tenth of a second of hashing
+                if self._token is None or self._token == over:
+                    self._token = None
+                    self._token = await self._authenticate(endpoint)
+                return self._token
+        return self._token
 
     async def _authenticate(self, endpoint: Endpoint) -> str:
         """A new token; empty where authentication is off."""

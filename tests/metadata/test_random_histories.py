@@ -1,12 +1,14 @@
-"""The simulator's store and the embedded one are the same store."""
+"""The simulator's store, the embedded one and etcd are the same store."""
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from driftlog_metadata.etcd_client import EtcdSettings
+from driftlog_metadata.etcd_store import EtcdMetadataStore
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import (
@@ -16,6 +18,7 @@ from driftlog_metadata.store import (
     DeletePrefix,
     Get,
     GetPrefix,
+    KeyValue,
     LeaseNotFoundError,
     MetadataStore,
     ModRevisionIs,
@@ -24,11 +27,14 @@ from driftlog_metadata.store import (
     PutEvent,
     TxnResult,
     ValueIs,
+    Watch,
     WatchEvent,
 )
+from tests.support import etcd_server
 
 STEPS = 300
 SEEDS = range(20)
+ETCD_SEEDS = range(100, 110)
 
 Call = Callable[[MetadataStore], Awaitable[object]]
 
@@ -129,6 +135,95 @@ async def told(store: MetadataStore, up_to_revision: int) -> list[WatchEvent]:
             revision = event.kv.mod_revision if isinstance(event, PutEvent) else event.mod_revision
     await watch.aclose()
     return events
+
+
+class EtcdOnVirtualTime:
+    """etcd, whose leases end by a clock of ours: its own counts whole seconds of real time.
+
+    Each is granted for an hour, and revoked when it is over, before the next call is made.
+    """
+
+    def __init__(self, etcd: EtcdMetadataStore, now_ms: Callable[[], int]) -> None:
+        self._etcd = etcd
+        self._now_ms = now_ms
+        self._leases: dict[int, tuple[int, int]] = {}  # when it is over, and its time to live
+
+    async def _expire(self) -> None:
+        for expires_at_ms, lease_id in sorted((at, id_) for id_, (at, _) in self._leases.items()):
+            if expires_at_ms <= self._now_ms():
+                await self._etcd.revoke_lease(lease_id)
+                del self._leases[lease_id]
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        """Of etcd."""
+        await self._expire()
+        return await self._etcd.txn(compares, then, otherwise)
+
+    async def get(self, key: str) -> KeyValue | None:
+        """Of etcd."""
+        await self._expire()
+        return await self._etcd.get(key)
+
+    async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
+        """Of etcd."""
+        await self._expire()
+        return await self._etcd.get_prefix(prefix)
+
+    async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
+        """Of etcd, and ours if it is new."""
+        await self._expire()
+        await self._etcd.grant_lease(lease_id, 3_600_000)
+        self._leases.setdefault(lease_id, (self._now_ms() + ttl_ms, ttl_ms))
+
+    async def keep_alive(self, lease_id: int) -> None:
+        """Of etcd, and ours."""
+        await self._expire()
+        await self._etcd.keep_alive(lease_id)
+        _, ttl_ms = self._leases[lease_id]
+        self._leases[lease_id] = (self._now_ms() + ttl_ms, ttl_ms)
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        """Of etcd, and ours."""
+        await self._expire()
+        await self._etcd.revoke_lease(lease_id)
+        self._leases.pop(lease_id, None)
+
+    def watch(self, prefix: str, start_revision: int) -> Watch:
+        """Of etcd."""
+        return self._etcd.watch(prefix, start_revision)
+
+    async def close(self) -> None:
+        """Of etcd."""
+        await self._etcd.close()
+
+
+@pytest.mark.parametrize("version", etcd_server.EACH_VERSION)
+async def test_memory_and_etcd_give_equal_results(version: str, tmp_path: Path) -> None:
+    """
+    Every result of every call, every revision, and every event of a watch: the same.
+    """
+    for seed in ETCD_SEEDS:
+        history = History(seed)
+        memory = MemoryMetadataStore(history.clock)
+        (tmp_path / str(seed)).mkdir()
+        with etcd_server.start(version, tmp_path / str(seed)) as cluster:
+            real = EtcdMetadataStore(EtcdSettings(endpoints=cluster.endpoints))
+            etcd = EtcdOnVirtualTime(real, history.clock)
+            for step in range(STEPS):
+                call = history.next_call(memory.revision)
+                expected = await outcome(call, memory)
+
+                assert expected == await outcome(call, etcd), f"seed {seed}, step {step}"
+
+            revision, kvs = await memory.get_prefix("/")
+            assert (revision, kvs) == await etcd.get_prefix("/")
+            assert await told(memory, revision) == await told(etcd, revision)
+            await etcd.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -120,6 +120,11 @@ class EtcdMember:
             said: dict[str, Any] = json.load(answer)
             return said
 
+    def metrics(self) -> str:
+        """What Prometheus would read."""
+        with self._open("/metrics", None, timeout=5) as answer:
+            return str(answer.read(), "utf-8")
+
     def log(self, size: int = 3000) -> str:
         """The end of what it wrote."""
         return self._log.read_text(errors="replace")[-size:] if self._log.exists() else "(no log)"
