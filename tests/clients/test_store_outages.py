@@ -122,7 +122,7 @@ def test_what_is_only_in_the_bucket_is_a_storage_error_while_it_is_away(
 ) -> None:
     """
     Sealed records that no cache holds: a retriable error, not a hang and not an empty answer;
-    and the records when it is back.
+    and the records when it is back.  A client that asks again and again is one line in the log.
     """
     topic = make_topic(agent)
     records = [Record(None, b"%d" % n, T) for n in range(50)]
@@ -130,15 +130,17 @@ def test_what_is_only_in_the_bucket_is_a_storage_error_while_it_is_away(
     seal(agent, topic)
     agent.kill()
     agent.start()
+    before = agent.log.count("cold_read_failed")
     proxy.set_mode("refuse")
     try:
         with Raw(agent.port) as raw:
-            away = raw.fetch(topic, {0: 0}, max_wait_ms=500)[0]
+            away = [raw.fetch(topic, {0: 0}, max_wait_ms=500)[0] for _ in range(5)]
     finally:
         proxy.set_mode("pass")
     back = Confluent().consume(agent.bootstrap, {topic: 50})[topic]
 
-    assert (away.error_code, away.records) == (KAFKA_STORAGE_ERROR, b"")
+    assert [(a.error_code, a.records) for a in away] == [(KAFKA_STORAGE_ERROR, b"")] * 5
+    assert agent.log.count("cold_read_failed") == before + 1
     assert back == at_offsets(records)
 
 

@@ -44,6 +44,8 @@ _ZSTD_FROM_VERSION: Final = 10
 _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
+_PACE_S: Final = 10.0
+"""Between two lines about reads that fail."""
 
 
 class Fetching:
@@ -56,6 +58,24 @@ class Fetching:
         self.requests = 0
         self.bytes = 0
         self.cold_reads = 0
+        self._unread = 0
+        self._say_at_s = 0.0
+
+    def not_read(self, log: PartitionLog, error: str) -> None:
+        """The bucket did not give what *log* has: clients ask again at once, and for ever."""
+        self._unread += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._say_at_s:
+            return
+        self._say_at_s = now_s + _PACE_S
+        self.log.warning(
+            "cold_read_failed",
+            log=repr(log),
+            error=error,
+            failures=self._unread,
+            advice="clients are told to try again; what memory and disk hold is read",
+        )
+        self._unread = 0
 
     def handle(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest) -> None:
         """Answer through *slot*, now or when there is something to say."""
@@ -380,7 +400,7 @@ class _Fetch:
             data.error_code = ErrorCode.CORRUPT_MESSAGE
             return data, 0
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._owner.log.warning("cold_read_failed", log=repr(log), error=str(error))
+            self._owner.not_read(log, str(error) or repr(error))
             data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return data, 0
         return data, self._put(data, buffers, limit, first=size == 0)
