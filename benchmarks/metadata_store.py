@@ -1,14 +1,18 @@
-"""What the embedded metadata store costs: latency, throughput, and a claim of 10,000 partitions.
+"""What a metadata store costs: latency, throughput, and a claim of 10,000 partitions.
 
-    python -m benchmarks.metadata_store [--directory DIR] [--seconds 3]
+    python -m benchmarks.metadata_store [--directory DIR] [--seconds 3] [--etcd URL[,URL]]
 
-Prints, on the disk of DIR (a fresh directory below it):
+Prints, on the disk of DIR (a fresh directory below it), or of the etcd at URL, which must have
+nothing below ``/driftlog/v1/`` and has nothing there afterwards:
 
-* fsync: p50/p99 of appending 4 KiB to a file and syncing it, the floor of every commit;
+* fsync, but not of etcd: p50/p99 of appending 4 KiB to a file and syncing it, the floor of commits;
+* put: p50/p99 and transactions/s of unguarded puts of 100 bytes, at 1 and at 64 in flight;
 * commit: p50/p99 and transactions/s of the guarded commit of a flush (session's revision and head
   compared, head and flush record put), at 1 and at 64 in flight, each on a session of its own;
 * claim: every partition's leader and state compared and put, 128 operations a transaction, all
   sent at once; then reading all of them back at one revision, and opening the file again.
+
+The commit at 1 in flight is what etcd adds to a produce request.
 
 Shell.
 """
@@ -16,18 +20,24 @@ Shell.
 import argparse
 import asyncio
 import os
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import UUID
 
 from driftlog_metadata import codec, keys
+from driftlog_metadata.etcd_client import EtcdSettings
+from driftlog_metadata.etcd_store import EtcdMetadataStore
 from driftlog_metadata.model import FlushRecord, Leader, PartitionState, TopicPartition
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import (
     MAX_TXN_OPS,
     Compare,
     CreateRevisionIs,
+    DeletePrefix,
+    MetadataStore,
     ModRevisionIs,
     Operation,
     Put,
@@ -65,8 +75,19 @@ def measure_fsync(directory: Path) -> str:
     return percentiles(latencies_s)
 
 
+async def put_values(
+    store: MetadataStore, session_id: str, until: float, latencies_s: list[float]
+) -> None:
+    """One key of a session's, written again and again."""
+    key = keys.head_key(session_id)
+    while time.perf_counter() < until:
+        start = time.perf_counter()
+        await store.txn([], [Put(key, bytes(100))])
+        latencies_s.append(time.perf_counter() - start)
+
+
 async def commit_flushes(
-    store: SqliteMetadataStore, session_id: str, until: float, latencies_s: list[float]
+    store: MetadataStore, session_id: str, until: float, latencies_s: list[float]
 ) -> None:
     """One session's commits, one at a time, as an agent makes them."""
     session, head = keys.session_key(session_id), keys.head_key(session_id)
@@ -94,19 +115,22 @@ async def commit_flushes(
         assert result.succeeded
 
 
-async def measure_commits(store: SqliteMetadataStore, in_flight: int, seconds: float) -> str:
+Work = Callable[[MetadataStore, str, float, list[float]], Coroutine[None, None, None]]
+
+
+async def measure(store: MetadataStore, work: Work, in_flight: int, seconds: float) -> str:
     """So many sessions at once."""
     latencies_s: list[float] = []
     start = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for number in range(in_flight):
             session_id = f"{SESSION_ID[:-4]}{in_flight:02d}{number:02d}"
-            tasks.create_task(commit_flushes(store, session_id, start + seconds, latencies_s))
+            tasks.create_task(work(store, session_id, start + seconds, latencies_s))
     rate = len(latencies_s) / (time.perf_counter() - start)
     return f"{percentiles(latencies_s)}   {rate:8,.0f} txns/s"
 
 
-async def measure_claims(store: SqliteMetadataStore) -> str:
+async def measure_claims(store: MetadataStore) -> str:
     """Claim every partition: two compares and two puts each."""
     leader = codec.encode_leader(Leader(SESSION_ID, 1))
     state = codec.encode_partition_state(PartitionState(sessions=(SESSION_ID,)))
@@ -127,26 +151,50 @@ async def measure_claims(store: SqliteMetadataStore) -> str:
     return f"{time.perf_counter() - start:.2f} s"
 
 
-async def run(directory: Path, seconds: float) -> None:
-    """Measure and print."""
-    print(f"fsync              {measure_fsync(directory)}")
-    path = directory / "metadata.db"
-    store = await SqliteMetadataStore.open(path, now_ms)
+async def measure_all(store: MetadataStore, seconds: float) -> int:
+    """What every store is measured at; returns how many keys it left."""
     for in_flight in (1, 64):
-        line = await measure_commits(store, in_flight, seconds)
+        line = await measure(store, put_values, in_flight, seconds)
+        print(f"put,    {in_flight:2} at once {line}")
+    await store.txn([], [DeletePrefix(keys.HEADS_PREFIX)])
+    for in_flight in (1, 64):
+        line = await measure(store, commit_flushes, in_flight, seconds)
         print(f"commit, {in_flight:2} at once {line}")
     print(f"claim of {PARTITIONS:,} partitions   {await measure_claims(store)}")
     start = time.perf_counter()
     _, kvs = await store.get_prefix(keys.ROOT + "/")
     print(f"read of {len(kvs):,} keys   {time.perf_counter() - start:.2f} s")
+    return len(kvs)
+
+
+async def run(directory: Path, seconds: float) -> None:
+    """Measure the embedded store and print."""
+    print(f"fsync              {measure_fsync(directory)}")
+    path = directory / "metadata.db"
+    store = await SqliteMetadataStore.open(path, now_ms)
+    count = await measure_all(store, seconds)
     await store.close()
     start = time.perf_counter()
     store = await SqliteMetadataStore.open(path, now_ms)
     print(
-        f"open with {len(kvs):,} keys, {path.stat().st_size / 2**20:.0f} MiB   "
+        f"open with {count:,} keys, {path.stat().st_size / 2**20:.0f} MiB   "
         f"{time.perf_counter() - start:.2f} s"
     )
     await store.close()
+
+
+async def run_etcd(endpoints: tuple[str, ...], seconds: float) -> None:
+    """Measure an etcd and print."""
+    store = EtcdMetadataStore(EtcdSettings(endpoints=endpoints))
+    try:
+        status = await store.status()
+        print(f"etcd {status.version} at {status.endpoint}, {len(endpoints)} endpoint(s)")
+        if (await store.get_prefix(keys.ROOT + "/"))[1]:
+            sys.exit(f"there is a driftlog in this etcd ({keys.ROOT}/): measure another one")
+        await measure_all(store, seconds)
+        await store.txn([], [DeletePrefix(keys.ROOT + "/")])
+    finally:
+        await store.close()
 
 
 def main() -> None:
@@ -154,7 +202,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, default=None, help="on the disk to measure")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each commit measurement")
+    parser.add_argument("--etcd", default=None, help="endpoints of an etcd to measure")
     arguments = parser.parse_args()
+    if arguments.etcd is not None:
+        asyncio.run(run_etcd(tuple(arguments.etcd.split(",")), arguments.seconds))
+        return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         asyncio.run(run(Path(directory), arguments.seconds))
 
