@@ -1,4 +1,4 @@
-"""Where a segment grows before it is put: an unnamed file, and a mapping of it as the body.
+"""Where a segment grows before it is put: an unnamed file, mapped piece by piece as the body.
 
 A file is used for one segment after another: its pages are there already, and fresh ones
 cost several times what filling them does.
@@ -8,10 +8,47 @@ Shell.
 
 import mmap
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final, overload
+from weakref import WeakSet
+
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+"""What of a segment is in the process's memory at once while it is put."""
+
+
+class MappedBody(Sequence[memoryview]):
+    """The first *size_bytes* of a file, in pieces: each is mapped as long as somebody has it."""
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._size_bytes = size_bytes
+        self._maps: WeakSet[mmap.mmap] = WeakSet()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return -(-self._size_bytes // _PIECE_BYTES)
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[memoryview]: ...
+    def __getitem__(self, index: int | slice) -> memoryview | list[memoryview]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        start = range(0, self._size_bytes, _PIECE_BYTES)[index]
+        length = min(_PIECE_BYTES, self._size_bytes - start)
+        if self._closed:
+            raise ValueError("the spool was let go: its file may hold another segment")
+        made = mmap.mmap(self._descriptor, length, access=mmap.ACCESS_READ, offset=start)
+        self._maps.add(made)
+        return memoryview(made)
+
+    def close(self) -> bool:
+        """No piece is given any more; False: somebody still has one."""
+        self._closed = True
+        return not self._maps
 
 
 class FileSpool:
@@ -19,27 +56,17 @@ class FileSpool:
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
-        self._map: mmap.mmap | None = None
-        self._view: memoryview | None = None
+        self._body: MappedBody | None = None
 
-    def body(self) -> memoryview | bytes:
-        """Everything written so far, mapped: it costs page cache, not memory of the process."""
+    def body(self) -> MappedBody:
+        """Everything written so far: it costs page cache, and hardly memory of the process."""
         self.file.flush()
-        if (size := self.file.tell()) == 0:
-            return b""
-        self._map = mmap.mmap(self.file.fileno(), size, access=mmap.ACCESS_READ)
-        self._view = memoryview(self._map)
-        return self._view
+        self._body = MappedBody(self.file.fileno(), self.file.tell())
+        return self._body
 
     def release(self) -> bool:
-        """Give the mapping back; False: a request that was given up still reads from it."""
-        if self._view is not None and self._map is not None:
-            try:
-                self._view.release()
-                self._map.close()
-            except BufferError:
-                return False  # it goes when its last user goes
-        return True
+        """Give no more of it; False: a request that was given up still reads from it."""
+        return self._body is None or self._body.close()
 
 
 def spool_in(folder: Path) -> Callable[[], AbstractContextManager[FileSpool]]:

@@ -17,7 +17,7 @@ def test_each_spool_begins_empty_and_ends_where_it_was_written(tmp_path: Path) -
         with spool() as made:
             made.file.write(data[:1000])
             made.file.write(data[1000:])
-            assert data == bytes(made.body())
+            assert data == b"".join(made.body())
     assert [] == list((tmp_path / "spool").iterdir())
 
 
@@ -40,7 +40,7 @@ def test_what_a_request_still_reads_is_not_written_over(tmp_path: Path) -> None:
     spool = spool_in(tmp_path)
     with spool() as made:
         made.file.write(b"old" * 10_000)
-        body = memoryview(made.body())[:]
+        body = made.body()[0][:]
     with spool() as made:
         made.file.write(b"new" * 10_000)
         made.file.flush()
@@ -58,4 +58,26 @@ def test_a_spool_that_failed_leaves_no_trace(tmp_path: Path) -> None:
         raise ValueError("closed in the middle")
     with spool() as made:
         made.file.write(b"whole")
-        assert b"whole" == bytes(made.body())
+        assert b"whole" == b"".join(made.body())
+
+
+def test_a_body_is_mapped_as_long_as_it_is_looked_at(tmp_path: Path) -> None:
+    """
+    In pieces, over and over, from the end too; and not at all once the file may be another's.
+    """
+    data = os.urandom(9_000_000)
+    spool = spool_in(tmp_path)
+    with spool() as made:
+        made.file.write(data)
+        body = made.body()
+        assert 3 == len(body)
+        assert data == b"".join(body)
+        assert data == b"".join(body[:])
+        assert data[8 * 1024 * 1024 :] == body[-1]
+        with pytest.raises(IndexError):
+            body[3]
+        used = os.fstat(made.file.fileno()).st_ino
+    with pytest.raises(ValueError, match="let go"):
+        body[0]
+    with spool() as made:
+        assert used == os.fstat(made.file.fileno()).st_ino

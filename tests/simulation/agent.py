@@ -84,8 +84,8 @@ class Waiting(Protocol):
 class _Spool:
     file: io.BytesIO = field(default_factory=io.BytesIO)
 
-    def body(self) -> bytes:
-        return self.file.getvalue()
+    def body(self) -> list[bytes]:
+        return [self.file.getvalue()]
 
 
 @contextlib.contextmanager

@@ -50,9 +50,9 @@ PATIENT = EngineSettings(
 class _Spool:
     file: IO[bytes] = field(default_factory=io.BytesIO)
 
-    def body(self) -> bytes:
+    def body(self) -> list[bytes]:
         self.file.seek(0)
-        return self.file.read()
+        return [self.file.read()]
 
 
 @contextlib.contextmanager

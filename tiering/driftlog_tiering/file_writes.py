@@ -15,10 +15,11 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from driftlog_tiering.object_keys import body_bytes
 from driftlog_tiering.object_store import Buffer
 
 DIRECT_BYTES: Final = 1 << 20
@@ -51,15 +52,15 @@ def write_new_file(
     Raises:
         OSError: whatever the file system refuses; the file may be there in part.
     """
-    parts = [part for buffer in body if (part := memoryview(buffer).cast("B"))]
-    size_bytes = sum(map(len, parts))
+    size_bytes = body_bytes(body)
+    parts = (part for buffer in body if (part := memoryview(buffer).cast("B")))
     direct = size_bytes >= DIRECT_BYTES
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         if direct and set_direct(fd, on=True):
             _write_past_the_cache(fd, parts, abandoned)
         else:
-            _write_through_the_cache(fd, parts, abandoned)
+            _write_through_the_cache(fd, list(parts), abandoned)
         if abandoned():
             return
         if (found := os.fstat(fd).st_size) != size_bytes:
@@ -73,7 +74,9 @@ def write_new_file(
 # ── Past the cache ──
 
 
-def _write_past_the_cache(fd: int, parts: list[memoryview], abandoned: Callable[[], bool]) -> None:
+def _write_past_the_cache(
+    fd: int, parts: Iterable[memoryview], abandoned: Callable[[], bool]
+) -> None:
     stage = _stage()
     filled = 0
     for part in parts:

@@ -10,10 +10,17 @@ Pure.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Final
 
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State
+
+_HELD: Final = 2.0
+_RELEASED: Final = 1.98
+_CAUGHT_UP: Final = 1.5
+_NEAR: Final = 1.8
+"""Of the bounds; 0.02 are 80 MiB of 4 GiB: less than the memory that flushes are written from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,7 @@ def due(
         for log in candidates
         if _is_due(log, settings, sealing_of.get(log.topic, TopicSealing()), now_ms)
     ]
-    if not chosen and too_much(candidates, settings):
+    if not chosen and fullness(candidates, settings) > 1:
         batches = sum(log.unsealed_batches for log in candidates)
         by_batches = batches > settings.unsealed_batches
         chosen = [
@@ -78,28 +85,38 @@ def due(
     ]
 
 
-def too_much(logs: Collection[PartitionLog], settings: SealSettings) -> bool:
-    """Whether *logs* have more that is unsealed than an agent may have."""
+def fullness(logs: Collection[PartitionLog], settings: SealSettings) -> float:
+    """What *logs* have that is unsealed, as a share of what an agent may have; above 1 some is
+    sealed early."""
     bound = max(settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(logs))
-    return (
-        sum(log.unsealed_bytes for log in logs) > bound
-        or sum(log.unsealed_batches for log in logs) > settings.unsealed_batches
+    return max(
+        sum(log.unsealed_bytes for log in logs) / bound,
+        sum(log.unsealed_batches for log in logs) / settings.unsealed_batches,
     )
 
 
-def is_behind(logs: Collection[PartitionLog], settings: SealSettings, was: bool) -> bool:
-    """Whether sealing cannot keep up: producers are kept waiting at twice the bounds, until it is
-    down to one and a half."""
-    factor = 1.5 if was else 2.0
-    return too_much(
-        [log for log in logs if not log.damage],
-        replace(
-            settings,
-            unsealed_bytes=int(settings.unsealed_bytes * factor),
-            unsealed_bytes_per_partition=int(settings.unsealed_bytes_per_partition * factor),
-            unsealed_batches=int(settings.unsealed_batches * factor),
-        ),
-    )
+class Backpressure:
+    """Whether producers wait for sealing.
+
+    At twice the bounds they do, and go on as soon as it is a little less: they come at the rate
+    of sealing then.  Let go for long they would come in bursts, which what flushes cannot follow.
+    """
+
+    __slots__ = ("behind", "held", "near")
+
+    def __init__(self) -> None:
+        self.held = False
+        """Producers wait."""
+        self.behind = False
+        """They did, and sealing has not caught up since."""
+        self.near = False
+        """It is a matter of moments."""
+
+    def update(self, fullness: float) -> None:
+        """Look again."""
+        self.held = fullness > (_RELEASED if self.held else _HELD)
+        self.behind = self.held or (self.behind and fullness > _CAUGHT_UP)
+        self.near = fullness > _NEAR
 
 
 def segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:

@@ -25,13 +25,13 @@ from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
 from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.seal_policy import (
+    Backpressure,
     SealSettings,
     TopicSealing,
     due,
-    is_behind,
+    fullness,
     seal_end,
     segment_bytes,
-    too_much,
 )
 from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.segment_writing import FILLING, Offload, SegmentWriting, Spool
@@ -108,7 +108,7 @@ class Sealer:
         self._cache = SealedCache()
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
-        self.behind = False
+        self.backpressure = Backpressure()
         self._blocked: dict[PartitionLog, float] = {}
         """Partitions in which something is damaged, and when they are tried again."""
         self._outage = Outage()
@@ -201,29 +201,32 @@ class Sealer:
 
     async def hold_back(self) -> None:
         """Keep producers waiting while sealing is too far behind, until cancelled."""
+        interval_s = self._settings.check_interval_ms / 1000
         while True:
-            await asyncio.sleep(self._settings.check_interval_ms / 1000)
-            behind = is_behind(list(self._logs()), self._settings, self.behind)
-            if behind == self.behind:
+            await asyncio.sleep(interval_s / 20 if self.backpressure.near else interval_s)
+            logs = [log for log in self._logs() if not log.damage]
+            was_held, was_behind = self.backpressure.held, self.backpressure.behind
+            self.backpressure.update(fullness(logs, self._settings))
+            if self.backpressure.held != was_held:
+                self.on_pressure(self.backpressure.held)
+            if self.backpressure.behind == was_behind:
                 continue
-            self.behind = behind
-            if behind:
+            if was_behind:
+                self._log.info("sealing_caught_up")
+            else:
                 self._log.warning(
                     "sealing_behind",
-                    unsealed_bytes=sum(log.unsealed_bytes for log in self._logs()),
-                    advice="producers wait until sealing has caught up: give the agent more cores, "
-                    "or the partitions to more agents",
+                    unsealed_bytes=sum(log.unsealed_bytes for log in logs),
+                    advice="producers are slowed to the rate of sealing: give the agent more "
+                    "cores, or the partitions to more agents",
                 )
-            else:
-                self._log.info("sealing_caught_up")
-            self.on_pressure(behind)
 
     def _bound_damaged(self) -> None:
         """What cannot be sealed may not grow for ever."""
         damaged = [log for log in self._logs() if log.damage]
         if not damaged:
             return
-        full = too_much(damaged, self._settings)
+        full = fullness(damaged, self._settings) > 1
         for log in damaged:
             if full and not log.full:
                 self._log.error(

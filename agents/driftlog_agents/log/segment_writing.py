@@ -10,7 +10,7 @@ Shell.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
 from random import Random
 from typing import IO, Any, Final, NamedTuple, Protocol
@@ -26,6 +26,7 @@ from driftlog_tiering import kernel, layout
 from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import SegmentRef
+from driftlog_tiering.object_keys import body_bytes
 from driftlog_tiering.object_store import Buffer, ObjectStore
 from driftlog_tiering.segment import SegmentInfo, SegmentWriter
 
@@ -67,8 +68,8 @@ class Spool(Protocol):
         """To be written."""
         ...
 
-    def body(self) -> Buffer:
-        """Everything written so far."""
+    def body(self) -> Sequence[Buffer]:
+        """Everything written so far, in pieces."""
         ...
 
 
@@ -154,8 +155,8 @@ class SegmentWriting:
         key = self._segment_key(log, info.base, info.end, SegmentKind.PARQUET)
         self.sealed_bytes += info.raw_bytes
         body = spool.body()
-        assert len(body) == info.size_bytes, "somebody else wrote to the spool"
-        await self.put(key, [body])
+        assert body_bytes(body) == info.size_bytes, "somebody else wrote to the spool"
+        await self.put(key, body)
         return SegmentRef(
             key=key,
             base=info.base,
@@ -278,13 +279,13 @@ class SegmentWriting:
         tp = TopicPartition(log.topic_id, log.partition)
         return layout.segment_key(log.topic, tp, base, end, self._nonce(), kind)
 
-    async def put(self, key: str, body: list[Buffer]) -> None:
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
         """PUT an object of this size, with a deadline that a slow uplink can keep.
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: the store; under another name.
         """
-        size_bytes = sum(map(len, body))
+        size_bytes = body_bytes(body)
         async with asyncio.timeout(_REQUEST_DEADLINE_S + size_bytes / _SLOWEST_BYTES_PER_S):
             await self._objects.put(key, body)
 

@@ -208,8 +208,8 @@ class Request:
 class _Spool:
     file: io.BytesIO = field(default_factory=io.BytesIO)
 
-    def body(self) -> bytes:
-        return self.file.getvalue()
+    def body(self) -> list[bytes]:
+        return [self.file.getvalue()]
 
 
 @contextlib.contextmanager

@@ -8,12 +8,12 @@ import pytest
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State, TailSlice
 from driftlog_agents.log.seal_policy import (
+    Backpressure,
     SealSettings,
     TopicSealing,
     due,
-    is_behind,
+    fullness,
     seal_end,
-    too_much,
 )
 from driftlog_agents.log.tail import TailData
 
@@ -177,23 +177,31 @@ def test_what_has_nothing_or_may_not_be_sealed_is_left_out() -> None:
     assert [(loading, 10)] == chosen(make_log(), closed, offline, loading, now_ms=DAY)
 
 
-def test_producers_wait_at_twice_the_bounds_until_it_is_one_and_a_half() -> None:
+def test_producers_wait_at_twice_the_bounds_and_go_on_when_it_is_a_little_less() -> None:
     """
-    Of bytes or of batches; what is damaged has a bound of its own.
+    At the rate of sealing, then; it has caught up at one and a half times the bounds.
     """
-    settings = SealSettings(unsealed_bytes=100 * MiB, unsealed_batches=1_000)
-    damaged = make_log(500)
-    damaged.damage = "a segment is gone"
+    backpressure = Backpressure()
+    seen = []
+    for level in (1.0, 1.9, 2.0, 2.01, 1.99, 1.97, 1.99, 2.01, 1.97, 1.51, 1.49, 1.99):
+        backpressure.update(level)
+        seen.append((backpressure.held, backpressure.behind))
+    waits, goes_on, well = (True, True), (False, True), (False, False)
+    assert [well] * 3 + [waits] * 2 + [goes_on] * 2 + [waits] + [goes_on] * 2 + [well] * 2 == seen
 
-    assert [False, False, True] == [
-        is_behind([make_log(size), damaged], settings, False) for size in (100, 199, 201)
+
+def test_how_full_is_by_bytes_or_by_batches() -> None:
+    """
+    Whichever is more; per partition there is some room anyway.
+    """
+    settings = SealSettings(
+        unsealed_bytes=100 * MiB, unsealed_batches=1_000, unsealed_bytes_per_partition=60 * MiB
+    )
+    assert [0.0, 0.5, 2.0] == [
+        fullness(logs, settings)
+        for logs in ([], [make_log(50)], [make_log(1, batches=1_500), make_log(1, batches=500)])
     ]
-    assert [False, False, True] == [
-        is_behind([make_log(size)], settings, True) for size in (100, 149, 151)
-    ]
-    assert is_behind([make_log(1, batches=2_001)], settings, False)
-    assert not is_behind([make_log(1, batches=2_000)], settings, False)
-    assert not is_behind([], settings, True)
+    assert 1.0 == fullness([make_log(100), make_log(20)], settings)
 
 
 def test_what_is_damaged_is_not_due_and_does_not_have_its_neighbours_sealed_for_it() -> None:
@@ -206,8 +214,7 @@ def test_what_is_damaged_is_not_due_and_does_not_have_its_neighbours_sealed_for_
 
     assert [] == chosen(damaged, well, settings=settings)
     assert [(well, 10)] == chosen(damaged, well, now_ms=DAY, settings=settings)
-    assert too_much([damaged], settings)
-    assert not too_much([well], settings)
+    assert fullness([damaged], settings) > 1 > fullness([well], settings)
 
 
 def test_the_fullest_comes_first() -> None:

@@ -1,20 +1,26 @@
 """A segment is what its writer wrote, whatever happened to the one before it."""
 
+import asyncio
 import gc
 import io
-from collections.abc import AsyncGenerator
+import os
+import threading
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
 
+from driftlog_agents.log import segment_writing
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.segment_writing import SegmentWriting
 from driftlog_agents.main import _offload
-from driftlog_agents.spool import spool_in
+from driftlog_agents.spool import FileSpool, spool_in
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering import kernel
 from driftlog_tiering.memory_object_store import MemoryObjectStore
@@ -79,3 +85,52 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     assert ref.size_bytes == len(body)
     offsets = pq.read_table(io.BytesIO(body), columns=["offset"])["offset"].to_pylist()
     assert list(range(100 * RECORDS)) == offsets
+
+
+async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The thread still writes into the spool: until it has ended the next segment gets another file,
+    and then that one is used again.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    entered, go_on = threading.Event(), threading.Event()
+    append = segment_writing._append
+
+    def held(*arguments: Any) -> int:
+        entered.set()
+        assert go_on.wait(10)
+        return append(*arguments)
+
+    used: list[int] = []
+    make = spool_in(tmp_path)
+
+    @contextmanager
+    def spool() -> Iterator[FileSpool]:
+        with make() as made:
+            used.append(os.fstat(made.file.fileno()).st_ino)
+            yield made
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = Writing(objects=objects, offload=_offload(pool), spool=spool, rng=Random(2))
+        made = batches(60)
+        writing.given = [made[i : i + 30] for i in (0, 30)]
+        writing.kept = []
+        monkeypatch.setattr(segment_writing, "_append", held)
+        cancelled = asyncio.create_task(writing.write(log, 0, 60 * RECORDS, []))
+        assert await asyncio.to_thread(entered.wait, 10)
+        cancelled.cancel()
+        monkeypatch.setattr(segment_writing, "_append", append)
+        (during,) = await writing.write(log, 0, 60 * RECORDS, [])
+        assert not cancelled.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        (after,) = await writing.write(log, 0, 60 * RECORDS, [])
+
+    first, second, third = used
+    assert first != second
+    assert third in {first, second}
+    assert await objects.get(during.key) == await objects.get(after.key)

@@ -147,7 +147,7 @@ async def test_producers_wait_while_sealing_is_far_behind_and_consumers_do_not(
         log = agent.log("t")
         unsealed, requests = log.unsealed_bytes, agent.process.dispatcher.producing.requests
         fetched = await consumer.fetch("t", {0: 0})
-        assert agent.engine.sealer.behind
+        assert agent.engine.sealer.backpressure.behind
         agent.objects.writes.open()
         answers = [await client.receive() for _ in asked]
         await eventually(lambda: not server.overloaded)
