@@ -17,7 +17,8 @@ Adapter.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -82,7 +83,8 @@ class EtcdSettings:
     and slow disks turn more commits into unknown outcomes."""
 
     keep_alive_timeout_ms: int = 1_000
-    """The same for a lease's keep-alive, so that several endpoints fit into a time to live."""
+    """Of a lease's keep-alive at one endpoint, and of connecting for it, so that several endpoints
+    fit into a time to live."""
 
 
 class Endpoint:
@@ -97,8 +99,7 @@ class Endpoint:
     @property
     def is_connected(self) -> bool:
         """Whether what is sent now goes out on a connection that is there."""
-        state = self._channel.get_state()
-        return bool(state is grpc.ChannelConnectivity.READY)
+        return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def ask(
         self, method: messages.Method, request: Any, metadata: Metadata, timeout_s: float
@@ -185,12 +186,16 @@ class EtcdClient:
 
         return await self.run(attempt, repeat)
 
-    async def run(self, attempt: Attempt[T], repeat: Repeat) -> T:
+    async def run(
+        self, attempt: Attempt[T], repeat: Repeat, *, connect_timeout_s: float | None = None
+    ) -> T:
         """Attempt at the endpoint in use, then at the others, each once.
 
         Raises:
             what `ask` raises.
         """
+        if connect_timeout_s is None:
+            connect_timeout_s = self.settings.connect_timeout_ms / 1000
         if self._closed:
             raise UnavailableError("the connection to etcd is closed")
         failures = []
@@ -199,7 +204,7 @@ class EtcdClient:
         for number in range(len(self._endpoints)):
             endpoint = self._endpoints[(first + number) % len(self._endpoints)]
             try:
-                return await self._at(endpoint, attempt)
+                return await self._at(endpoint, attempt, connect_timeout_s)
             except _ElsewhereError as error:
                 failures.append(f"{endpoint.url}: {error}")
             except OutcomeUnknownError as error:
@@ -226,9 +231,9 @@ class EtcdClient:
 
     # ── One endpoint ──
 
-    async def _at(self, endpoint: Endpoint, attempt: Attempt[T]) -> T:
+    async def _at(self, endpoint: Endpoint, attempt: Attempt[T], connect_timeout_s: float) -> T:
         """Connect, authenticate, attempt; with a new token once more."""
-        await self._reach(endpoint)
+        await self._reach(endpoint, connect_timeout_s)
         token = await self._fresh_token(endpoint, None)
         try:
             return await self._once(endpoint, attempt, token)
@@ -244,7 +249,8 @@ class EtcdClient:
 
     async def _once(self, endpoint: Endpoint, attempt: Attempt[T], token: str | None) -> T:
         try:
-            return await attempt(endpoint, _metadata(token))
+            with _told_apart():
+                return await attempt(endpoint, _metadata(token))
         except grpc.aio.AioRpcError as error:
             details = details_of(error)
             match verdict(details):
@@ -257,28 +263,25 @@ class EtcdClient:
                 case final:
                     message = f"etcd at {endpoint.url}: {describe(details)}"
                     raise error_of(final, message) from error
-        except asyncio.CancelledError as error:
-            # gRPC's way to say that this side ended the call; ours are told from it by the task.
-            if was_asked_to_stop():
-                raise
-            raise OutcomeUnknownError("the connection was closed here meanwhile") from error
+        except _LostHereError as error:
+            raise OutcomeUnknownError(str(error)) from error
 
-    async def _reach(self, endpoint: Endpoint) -> None:
+    async def _reach(self, endpoint: Endpoint, timeout_s: float) -> None:
         """Have a connection that answers, without having asked for anything that matters."""
         if endpoint.is_connected:
             return
-        timeout_s = self.settings.connect_timeout_ms / 1000
         request = messages.StatusRequest()
         try:
-            status = await endpoint.ask(messages.STATUS, request, _metadata(self._token), timeout_s)
+            with _told_apart():
+                status = await endpoint.ask(
+                    messages.STATUS, request, _metadata(self._token), timeout_s
+                )
         except grpc.aio.AioRpcError as error:
             details = details_of(error)
             if not is_from_etcd(details) or verdict(details) is Verdict.ELSEWHERE:
                 raise _ElsewhereError(f"not reached: {describe(details)}") from error
-        except asyncio.CancelledError as error:
-            if was_asked_to_stop():
-                raise
-            raise _ElsewhereError("the connection was closed here meanwhile") from error
+        except _LostHereError as error:
+            raise _ElsewhereError(str(error)) from error
         else:
             self._check_cluster(status.header.cluster_id)
 
@@ -310,7 +313,10 @@ class EtcdClient:
         )
         timeout_s = self.settings.try_timeout_ms / 1000
         try:
-            answer = await endpoint.ask(messages.AUTHENTICATE, request, _metadata(None), timeout_s)
+            with _told_apart():
+                answer = await endpoint.ask(
+                    messages.AUTHENTICATE, request, _metadata(None), timeout_s
+                )
         except grpc.aio.AioRpcError as error:
             details = details_of(error)
             if "authentication is not enabled" in details:
@@ -320,12 +326,35 @@ class EtcdClient:
                 message = f"etcd at {endpoint.url}, user {user!r}: {describe(details)}"
                 raise EtcdRefusedError(message) from error
             raise _ElsewhereError(f"no token: {describe(details)}") from error
+        except _LostHereError as error:
+            raise _ElsewhereError(f"no token: {error}") from error
         self._check_cluster(answer.header.cluster_id)
         return str(answer.token)
 
 
 class _TokenIsOverError(Exception):
     """etcd does not know the token any more, or wants one."""
+
+
+class _LostHereError(Exception):
+    """The call ended on this side of the connection; whether it was heard is not known."""
+
+
+@contextlib.contextmanager
+def _told_apart() -> Iterator[None]:
+    """Tell gRPC's cancelling of a call from somebody's cancelling of this task.
+
+    Raises:
+        _LostHereError: the store was closed, or the client left this endpoint; or a bug of gRPC's.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if was_asked_to_stop():
+            raise
+        raise _LostHereError("the connection was closed here meanwhile") from error
+    except grpc.aio.BaseError as error:
+        raise _LostHereError(f"gRPC failed: {error!r}") from error
 
 
 def was_asked_to_stop() -> bool:

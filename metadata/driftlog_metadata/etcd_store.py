@@ -54,7 +54,7 @@ from driftlog_metadata.store import (
     Watch,
 )
 
-_FIRST_PAGE_KEYS: Final = 1_000
+_FIRST_PAGE_KEYS: Final = 100
 _MAX_PAGE_KEYS: Final = 20_000
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 """A page parses in some 10 ms; values of 1 MiB come a few at a time."""
@@ -163,7 +163,7 @@ class EtcdMetadataStore:
                 stream.cancel()
             return cast("int", answer.TTL)
 
-        if await self._client.run(attempt, Repeat.HARMLESS) <= 0:
+        if await self._client.run(attempt, Repeat.HARMLESS, connect_timeout_s=timeout_s) <= 0:
             raise LeaseNotFoundError(f"lease {lease_id:x} is over: expired or revoked")
 
     async def revoke_lease(self, lease_id: int) -> None:

@@ -124,7 +124,7 @@ class EtcdWatch:
                 response = await self._stream.read()
             except EtcdRefusedError:
                 raise
-            except (UnavailableError, grpc.aio.AioRpcError):
+            except (UnavailableError, grpc.aio.AioRpcError, grpc.aio.BaseError):
                 pass  # away, or lost: calls beside this say so
             except asyncio.CancelledError:
                 self._drop_stream()

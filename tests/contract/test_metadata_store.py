@@ -168,10 +168,15 @@ def etcd_stores() -> list[ParameterSet]:
     if not etcd_server.VERSIONS:
         return [pytest.param(None, id="etcd", marks=pytest.mark.skip(reason=etcd_server.NO_ETCD))]
     member = etcd_server.EtcdMember
+    one_worker = pytest.mark.xdist_group("etcd-three")
     return [
         *(pytest.param(open_etcd(v), id=f"etcd-{v}") for v in etcd_server.VERSIONS),
-        pytest.param(open_three(member.kill, member.start), id="etcd-three-one-killed"),
-        pytest.param(open_three(member.freeze, member.thaw), id="etcd-three-one-frozen"),
+        pytest.param(
+            open_three(member.kill, member.start), id="etcd-three-one-killed", marks=one_worker
+        ),
+        pytest.param(
+            open_three(member.freeze, member.thaw), id="etcd-three-one-frozen", marks=one_worker
+        ),
     ]
 
 

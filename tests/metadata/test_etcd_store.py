@@ -1,6 +1,8 @@
 """What the store on etcd promises beyond the port: watches that resume, pages, limits, no space."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from driftlog_metadata.store import (
     WatchEvent,
 )
 from tests.support import etcd_server
-from tests.support.etcd_server import EtcdCluster
+from tests.support.etcd_server import EtcdCluster, EtcdMember
 from tests.support.process_usage import free_port
 
 LARGE = 400_000
@@ -161,19 +163,38 @@ async def test_one_revision_larger_than_a_message_comes_whole(cluster: EtcdClust
 # ── Reads ──
 
 
-async def test_a_prefix_of_many_mebibytes_is_read_whole(cluster: EtcdCluster) -> None:
+@pytest.mark.parametrize(
+    ("count", "value_bytes", "pages"), [(120, LARGE, range(3, 20)), (10_000, 100, range(2, 4))]
+)
+async def test_pages_fit_the_values(
+    cluster: EtcdCluster, count: int, value_bytes: int, pages: range
+) -> None:
     """
-    Ten times what gRPC takes in one message by default, in pages that adapt to the values.
+    48 MB of large values come a few at a time, 10,000 small ones all but at once; whole, in order.
     """
+    (member,) = cluster.members
     async with opened(*cluster.endpoints) as store:
-        for number in range(100):
-            await put(store, f"/k/{number:03}", bytes([number]) * LARGE)
+        per_txn = min(1_000_000 // value_bytes, 100)
+        keys = [f"/k/{number:05d}" for number in range(count)]
+        for first in range(0, count, per_txn):
+            some = keys[first : first + per_txn]
+            await store.txn([], [Put(key, key.encode().ljust(value_bytes)) for key in some])
+        before = ranges_served(member)
 
         _, kvs = await store.get_prefix("/k/")
 
-        assert [(f"/k/{n:03}", bytes([n]) * LARGE) for n in range(100)] == [
-            (kv.key, kv.value) for kv in kvs
-        ]
+        assert keys == [kv.key for kv in kvs]
+        assert keys == [kv.value.decode().rstrip() for kv in kvs]
+        assert {value_bytes} == {len(kv.value) for kv in kvs}
+        assert ranges_served(member) - before in pages
+
+
+def ranges_served(member: EtcdMember) -> int:
+    """How many Range requests the member has answered."""
+    for line in member.metrics().splitlines():
+        if line.startswith("grpc_server_handled_total{") and '"OK",grpc_method="Range"' in line:
+            return int(float(line.rpartition(" ")[2]))
+    return 0
 
 
 async def test_pages_are_of_one_revision(cluster: EtcdCluster) -> None:
@@ -296,6 +317,47 @@ async def test_a_closed_store_says_so(cluster: EtcdCluster) -> None:
             await writing
         with pytest.raises(UnavailableError, match=r"closed"):
             await put(store, "/a")
+
+
+async def test_a_store_that_is_closed_while_it_connects_did_nothing(cluster: EtcdCluster) -> None:
+    """
+    Certain, for a write too; and its caller is not cancelled, who is somebody else.
+    """
+    cluster.members[0].freeze()
+    async with opened(*cluster.endpoints) as store:
+        writing = asyncio.ensure_future(put(store, "/a"))
+        await asyncio.sleep(0.2)
+        await store.close()
+
+        with pytest.raises(UnavailableError, match=r"closed here"):
+            await writing
+
+
+async def test_a_store_in_a_thread_goes_on_while_another_loop_is_blocked(
+    cluster: EtcdCluster,
+) -> None:
+    """
+    Each event loop has a store of its own; keep-alives of one do not wait for the other.
+    """
+    kept = 0
+
+    async def keep_alive() -> None:
+        nonlocal kept
+        async with opened(*cluster.endpoints) as mine:
+            await mine.grant_lease(7, 60_000)
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until:
+                await mine.keep_alive(7)
+                kept += 1
+
+    async with opened(*cluster.endpoints) as store:
+        await put(store, "/a")
+        keeper = threading.Thread(target=asyncio.run, args=(keep_alive(),))
+        keeper.start()
+        keeper.join()  # blocks this loop, with a connection of its own open
+
+        assert kept > 20
+        await put(store, "/a")
 
 
 # ── What etcd refuses ──
