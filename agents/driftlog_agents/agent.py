@@ -285,15 +285,12 @@ class AgentProcess:
 
 def now_ms() -> float:
     """Milliseconds of a clock that never goes back and counts suspended time."""
-    return _clock() * 1000
+    return _clock(_BOOT_TIME) * 1000
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _boot_time() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-_clock = _boot_time if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+_clock = time.clock_gettime
+_BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has none

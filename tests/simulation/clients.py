@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from driftlog_agents.log.flush import Source
+from driftlog_agents.network.server import Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.produce import (
     API,
@@ -113,6 +114,30 @@ class _Attempt:
             self.producer.acknowledged(self, self.answer)
         else:
             self.producer.failed(self, code)
+
+
+class _Turn:
+    """The connection, as the handler of one request sees it."""
+
+    def __init__(self, attempt: _Attempt) -> None:
+        self._attempt = attempt
+        self._slot: Slot | None = None
+        self.source = attempt.connection.source
+
+    @property
+    def closed(self) -> bool:
+        return self._attempt.connection.closed
+
+    def turn(self) -> _Attempt:
+        return self._attempt
+
+    def queue(self, slot: Slot) -> None:
+        self._slot = slot
+
+    def answered(self) -> None:
+        assert self._slot is not None
+        assert self._slot.answer is not None
+        self._attempt.respond(self._slot.answer)
 
 
 @dataclass(slots=True, eq=False)
@@ -323,9 +348,9 @@ class Producer:
             timeout_ms=self.rng.choice((3_000, 30_000)),
             topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
         )
-        slot: Any = attempt
+        turn: Any = _Turn(attempt)
         log_end = -1 if log is None else log.log_end
-        process.producing.handle(slot, _VERSION, 0, request)
+        process.producing.handle(turn, _VERSION, 0, request)
         if log is not None and log.log_end > log_end:
             process.admitted()
         if engine is not None and not attempt.done and self.acks != 0:

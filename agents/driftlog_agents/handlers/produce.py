@@ -29,8 +29,9 @@ from driftlog_agents.handlers.produce_waiters import (
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.network.server import Slot
+from driftlog_agents.network.server import Connection, Slot
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
     API,
@@ -88,32 +89,37 @@ class Producing:
         self.errors = 0
 
     def handle(
-        self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
+        self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
     ) -> None:
-        """Admit everything in the request, now; answer through *slot*."""
+        """Admit everything in the request, now; answer in its turn."""
         topics = request.topic_data
         if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.acks != 0:
             (data,) = topics[0].partition_data
             asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, data.index)
-            self.handle_one(slot, asked, correlation_id, data.records)
+            self.handle_one(connection, asked, correlation_id, data.records)
         else:
             self.requests += 1
-            self._several(self._engine(), slot, version, correlation_id, request)
+            self._several(self._engine(), connection.turn(), version, correlation_id, request)
 
     def handle_one(
-        self, slot: Slot, asked: OneBatch, correlation_id: int, records: memoryview | None
+        self,
+        connection: Connection,
+        asked: OneBatch,
+        correlation_id: int,
+        records: memoryview | None,
     ) -> None:
         """The same for a request of one batch, which is nearly every one; acks are not 0."""
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
-        one = OneBatchWaiter(slot, version, correlation_id, topic, partition)
+        one = OneBatchWaiter(connection, version, correlation_id, topic, partition)
+        connection.queue(one)
         try:
-            self._partition(engine, topic, partition, records, acks, version, one, slot)
+            self._partition(engine, topic, partition, records, acks, version, one, one)
         except RefusedError as error:
             self._refused(engine, topic, partition, one, error)
         if acks < 0 and not one.done:
-            self._expect_by(slot, one, timeout_ms)
+            self._expect_by(one, one, timeout_ms)
 
     def _engine(self) -> Engine | None:
         engine = self._broker.engine
@@ -180,7 +186,13 @@ class Producing:
             raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}")
         if engine is None:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        log = _find(engine, topic, partition)
+        found = engine.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.logs):
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        log = found.logs[partition]
+        limits = self._broker.topics.limits.get(topic)
+        if log is None or limits is None:  # the topic is being deleted, or not yet known whole
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not records:
             raise RefusedError(
                 ErrorCode.INVALID_RECORD, "a produce request has one record batch per partition"
@@ -189,7 +201,6 @@ class Producing:
         checked = kernel.check(records, 0, size)
         if isinstance(checked, int):
             raise _bad_batch(records, checked)
-        limits = self._limits(topic)
         self._check_limits(limits, checked, size, version)
         self.bytes += size
         if log.busy or needs_rewrite(limits, checked):
@@ -204,15 +215,7 @@ class Producing:
         else:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
 
-    def _limits(self, topic: str) -> TopicLimits:
-        limits = self._broker.topics.limits.get(topic)
-        if limits is None:  # the topic is being deleted, or not yet known whole
-            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return limits
-
-    def _check_limits(
-        self, limits: TopicLimits, checked: tuple[int, ...], size: int, version: int
-    ) -> None:
+    def _check_limits(self, limits: TopicLimits, checked: Checked, size: int, version: int) -> None:
         attributes = checked[1]
         if size > limits.max_message_bytes:
             raise RefusedError(
@@ -243,34 +246,22 @@ class Producing:
         log: PartitionLog,
         limits: TopicLimits,
         records: memoryview,
-        checked: tuple[int, ...],
+        checked: Checked,
         acks: int,
         slot: Slot,
         waiter: ProduceWaiter,
     ) -> None:
-        count, attributes, producer_id, epoch, sequence, _, max_timestamp = checked
         if limits.log_append_time:
-            max_timestamp = self._broker.wall_ms()
-            batches.stamp_log_append_time(records, max_timestamp)
-            attributes |= _LOG_APPEND_TIME
-            waiter.log_append_time_ms = max_timestamp
-        elif attributes & _LOG_APPEND_TIME:
+            now_ms = waiter.log_append_time_ms = self._broker.wall_ms()
+            batches.stamp_log_append_time(records, now_ms)
+            checked = (checked[0], checked[1] | _LOG_APPEND_TIME, *checked[2:6], now_ms)
+        elif checked[1] & _LOG_APPEND_TIME:
             raise RefusedError(
                 ErrorCode.INVALID_TIMESTAMP, "clients may not write log append times"
             )
         try:
             base_offset, answered = engine.admission.admit(
-                log,
-                records,
-                count,
-                attributes,
-                producer_id,
-                epoch,
-                sequence,
-                max_timestamp,
-                acks,
-                slot.connection.source,
-                waiter,
+                log, records, checked, acks, slot.connection.source, waiter
             )
         except RefusedError:
             raise
@@ -288,7 +279,7 @@ class Producing:
         log: PartitionLog,
         limits: TopicLimits,
         records: memoryview,
-        checked: tuple[int, ...],
+        checked: Checked,
         acks: int,
         slot: Slot,
         waiter: ProduceWaiter,
@@ -308,7 +299,7 @@ class Producing:
         log: PartitionLog,
         limits: TopicLimits,
         records: memoryview,
-        checked: tuple[int, ...],
+        checked: Checked,
         acks: int,
         slot: Slot,
         waiter: ProduceWaiter,
@@ -380,16 +371,6 @@ class Producing:
                 due.popleft()[1].time_out()
             if not due:
                 del self._timeouts[timeout_ms]
-
-
-def _find(engine: Engine, topic: str, partition: int) -> PartitionLog:
-    found = engine.topics.get(topic)
-    if found is None or not 0 <= partition < len(found.logs):
-        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    log = found.logs[partition]
-    if log is None:
-        raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    return log
 
 
 def _bad_batch(records: memoryview, reason: int) -> RefusedError:

@@ -12,7 +12,7 @@ from typing import Final
 
 from driftlog_agents.handlers.produce_answers import encode_success
 from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.network.server import Slot
+from driftlog_agents.network.server import Connection, Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.produce import (
     API,
@@ -63,8 +63,8 @@ class SeveralBatches:
         self.respond()
 
 
-class OneBatchWaiter:
-    """A `Waiter`: a request of one batch, which is nearly every request."""
+class OneBatchWaiter(Slot):
+    """A `Waiter`: a request of one batch, which is nearly every request, in its turn."""
 
     __slots__ = (
         "base_offset",
@@ -72,15 +72,20 @@ class OneBatchWaiter:
         "done",
         "log_append_time_ms",
         "partition",
-        "slot",
         "topic",
         "version",
     )
 
     def __init__(
-        self, slot: Slot, version: int, correlation_id: int, topic: str, partition: int
+        self,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        topic: str,
+        partition: int,
     ) -> None:
-        self.slot = slot
+        self.connection = connection
+        self.begin = self.answer = None
         self.version = version
         self.correlation_id = correlation_id
         self.topic = topic
@@ -93,21 +98,19 @@ class OneBatchWaiter:
         if self.done:
             return
         self.done = True
-        slot = self.slot
-        if not slot.connection.closed:
-            slot.respond(
-                (
-                    encode_success(
-                        self.version,
-                        self.correlation_id,
-                        self.topic,
-                        self.partition,
-                        self.base_offset,
-                        self.log_append_time_ms,
-                        log.log_start,
-                    ),
-                )
+        if not self.connection.closed:
+            self.answer = (
+                encode_success(
+                    self.version,
+                    self.correlation_id,
+                    self.topic,
+                    self.partition,
+                    self.base_offset,
+                    self.log_append_time_ms,
+                    log.log_start,
+                ),
             )
+            self.connection.answered()
 
     synced = committed
 
@@ -125,10 +128,8 @@ class OneBatchWaiter:
         response = ProduceResponse(
             responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
         )
-        if not self.slot.connection.closed:
-            self.slot.respond(
-                API.encode_response_parts(self.version, self.correlation_id, response)
-            )
+        if not self.connection.closed:
+            self.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def lost(self, log: PartitionLog) -> None:
         self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from driftlog_agents.log.buffer import BufferLog
-from driftlog_agents.log.flush import Batch, Source
+from driftlog_agents.log.flush import Batch, Checked, Source
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, Waiter
 from driftlog_agents.log.session import Session
@@ -85,17 +85,12 @@ class Admission:
         self,
         log: PartitionLog,
         view: memoryview,
-        records: int,
-        attributes: int,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        max_timestamp_ms: int,
+        checked: Checked,
         acks: int,
         source: Source | None,
         waiter: Waiter | None,
     ) -> Admitted:
-        """Append one checked batch; *view* is writable, its own, and kept.
+        """Append one batch; *view* is writable, its own, and kept, *checked* what is in it.
 
         *waiter* is told `committed` (acks=all), `synced` (acks=1) or `lost`, unless the
         answer says that nothing is to be waited for.
@@ -103,6 +98,7 @@ class Admission:
         Raises:
             RefusedError: with Kafka's error code; nothing was appended.
         """
+        records, _, producer_id, producer_epoch, base_sequence, _, _ = checked
         now_ms = self._now_ms()
         if log.state is State.CLOSED or now_ms >= self._session.valid_until_ms:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -133,18 +129,7 @@ class Admission:
         if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
             view = memoryview(bytearray(view))  # or a little batch keeps a large frame in memory
         self._patch(view, 0, base_offset, log.leader_epoch)
-        batch = Batch(
-            view,
-            size,
-            base_offset,
-            records,
-            log.leader_epoch,
-            attributes,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            max_timestamp_ms,
-        )
+        batch = Batch(view, size, base_offset, log.leader_epoch, checked)
         if waiter is None or acks == 0:
             self._flusher.append(log, batch, None, None, now_ms)
             return _admitted(Admitted, (base_offset, True))

@@ -141,7 +141,7 @@ class BufferLog:
         waiting = [*self._syncing, *self._to_sync]
         for log, batch, waiter in self._pending:
             if waiter is not None:
-                waiting.append((log, batch.base_offset + batch.records, waiter))
+                waiting.append((log, batch.end_offset, waiter))
         self._syncing, self._to_sync, self._pending = [], [], []
         for log, end, waiter in waiting:
             if end <= log.high_watermark:
@@ -196,7 +196,7 @@ class BufferLog:
         for log, batch, waiter in pending:
             batch.file = use.file
             if waiter is not None:
-                self._to_sync.append((log, batch.base_offset + batch.records, waiter))
+                self._to_sync.append((log, batch.end_offset, waiter))
 
     def _write_failed(
         self, pending: list[tuple[PartitionLog, Batch, Waiter | None]], error: UnavailableError
@@ -211,7 +211,7 @@ class BufferLog:
         if not isinstance(error, _NotTriedError):
             self._failed_at_ms = self._now_ms()
         for log, batch, waiter in pending:
-            end = batch.base_offset + batch.records
+            end = batch.end_offset
             log.not_in_file_end = max(log.not_in_file_end, end)
             if waiter is not None:
                 _wait_for_commit(log, end, waiter)

@@ -93,21 +93,21 @@ class Source:
         """The same when a commit last answered some; those answers were not written yet."""
 
 
+Checked = tuple[int, ...]
+"""As `kernel.check` gives it: records, attributes, producer id, producer epoch, base sequence,
+base timestamp, max timestamp."""
+
+
 class Batch:
     """One admitted batch: bytes with offset and epoch patched in, and what the footer needs."""
 
     __slots__ = (
-        "attributes",
         "base_offset",
-        "base_sequence",
+        "checked",
         "file",
         "leader_epoch",
         "length",
-        "max_timestamp_ms",
         "position",
-        "producer_epoch",
-        "producer_id",
-        "records",
         "view",
     )
 
@@ -116,27 +116,22 @@ class Batch:
         view: memoryview | bytes,
         length: int,
         base_offset: int,
-        records: int,
         leader_epoch: int,
-        attributes: int,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        max_timestamp_ms: int,
+        checked: Checked,
     ) -> None:
         self.view: memoryview | bytes | None = view
         self.length = length
         self.base_offset = base_offset
-        self.records = records
         self.leader_epoch = leader_epoch
-        self.attributes = attributes
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.max_timestamp_ms = max_timestamp_ms
+        self.checked = checked
         self.file: Any = None
         """The buffer file that holds it at *position*; None: none does."""
         self.position = 0
+
+    @property
+    def end_offset(self) -> int:
+        """Behind its last record."""
+        return self.base_offset + self.checked[0]
 
 
 class Stage(Enum):

@@ -81,6 +81,9 @@ class _Payload:
     """How often the disk did not give back what memory had given up."""
 
 
+_JOIN_BYTES: Final = 2048
+"""Batches of less than this on average are put as one buffer."""
+
 _READ_ATTEMPTS: Final = 3
 """Of what only a buffer file has, before the disk is taken for broken."""
 
@@ -389,6 +392,8 @@ class Flusher:
         body = self._read_back(flush)
         if payload.data.views is None:
             self._check(flush, body)
+        if flush.size_bytes < len(body) * _JOIN_BYTES:
+            body = [b"".join(body)]  # takes less than handing on so many small ones
         body.append(footer)
         await self._objects.put(key, body)
 

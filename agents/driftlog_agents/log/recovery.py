@@ -215,13 +215,16 @@ class Recovery:
             bytes(entry.batch),
             len(entry.batch),
             header.base_offset,
-            records,
             header.partition_leader_epoch,
-            header.attributes,
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.max_timestamp,
+            (
+                records,
+                header.attributes,
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.base_timestamp,
+                header.max_timestamp,
+            ),
         )
         log.start_epoch(header.partition_leader_epoch, header.base_offset)
         log.append(records, header.producer_id, header.producer_epoch, header.base_sequence)

@@ -9,7 +9,7 @@ Pure.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from itertools import accumulate
 from uuid import UUID
 
 from driftlog_agents.log.disk import BufferFile
@@ -131,12 +131,16 @@ def lay_out(
         mine = batches[log]
         if not topic_ids or topic_ids[-1] != log.topic_id:
             topic_ids.append(log.topic_id)
-        end = mine[-1].base_offset + mine[-1].records
         slices.append(
             (
                 log,
                 Slice(
-                    log.topic_id, log.partition, mine[0].base_offset, end, len(ordered), len(mine)
+                    log.topic_id,
+                    log.partition,
+                    mine[0].base_offset,
+                    mine[-1].end_offset,
+                    len(ordered),
+                    len(mine),
                 ),
             )
         )
@@ -144,18 +148,21 @@ def lay_out(
         topics.extend([len(topic_ids) - 1] * len(mine))
         partitions.extend([log.partition] * len(mine))
     lengths = array("i", [b.length for b in ordered])
+    records, attributes, producer_ids, producer_epochs, sequences, _, max_timestamps = zip(
+        *[b.checked for b in ordered], strict=True
+    )
     columns = (
         topics,
         partitions,
         array("i", [b.leader_epoch for b in ordered]),
         array("q", [b.base_offset for b in ordered]),
-        array("i", [b.records - 1 for b in ordered]),
-        array("h", [b.attributes for b in ordered]),
-        array("q", [b.producer_id for b in ordered]),
-        array("h", [b.producer_epoch for b in ordered]),
-        array("i", [b.base_sequence for b in ordered]),
-        array("q", [b.max_timestamp_ms for b in ordered]),
-        array("i", _starts(lengths)),
+        array("i", [n - 1 for n in records]),
+        array("h", attributes),
+        array("q", producer_ids),
+        array("h", producer_epochs),
+        array("i", sequences),
+        array("q", max_timestamps),
+        array("i", accumulate(lengths[:-1], initial=0)),
         lengths,
     )
     data = TailData(
@@ -169,27 +176,14 @@ def lay_out(
     return data, tuple(topic_ids), columns, slices
 
 
-def _starts(lengths: Sequence[int]) -> list[int]:
-    starts, at = [], 0
-    for length in lengths:
-        starts.append(at)
-        at += length
-    return starts
-
-
 def _place(data: TailData, ordered: list[Batch]) -> None:
     """Note where memory and the buffer files hold the batches."""
     data.views = [b.view for b in ordered if b.view is not None]
     assert len(data.views) == len(ordered), "a batch keeps its view until it is cut"
-    if any(b.file is None for b in ordered):
-        return
-    numbers: dict[BufferFile, int] = {}
-    file_numbers = array("B")
-    for b in ordered:
-        number = numbers.setdefault(b.file, len(numbers))
-        if number > 255:
-            return  # spread over more files than there can be: read from the object instead
-        file_numbers.append(number)
+    files = [b.file for b in ordered]
+    numbers = {file: number for number, file in enumerate(dict.fromkeys(files))}
+    if None in numbers or len(numbers) > 256:
+        return  # spread over more files than there can be: read from the object instead
     data.files = list(numbers)
-    data.file_numbers = file_numbers
+    data.file_numbers = array("B", map(numbers.__getitem__, files))
     data.file_positions = array("q", [b.position for b in ordered])

@@ -71,8 +71,7 @@ class Dispatcher:
         """
         one = connection.one_batch.read(frame)
         if one is not None:
-            asked, correlation_id, records = one
-            self.producing.handle_one(connection.turn(), asked, correlation_id, records)
+            self.producing.handle_one(connection, *one)
             return
         header = decode_request_header(frame)
         key = header.api_key
@@ -82,8 +81,7 @@ class Dispatcher:
             connection.produces = True
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
-            slot = connection.turn()
-            self.producing.handle(slot, version, header.correlation_id, request)
+            self.producing.handle(connection, version, header.correlation_id, request)
         elif key is ApiKey.FETCH:
             wanted = fetch.API.decode_request(version, frame, header.body_offset)
             slot = connection.turn()

@@ -167,9 +167,13 @@ class Connection(asyncio.BufferedProtocol):
     def turn(self) -> Slot:
         """The place of the next answer."""
         slot = Slot(self)
+        self.queue(slot)
+        return slot
+
+    def queue(self, slot: Slot) -> None:
+        """Give *slot* the next turn."""
         self._slots.append(slot)
         self.source.requests += 1
-        return slot
 
     def in_turn(self, slot: Slot, begin: Callable[[], None]) -> None:
         """Call *begin* when all before *slot* is answered and the client takes answers.

@@ -75,12 +75,7 @@ class Subject:
         admitted = self.agent.engine.admission.admit(
             self.log,
             memoryview(batch),
-            records,
-            header.attributes,
-            7,
-            epoch,
-            sequence,
-            header.max_timestamp,
+            (records, header.attributes, 7, epoch, sequence, 0, header.max_timestamp),
             acks,
             Source(),
             request,

@@ -187,12 +187,7 @@ def park(agent: RunningAgent, log: PartitionLog, producer: int, told: list[objec
             admitted = admission.admit(
                 log,
                 memoryview(batch),
-                2,
-                0,
-                producer,
-                0,
-                2,
-                header.max_timestamp,
+                (2, 0, producer, 0, 2, 0, header.max_timestamp),
                 0,
                 Source(),
                 None,

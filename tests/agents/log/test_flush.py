@@ -37,7 +37,7 @@ def make_log(partition: int = 0) -> PartitionLog:
 
 def make_batch(length: int = 100, offset: int = 0) -> Batch:
     """One record; nobody looks at its bytes here."""
-    return Batch(b"", length, offset, 1, 0, 0, -1, -1, -1, 0)
+    return Batch(b"", length, offset, 0, (1, 0, -1, -1, -1, 0, 0))
 
 
 class Pipe:

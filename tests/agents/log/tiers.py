@@ -286,7 +286,7 @@ class World:
 
     async def flush(self, batches: Sequence[bytes], tier: str) -> TailData:
         """Commit a flush; its batches are then in *tier*: "object", "file" or "memory"."""
-        other = Batch(make_batch(0, [(0, None, b"other")]), 0, 0, 1, 0, 0, -1, -1, -1, 0)
+        other = Batch(make_batch(0, [(0, None, b"other")]), 0, 0, 0, (1, 0, -1, -1, -1, 0, 0))
         other.length = len(other.view or b"")
         mine = [_batch(b) for b in batches]
         if tier == "file":
@@ -371,11 +371,14 @@ def _batch(data: bytes) -> Batch:
         data,
         len(data),
         h.base_offset,
-        h.last_offset_delta + 1,
         h.partition_leader_epoch,
-        h.attributes,
-        h.producer_id,
-        h.producer_epoch,
-        h.base_sequence,
-        h.max_timestamp,
+        (
+            h.last_offset_delta + 1,
+            h.attributes,
+            h.producer_id,
+            h.producer_epoch,
+            h.base_sequence,
+            h.base_timestamp,
+            h.max_timestamp,
+        ),
     )
