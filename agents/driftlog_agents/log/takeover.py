@@ -124,18 +124,19 @@ class Takeover:
         taken = Taken(
             old_sessions=sorted(opened, key=lambda old: opened[old]), buffered=set(old_sessions)
         )
-        for kv in await self._session.read_prefix(TOPICS_PREFIX):
-            topic = decode_topic(kv.value)
-            taken.topics[topic.topic_id] = topic
-            taken.topic_revisions[topic.topic_id] = kv.mod_revision
+        await self._read_topics(taken)
+        waited_for = 0
         while left := await self._claim_all(taken, frozenset(old_sessions)):
             # Their sessions are not of this disk, and not over yet.
-            self._log.warning(
-                "partitions_led_elsewhere",
-                partitions=left,
-                advice="claimed when that session's lease ends; is another agent running?",
-            )
+            if left != waited_for:
+                self._log.warning(
+                    "partitions_led_elsewhere",
+                    partitions=left,
+                    advice="claimed when that session's lease ends; is another agent running?",
+                )
+                waited_for = left
             await asyncio.sleep(_DEAD_YET_S)
+            await self._read_topics(taken)  # they make topics
         for old in old_sessions:
             await self._session.revoke(transactions.lease_id_of(old))
         # After the claims and before the flush records: see the module.
@@ -156,6 +157,14 @@ class Takeover:
         taken = Taken(topics={topic.topic_id: topic})
         await self._claim_all(taken, frozenset(), topic.topic_id, new_only=True)
         return taken.logs
+
+    async def _read_topics(self, taken: Taken) -> None:
+        claimed = {tp.topic_id for tp in taken.logs}
+        taken.topics = {i: topic for i, topic in taken.topics.items() if i in claimed}
+        for kv in await self._session.read_prefix(TOPICS_PREFIX):
+            topic = decode_topic(kv.value)
+            taken.topics[topic.topic_id] = topic
+            taken.topic_revisions[topic.topic_id] = kv.mod_revision
 
     # ── Claims ──
 

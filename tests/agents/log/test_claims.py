@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -10,9 +11,15 @@ from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Takeover
 from driftlog_metadata.codec import decode_leader, encode_leader, encode_topic
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import LEADERS_PREFIX, leader_key, parse_leader_key, topic_key
+from driftlog_metadata.keys import (
+    LEADERS_PREFIX,
+    leader_key,
+    parse_leader_key,
+    partition_key,
+    topic_key,
+)
 from driftlog_metadata.model import Agent, Leader, Topic, TopicPartition
-from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 
 
@@ -178,6 +185,50 @@ async def test_a_partition_of_a_session_that_lives_is_waited_for() -> None:
     assert [1, 1] == [log.leader_epoch for log in second.engine.logs()]
     assert await second.produce(b"next").answer() == "committed"
     assert [b"still here", b"next"] == [value for _, _, value in await second.committed()]
+
+
+@on_virtual_time
+async def test_a_topic_that_was_made_while_another_led_is_taken_over_too() -> None:
+    """
+    And what was written to it: who waits for a session to end reads the topics again.
+    """
+    world = World(t=1)
+    first = await world.start()
+    second = await world.other_disk().start(ready=False)
+    await asyncio.sleep(5)
+    topic = Topic(name="new", topic_id=UUID(int=99), partitions=1)
+    made = await world.metadata.txn((), [Put(topic_key("new"), encode_topic(topic))])
+    await first.engine.add_topic(topic, made.revision)
+    assert await first.produce(b"early", topic="new").answer() == "committed"
+    first.kill()
+
+    await second.ready()
+
+    assert ["new", "t"] == sorted(log.topic for log in second.engine.logs())
+    assert await second.produce(b"late", topic="new").answer() == "committed"
+    found = await second.committed(topic="new")
+    assert [b"early", b"late"] == [value for _, _, value in found]
+
+
+@on_virtual_time
+async def test_a_topic_that_was_deleted_while_another_led_is_not_claimed() -> None:
+    """
+    Its keys are gone, and claiming it would make them again.
+    """
+    world = World(t=1, gone=1)
+    first = await world.start()
+    second = await world.other_disk().start(ready=False)
+    await asyncio.sleep(5)
+    tp = TopicPartition(world.topics["gone"].topic_id, 0)
+    await world.metadata.txn(
+        (), [Delete(topic_key("gone")), Delete(leader_key(tp)), Delete(partition_key(tp))]
+    )
+    first.kill()
+
+    await second.ready()
+
+    assert ["t"] == [log.topic for log in second.engine.logs()]
+    assert tp not in await leaders(world)
 
 
 @on_virtual_time
