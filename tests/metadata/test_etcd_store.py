@@ -38,9 +38,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClus
 
 
 @asynccontextmanager
-async def opened(*endpoints: str, **settings: int) -> AsyncIterator[EtcdMetadataStore]:
-    """A store on these endpoints."""
-    store = EtcdMetadataStore(EtcdSettings(endpoints=endpoints, **settings))  # type: ignore[arg-type]
+async def opened(*endpoints: str) -> AsyncIterator[EtcdMetadataStore]:
+    """A store on these endpoints, with a deadline that a busy machine keeps."""
+    store = EtcdMetadataStore(EtcdSettings(endpoints=endpoints, try_timeout_ms=10_000))
     try:
         yield store
     finally:

@@ -212,7 +212,8 @@ async def test_memory_and_etcd_give_equal_results(version: str, tmp_path: Path) 
         memory = MemoryMetadataStore(history.clock)
         (tmp_path / str(seed)).mkdir()
         with etcd_server.start(version, tmp_path / str(seed)) as cluster:
-            real = EtcdMetadataStore(EtcdSettings(endpoints=cluster.endpoints))
+            settings = EtcdSettings(endpoints=cluster.endpoints, try_timeout_ms=10_000)
+            real = EtcdMetadataStore(settings)
             etcd = EtcdOnVirtualTime(real, history.clock)
             for step in range(STEPS):
                 call = history.next_call(memory.revision)
