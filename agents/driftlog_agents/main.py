@@ -302,8 +302,11 @@ def _offload(pool: ThreadPoolExecutor) -> Callable[..., Any]:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # The thread goes on with its arguments: nobody may close them under it.
-            await asyncio.wait([future])
+            # The thread goes on with its arguments: nobody may close them under it, however often
+            # this is cancelled.
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
             raise
 
     return offload

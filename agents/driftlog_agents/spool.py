@@ -9,7 +9,7 @@ Shell.
 import mmap
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, overload
 from weakref import WeakSet
@@ -77,14 +77,29 @@ def spool_in(folder: Path) -> Callable[[], AbstractContextManager[FileSpool]]:
     @contextmanager
     def spool() -> Iterator[FileSpool]:
         file = free.pop() if free else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        file.seek(0)
         made = FileSpool(file)
+        failed = False
         try:
             yield made
+        except OSError:
+            failed = True
+            raise
         finally:
-            if made.release():
+            # What is written over a file that a request still reads would be read as that
+            # request's; and a disk that is full gets back what a file took.
+            if made.release() and not failed and _is_rewound(file):
                 free.append(file)
             else:
-                file.close()  # what is written over it would be read as that request's
+                with suppress(OSError):
+                    file.close()
 
     return spool
+
+
+def _is_rewound(file: IO[bytes]) -> bool:
+    """False: the disk does not take what was still to be written."""
+    try:
+        file.seek(0)
+    except OSError:
+        return False
+    return True

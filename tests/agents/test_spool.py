@@ -1,11 +1,17 @@
 """A spool's file is used again, unless somebody still reads from it."""
 
+import errno
 import os
+import tempfile
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from driftlog_agents.spool import spool_in
+
+FULL = Path("/dev/full")
+"""A disk that takes nothing; Linux's."""
 
 
 def test_each_spool_begins_empty_and_ends_where_it_was_written(tmp_path: Path) -> None:
@@ -81,3 +87,41 @@ def test_a_body_is_mapped_as_long_as_it_is_looked_at(tmp_path: Path) -> None:
         body[0]
     with spool() as made:
         assert used == os.fstat(made.file.fileno()).st_ino
+
+
+def test_a_file_that_the_disk_refused_is_not_used_again(tmp_path: Path) -> None:
+    """
+    A disk that is full gets its space back; and nothing that was still to be written is.
+    """
+    spool = spool_in(tmp_path)
+    with pytest.raises(OSError, match="full"), spool() as made:  # noqa: PT012
+        refused = made.file
+        raise OSError(errno.ENOSPC, "the disk is full")
+    assert refused.closed
+    with spool() as made:
+        assert refused is not made.file
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
+def test_what_a_full_disk_does_not_take_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The next segment is written as soon as there is room, though a little of the last still waited.
+    """
+    make = tempfile.TemporaryFile
+    full: list[IO[bytes]] = []
+
+    def on_full_disk(**_: Any) -> IO[bytes]:
+        full.append(FULL.open("r+b"))
+        return full[-1]
+
+    spool = spool_in(tmp_path)
+    monkeypatch.setattr(tempfile, "TemporaryFile", on_full_disk)
+    with spool() as made:
+        made.file.write(b"buffered")
+    monkeypatch.setattr(tempfile, "TemporaryFile", make)
+    with spool() as made:
+        made.file.write(b"whole")
+        assert b"whole" == b"".join(made.body())
+    assert full[0].closed

@@ -11,7 +11,7 @@ Shell.
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from random import Random
 from typing import IO, Any, Final, NamedTuple, Protocol
 
@@ -102,9 +102,15 @@ class SegmentWriting:
         *headers* gets the headers of all batches, in order.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
             CorruptError, NotFoundError: a flush object is damaged.
         """
+        with _disk_errors():
+            return await self._write(log, base, end, headers)
+
+    async def _write(
+        self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
+    ) -> list[SegmentRef]:
         refs: list[SegmentRef] = []
         start = base
         async with aclosing(self._chunks(log, base, end)) as chunks:
@@ -291,6 +297,17 @@ class SegmentWriting:
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """A disk that is full, or fails, where segments grow: that costs an attempt, not the agent."""
+    try:
+        yield
+    except TimeoutError:
+        raise  # a store's; an OSError by its class only
+    except OSError as error:
+        raise UnavailableError(f"the spool of segments, in DIR/spool: {error}") from error
 
 
 def _pieces(log: PartitionLog, base: int, end: int) -> Iterator[_Piece]:

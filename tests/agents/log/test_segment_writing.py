@@ -5,12 +5,12 @@ import gc
 import io
 import os
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import IO, Any, cast
 from uuid import UUID
 
 import pyarrow.parquet as pq
@@ -134,3 +134,81 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
     assert first != second
     assert third in {first, second}
     assert await objects.get(during.key) == await objects.get(after.key)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+async def test_a_full_disk_is_a_store_that_cannot_now(tmp_path: Path) -> None:
+    """
+    The agent tries again; any other error would end it.
+    """
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    objects = MemoryObjectStore(lambda: 0)
+    disk = {"full": True}
+    roomy = spool_in(tmp_path)
+
+    @contextmanager
+    def spool() -> Iterator[FileSpool]:
+        if disk["full"]:
+            with Path("/dev/full").open("wb", buffering=0) as file:
+                yield FileSpool(cast(IO[bytes], file))
+        else:
+            with roomy() as made:
+                yield made
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = Writing(objects=objects, offload=_offload(pool), spool=spool, rng=Random(2))
+        writing.given = [batches(40)]
+        writing.kept = []
+        with pytest.raises(UnavailableError, match="No space left"):
+            await writing.write(log, 0, 40 * RECORDS, [])
+        disk["full"] = False
+        (ref,) = await writing.write(log, 0, 40 * RECORDS, [])
+
+    assert 40 * RECORDS == ref.records
+
+
+async def test_a_store_that_is_slow_is_not_taken_for_the_disk(tmp_path: Path) -> None:
+    """
+    Its TimeoutError stays one: the class is below OSError.
+    """
+
+    class Slow(MemoryObjectStore):
+        async def put(self, key: str, body: Sequence[Buffer]) -> None:
+            raise TimeoutError
+
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    with ThreadPoolExecutor(1) as pool:
+        writing = Writing(
+            objects=Slow(lambda: 0), offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+        )
+        writing.given = [batches(1)]
+        writing.kept = []
+        with pytest.raises(TimeoutError):
+            await writing.write(log, 0, RECORDS, [])
+
+
+async def test_a_thread_is_waited_for_however_often_its_caller_is_cancelled() -> None:
+    """
+    By a deadline, and then by an agent that leaves: the thread still has its arguments.
+    """
+    entered, go_on = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def work() -> None:
+        entered.set()
+        assert go_on.wait(10)
+        ended.append(True)
+
+    with ThreadPoolExecutor(1) as pool:
+        call = asyncio.create_task(_offload(pool)(work))
+        assert await asyncio.to_thread(entered.wait, 10)
+        for _ in range(3):
+            call.cancel()
+            await asyncio.sleep(0.01)
+        given_up = call.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    assert not given_up
+    assert ended
