@@ -213,6 +213,11 @@ class EtcdClient:
                 if repeat is Repeat.NEVER:
                     self.leave(endpoint)
                     break
+            except UnavailableError as error:
+                if not unknown:
+                    raise
+                failures.append(str(error))  # refused here, and perhaps done by the one before
+                break
             self.leave(endpoint)
         told = "; ".join(failures)
         if unknown:
@@ -224,10 +229,6 @@ class EtcdClient:
         if endpoint is self._endpoints[self._current] and len(self._endpoints) > 1:
             self._current = (self._current + 1) % len(self._endpoints)
             endpoint.cancel_streams()
-
-    def forget_token(self) -> None:
-        """A watch was told that the token is over: the next call gets a new one."""
-        self._token = None
 
     # ── One endpoint ──
 

@@ -202,6 +202,33 @@ async def test_what_may_be_repeated_is_not_told_of_a_frozen_member(
     assert waited < 6
 
 
+async def test_a_refusal_does_not_settle_what_another_member_was_asked(tmp_path: Path) -> None:
+    """
+    One member swallows a grant, the next one refuses it: the lease may be there.
+    """
+    full = ["--quota-backend-bytes", str(2**21)]
+    version = etcd_server.newest_version()
+    with etcd_server.start(version, tmp_path, members=3, arguments=full) as cluster:
+        first = cluster.members[0]
+        store = store_on(cluster, first=first)
+        with pytest.raises(UnavailableError, match=r"etcd is full"):
+            await fill(store)
+        with pytest.raises(UnavailableError, match=r"etcd is full"):
+            await store.grant_lease(7, 60_000)
+        first.freeze()
+        await asyncio.to_thread(cluster.wait_until_healthy, cluster.members[1:])
+
+        with pytest.raises(OutcomeUnknownError, match=r"no answer in time.*etcd is full"):
+            await store.grant_lease(7, 60_000)
+        await store.close()
+
+
+async def fill(store: EtcdMetadataStore) -> None:
+    """Ten mebibytes of history, unless something is raised before."""
+    for _ in range(100):
+        await store.txn([], [Put("/k", bytes(100_000))])
+
+
 async def test_a_watch_leaves_a_frozen_member_with_the_calls_beside_it(
     cluster: EtcdCluster,
 ) -> None:

@@ -107,9 +107,9 @@ class EtcdMember:
         os.kill(self._pid, signal.SIGCONT)
 
     def is_healthy(self) -> bool:
-        """Whether it answers, and its cluster has a leader."""
+        """Whether it answers, and its cluster has a leader; it may be full."""
         try:
-            with self._open("/health", None, timeout=1) as answer:
+            with self._open("/health?exclude=NOSPACE", None, timeout=1) as answer:
                 return bool(json.load(answer)["health"] == "true")
         except OSError:
             return False
