@@ -262,6 +262,8 @@ class AgentProcess:
             raise FencedError(str(group.exceptions[0])) from group
         finally:
             self.broker.engine = self._engine = None
+            # Batches of it that are still rewritten have its flusher say so when they are done.
+            engine.flusher.on_pressure = engine.sealer.on_pressure = lambda _: None
             for reason in list(self.server.pressures):
                 self.server.set_pressure(reason, False)
 

@@ -53,6 +53,11 @@ class TopicSealing:
     segment_ms: float | None = None
 
 
+def can_be_sealed(log: PartitionLog) -> bool:
+    """Whether sealing makes less of what *log* has unsealed: it is led, and nothing is damaged."""
+    return not log.damage and log.state in (State.ONLINE, State.LOADING)
+
+
 def due(
     logs: Iterable[PartitionLog],
     settings: SealSettings,
@@ -60,11 +65,7 @@ def due(
     now_ms: float,
 ) -> list[tuple[PartitionLog, int]]:
     """Partitions to seal now and the end of each, the most urgent first."""
-    candidates = [
-        log
-        for log in logs
-        if log.slices and not log.damage and log.state in (State.ONLINE, State.LOADING)
-    ]
+    candidates = [log for log in logs if log.slices and can_be_sealed(log)]
     chosen = [
         log
         for log in candidates

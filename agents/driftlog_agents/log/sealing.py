@@ -28,6 +28,7 @@ from driftlog_agents.log.seal_policy import (
     Backpressure,
     SealSettings,
     TopicSealing,
+    can_be_sealed,
     due,
     fullness,
     seal_end,
@@ -138,8 +139,6 @@ class Sealer:
         """
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
-            self._cache.trim()
-            self._bound_damaged()
             while await self._round():
                 pass  # what came meanwhile may be due too
 
@@ -148,6 +147,8 @@ class Sealer:
 
         False: nothing was sealed.
         """
+        self._cache.trim()
+        self._bound_damaged()
         now_ms = self._now_ms()
         work = due(self._logs(), self._settings, self._topic_sealing(), now_ms)
         for log, at_ms in list(self._blocked.items()):
@@ -168,29 +169,16 @@ class Sealer:
         return self.segments > before
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
+        """Seal, or note why not; of a topic that was deleted meanwhile there is nothing to say."""
         sent_ms = self._now_ms()
         try:
             await self.seal(log, end)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            text = str(error) or repr(error)
-            if self._outage.failed(text, sent_ms, self._now_ms()):
-                self._log.warning(
-                    "seal_failed",
-                    partition=_name(log),
-                    error=text,
-                    failures=self._outage.failures,
-                    advice="tried again; until then Spark does not see what is not sealed",
-                )
+            if log.state is not State.CLOSED:
+                self._failed(log, str(error) or repr(error), sent_ms)
         except (CorruptError, NotFoundError) as error:
-            self._blocked[log] = self._now_ms() + _BLOCKED_MS
-            log.damage = str(error) or repr(error)
-            self._log.error(
-                "seal_blocked",
-                partition=_name(log),
-                error=log.damage,
-                unsealed_bytes=log.unsealed_bytes,
-                advice="put the object back: nothing more of this partition is sealed until then",
-            )
+            if log.state is not State.CLOSED:
+                self._found_damage(log, str(error) or repr(error))
         else:
             if self._outage.ended(self._now_ms()):
                 self._log.info("sealing_goes_on", failures=self._outage.failures)
@@ -199,12 +187,33 @@ class Sealer:
                 log.full = False
                 self._log.info("seal_unblocked", partition=_name(log))
 
+    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if self._outage.failed(error, sent_ms, self._now_ms()):
+            self._log.warning(
+                "seal_failed",
+                partition=_name(log),
+                error=error,
+                failures=self._outage.failures,
+                advice="tried again; until then Spark does not see what is not sealed",
+            )
+
+    def _found_damage(self, log: PartitionLog, error: str) -> None:
+        self._blocked[log] = self._now_ms() + _BLOCKED_MS
+        log.damage = error
+        self._log.error(
+            "seal_blocked",
+            partition=_name(log),
+            error=error,
+            unsealed_bytes=log.unsealed_bytes,
+            advice="put the object back: nothing more of this partition is sealed until then",
+        )
+
     async def hold_back(self) -> None:
         """Keep producers waiting while sealing is too far behind, until cancelled."""
         interval_s = self._settings.check_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s / 20 if self.backpressure.near else interval_s)
-            logs = [log for log in self._logs() if not log.damage]
+            logs = [log for log in self._logs() if can_be_sealed(log)]
             was_held, was_behind = self.backpressure.held, self.backpressure.behind
             self.backpressure.update(fullness(logs, self._settings))
             if self.backpressure.held != was_held:

@@ -158,6 +158,40 @@ async def test_producers_wait_while_sealing_is_far_behind_and_consumers_do_not(
     assert asked == [number for number, _ in answers]
 
 
+async def test_a_session_that_is_over_holds_nobody_up(tmp_path: Path) -> None:
+    """
+    Its last batches leave the thread that recompresses them when the next session serves: what it
+    could not commit counts no more.
+    """
+    memory = MemorySettings(pending_bytes=MiB)
+    async with (
+        Serving(tmp_path, engine=replace(ENGINE, memory=memory)) as agent,
+        agent.client() as client,
+        agent.client() as other,
+    ):
+        await client.create("t", compression_type="zstd")
+        await client.create("u")
+        server, flusher = agent.process.server, agent.engine.flusher
+        agent.rewrites.close()
+        late = client.send_produce("t", {0: batch(1_000)})
+        await eventually(lambda: agent.rewrites.waiting == 1)
+        agent.objects.writes.close()
+        for n in range(5):
+            other.send_produce("u", {0: batch(MiB // 4, n)})
+        await eventually(lambda: server.overloaded)
+        lost = asyncio.create_task(agent.lose_session())
+        await eventually(lambda: agent.process.broker.engine is None)
+        agent.objects.writes.open()
+        await lost
+        await eventually(lambda: agent.engine.flusher.pending_bytes == 0)
+        before = server.overloaded
+        agent.rewrites.open()
+        answer = await client.receive()
+
+        assert (flusher.overloaded, before, server.overloaded) == (True, False, False)
+        assert late == answer[0]
+
+
 # ── What a batch pins ──
 
 

@@ -1,0 +1,119 @@
+"""What the sealer does round after round, whatever sealing itself comes to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.log.flush import MiB
+from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.records_index import RecordsIndex
+from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.sealing import Sealer
+from driftlog_metadata.errors import UnavailableError
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_tiering.object_store import NotFoundError
+from tests.agents.log.test_seal_policy import make_log
+
+SETTINGS = SealSettings(
+    check_interval_ms=1, unsealed_bytes=10 * MiB, unsealed_bytes_per_partition=0
+)
+Seal = Callable[[PartitionLog], Awaitable[None]]
+
+
+class Subject(Sealer):
+    """Of these partitions; sealing one is what a test says."""
+
+    def __init__(self, *logs: PartitionLog, seal: Seal | None = None) -> None:
+        objects = MemoryObjectStore(lambda: 0)
+        super().__init__(
+            session=cast(Any, None),
+            objects=objects,
+            logs=lambda: logs,
+            records=RecordsIndex(),
+            manifests=Manifests(objects, lambda: 0),
+            settings=SETTINGS,
+            topic_sealing=dict,
+            offload=cast(Any, None),
+            spool=cast(Any, None),
+            rng=Random(1),
+            now_ms=lambda: 0,
+            forget=lambda _: None,
+        )
+        self.sealed: list[PartitionLog] = []
+        self._seal_it = seal
+
+    async def seal(self, log: PartitionLog, end: int | None = None) -> int:
+        self.sealed.append(log)
+        assert self._seal_it is not None
+        await self._seal_it(log)
+        return 0
+
+
+async def while_it_runs(work: Callable[[], Awaitable[None]], until: Callable[[], bool]) -> None:
+    """Run *work* until something is so, or for a second: it never ends by itself."""
+    running = asyncio.ensure_future(work())
+    for _ in range(200):
+        if until() or running.done():
+            break
+        await asyncio.sleep(0.005)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_what_cannot_be_sealed_is_bounded_while_sealing_never_pauses() -> None:
+    """
+    One partition is always due, so that a round follows the other; the damaged one grows meanwhile.
+    """
+    busy, damaged = make_log(500), make_log(1)
+    damaged.damage = "missing"
+
+    async def seal(log: PartitionLog) -> None:
+        subject.segments += 1
+        damaged.unsealed_bytes += MiB
+        await asyncio.sleep(0)
+
+    subject = Subject(busy, damaged, seal=seal)
+    await while_it_runs(subject.run, lambda: len(subject.sealed) > 30)
+
+    assert {busy} == set(subject.sealed)
+    assert damaged.full
+
+
+async def test_producers_do_not_wait_for_what_is_not_sealed_anyway() -> None:
+    """
+    A partition that is offline takes no records, and no sealing makes it less.
+    """
+    told: list[bool] = []
+    for state, expected in ((State.OFFLINE, []), (State.CLOSED, []), (State.ONLINE, [True])):
+        subject = Subject(make_log(30, state=state), make_log(1))
+        told.clear()
+        subject.on_pressure = told.append
+        await while_it_runs(subject.hold_back, lambda: bool(told))
+        assert expected == told, state
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("not led here any more"), NotFoundError("a flush object")]
+)
+async def test_a_topic_that_is_deleted_while_it_is_sealed_is_no_outage(error: Exception) -> None:
+    """
+    Nobody has to put anything back, and nothing is tried again.
+    """
+
+    async def seal(log: PartitionLog) -> None:
+        log.state = State.CLOSED
+        raise error
+
+    subject = Subject(make_log(500), seal=seal)
+    with capture_logs() as lines:
+        await while_it_runs(subject.run, lambda: bool(subject.sealed))
+
+    assert [] == lines
+    assert 1 == len(subject.sealed)
