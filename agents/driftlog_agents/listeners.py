@@ -64,6 +64,10 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
         )
     except OSError as error:
         raise refused(error, host, port, option) from error
+    except UnicodeError as error:  # a label that is empty, or too long for IDNA
+        raise ListenError(
+            f"{option} {host}:{port}: {host} is no name of a machine: is the name right?"
+        ) from error
     failed: OSError | None = None
     with ExitStack() as stack:
         taken: list[socket.socket] = []

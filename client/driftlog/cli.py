@@ -254,7 +254,7 @@ def _connect(bootstrap: str) -> None:
             continue
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:  # the last: of IDNA
             reason = getattr(error, "strerror", None) or error
             errors.append(f"nobody answers at {address}: {reason}.  Does the agent run?")
         else:

@@ -139,6 +139,7 @@ def test_a_second_dev_takes_another_http_port_and_says_so(tmp_path: Path) -> Non
     [
         ("127.0.0.1:1", "nobody answers at 127.0.0.1:1: Connection refused"),
         ("nosuchhost.invalid:9092", "nobody answers at nosuchhost.invalid:9092"),
+        ("no..host:9092", "nobody answers at no..host:9092"),
         ("nonsense", "'nonsense' is not HOST:PORT"),
         ("127.0.0.1:99999", "nobody answers at 127.0.0.1:99999"),
     ],

@@ -235,7 +235,11 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, option: str, address
 @pytest.mark.parametrize("option", ["--listener", "--http-listener"])
 @pytest.mark.parametrize(
     ("host", "advice"),
-    [("192.0.2.1", "no address of this machine"), ("nosuchhost.invalid", "is the name right?")],
+    [
+        ("192.0.2.1", "no address of this machine"),
+        ("nosuchhost.invalid", "is the name right?"),
+        ("no..host", "is the name right?"),
+    ],
 )
 def test_an_address_of_another_machine_is_refused(
     tmp_path: Path, option: str, host: str, advice: str
