@@ -34,19 +34,24 @@ class Manifests:
             CorruptManifestError: missing or damaged.
             UnavailableError, OutcomeUnknownError, TimeoutError: the store; try again.
         """
-        known = self._newest.get(log)
-        if known is not None:
+        if (known := self._current(log)) is not None:
             return known
         async with self._locks.setdefault(log, asyncio.Lock()):
-            known = self._newest.get(log)
-            if known is None:
+            while (known := self._current(log)) is None:
                 tp = TopicPartition(log.topic_id, log.partition)
                 began_ms = self._now_ms()
                 async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                    known = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
-                self._newest[log] = known
-                self._read_at_ms[log] = began_ms
+                    found = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
+                newest = self._newest.get(log)
+                if newest is None or newest.version < found.version:  # or it was sealed meanwhile
+                    self._newest[log] = found
+                    self._read_at_ms[log] = began_ms
             return known
+
+    def _current(self, log: PartitionLog) -> Manifest | None:
+        """The newest, if it is known and the partition's key names no newer one."""
+        known = self._newest.get(log)
+        return known if known is not None and known.version >= log.manifest_version else None
 
     def known(self, log: PartitionLog) -> Manifest | None:
         """The newest manifest, if it was read before."""

@@ -1,0 +1,88 @@
+"""The newest manifest that is known never goes back, whoever reads it beside the sealer."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering.manifest import AddSegments, Manifest, empty_manifest
+from driftlog_tiering.manifests import commit_edit
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+
+TP = TopicPartition(UUID(int=3), 0)
+
+
+class Bucket(MemoryObjectStore):
+    """One whose answers to a GET, made at once, come when a test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = 0
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        found = await super().get(key, start, end)
+        self.asked += 1
+        await self.gate.wait()
+        return found
+
+
+async def grown(bucket: Bucket, manifest: Manifest) -> Manifest:
+    """The next version, in the bucket, with ten offsets more."""
+    end = manifest.end + 10
+    edit = AddSegments(base=manifest.end, end=end, segments=(), leader_epochs=(), producers=None)
+    return await commit_edit(
+        bucket, manifest, edit, f"n{end}", read_at_ms=0, deadline_ms=1_000, now_ms=lambda: 0
+    )
+
+
+@pytest.mark.parametrize("key_first", [True, False])
+async def test_a_read_that_began_before_a_seal_does_not_undo_it(key_first: bool) -> None:
+    """
+    A fetch that found an object missing has dropped what was known and asks again; the answer is
+    of before the segment that is sealed meanwhile, whose key is written sooner or later.
+    """
+    bucket = Bucket()
+    log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0)
+    manifests = Manifests(bucket, lambda: 0)
+    known = await grown(bucket, empty_manifest("t", TP))
+    log.manifest_version = known.version
+    bucket.gate.clear()
+    reading = asyncio.create_task(manifests.get(log))
+    while not bucket.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    sealed = await grown(bucket, known)
+    manifests.put(log, sealed)
+    if key_first:
+        log.manifest_version = sealed.version
+    bucket.gate.set()
+    await reading
+    log.manifest_version = sealed.version
+
+    assert sealed == await manifests.get(log)
+
+
+async def test_what_was_dropped_while_it_was_read_is_read_again() -> None:
+    """
+    Two fetches found objects missing, and between them a segment was sealed.
+    """
+    bucket = Bucket()
+    log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0)
+    manifests = Manifests(bucket, lambda: 0)
+    known = await grown(bucket, empty_manifest("t", TP))
+    bucket.gate.clear()
+    reading = asyncio.create_task(manifests.get(log))
+    while not bucket.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    sealed = await grown(bucket, known)
+    manifests.put(log, sealed)
+    log.manifest_version = sealed.version
+    manifests.drop(log)
+    bucket.gate.set()
+
+    assert sealed == await reading
+    assert sealed == await manifests.get(log)
