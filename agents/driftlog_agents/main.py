@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -45,10 +45,15 @@ from driftlog_metadata.errors import (
     StoreError,
     UnavailableError,
 )
+from driftlog_metadata.keys import CLUSTER_KEY
 from driftlog_metadata.model import Listener
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.locations import open_object_store
 from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError, ObjectStore
+
+if TYPE_CHECKING:
+    from driftlog_metadata.etcd_client import EtcdSettings
 
 DEV_SEAL_MS: Final = 60_000
 """`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
@@ -89,6 +94,8 @@ class Options:
     http_listener: str | None = None
     """None: `HTTP_LISTENER`, or a free port where that one is taken."""
     rack: str | None = None
+    etcd: "EtcdSettings | None" = None
+    """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
     log_level: str = "info"
     banner: Callable[[str], None] = print
@@ -129,13 +136,11 @@ async def _serve(options: Options) -> None:
     listening = await take(host, port, "--listener")
     http_listening = await _take_http(options)
     async with contextlib.AsyncExitStack() as stack:
+        etcd = await _etcd(options, stack)
         objects = await _looked_at(options, location, stack)
         disk = _disk(options.directory)
         stack.callback(disk.close)
-        metadata = await SqliteMetadataStore.open(
-            options.directory / "metadata.db", lambda: time.time_ns() // 1_000_000
-        )
-        stack.push_async_callback(metadata.close)
+        metadata = etcd or await _embedded(options, stack)
         if objects is None:
             objects = _opened(location, stack)
         pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
@@ -192,6 +197,42 @@ async def _listened(host: str, port: int, option: str) -> list[socket.socket]:
     return found
 
 
+async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> MetadataStore | None:
+    """etcd, which answers; None: it is not asked for."""
+    if options.etcd is None:
+        return None
+    # Not needed by every agent: it takes 20 MiB.
+    from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415
+
+    logging.getLogger("grpc").setLevel(logging.WARNING)  # else a line per call where all debug
+    # The first that answers is used until it fails: agents spread over the members.
+    endpoints = tuple(SystemRandom().sample(options.etcd.endpoints, len(options.etcd.endpoints)))
+    try:
+        store = EtcdMetadataStore(replace(options.etcd, endpoints=endpoints))
+    except ValueError as error:
+        raise StartError(f"--etcd: {error}") from error
+    stack.push_async_callback(store.close)
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            await store.get(CLUSTER_KEY)
+    except (UnavailableError, TimeoutError) as error:
+        raise StartError(
+            f"etcd does not answer: {str(error) or f'nothing in {_LOOK_S} s'}.  Check --etcd, its "
+            f"certificates and the network; then start again"
+        ) from error
+    return store
+
+
+def _database(options: Options) -> Path:
+    return options.directory / "metadata.db"
+
+
+async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> MetadataStore:
+    store = await SqliteMetadataStore.open(_database(options), lambda: time.time_ns() // 1_000_000)
+    stack.push_async_callback(store.close)
+    return store
+
+
 def _disk(directory: Path) -> PosixDisk:
     try:
         return PosixDisk(directory)
@@ -225,7 +266,7 @@ async def _looked_at(
     if options.store is None and not Path(location).exists():
         return None
     objects = _opened(location, stack)
-    known = (options.directory / "metadata.db").exists()
+    known = options.etcd is not None or _database(options).exists()
     try:
         async with asyncio.timeout(_LOOK_S):
             await look_first(objects, location, has_metadata=known)

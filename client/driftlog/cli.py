@@ -9,6 +9,7 @@ Root.
 
 import argparse
 import json
+import os
 import socket
 import sys
 import urllib.error
@@ -23,6 +24,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 _HTTP_CONFIG = "driftlog.http.address"
 _HTTP_LISTENER = "127.0.0.1:9644"
+_ETCD_PASSWORD = "DRIFTLOG_ETCD_PASSWORD"  # the variable's name
 _SEAL_TIMEOUT_S = 600
 _ADMIN_TIMEOUT_S = 10
 _CONNECT_TIMEOUT_S = 5
@@ -80,6 +82,7 @@ def _parser(*, lenient: bool = False) -> argparse.ArgumentParser:
         add_help=not lenient,
     )
     _agent_options(run, lenient, _HTTP_LISTENER, "%(default)s")
+    _etcd_options(run)
     _runs(run, _agent_run)
     segments = commands.add_parser("segments", help="sealed segments", add_help=not lenient)
     _runs(segments, _help)
@@ -151,6 +154,34 @@ def _agent_options(
     )
 
 
+def _etcd_options(parser: argparse.ArgumentParser) -> None:
+    """Named as etcdctl's."""
+    parser.add_argument(
+        "--etcd",
+        type=_urls,
+        metavar="URL[,URL]",
+        help="members of etcd, http://HOST:2379 or https://, that keep the metadata; default: "
+        "embedded, in DIR",
+    )
+    for name, of in (
+        ("cacert", "who signed the members' certificates"),
+        ("cert", "this agent's certificate"),
+        ("key", "its key"),
+    ):
+        parser.add_argument(
+            f"--etcd-{name}", type=Path, metavar="FILE", help=f"PEM of {of}, for https"
+        )
+    parser.add_argument(
+        "--etcd-user",
+        metavar="USER",
+        help=f"where etcd wants one; the password is taken from {_ETCD_PASSWORD}",
+    )
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    return tuple(url.strip() for url in text.split(","))
+
+
 def _dev(options: argparse.Namespace) -> int:
     return _run_agent(options, dev=True)
 
@@ -159,8 +190,31 @@ def _agent_run(options: argparse.Namespace) -> int:
     return _run_agent(options, dev=False)
 
 
+def _etcd(options: argparse.Namespace) -> Any:
+    """The settings of etcd, where it is asked for.
+
+    Raises:
+        ValueError: what belongs to etcd was given without it.
+    """
+    from driftlog_metadata.etcd_client import EtcdSettings  # noqa: PLC0415  # an extra
+
+    if options.etcd is None:
+        if options.etcd_cacert or options.etcd_cert or options.etcd_key or options.etcd_user:
+            raise ValueError("--etcd-… without --etcd: where is it?")
+        return None
+    return EtcdSettings(
+        endpoints=options.etcd,
+        ca_file=options.etcd_cacert,
+        certificate_file=options.etcd_cert,
+        key_file=options.etcd_key,
+        user=options.etcd_user,
+        password=os.environ.get(_ETCD_PASSWORD, ""),
+    )
+
+
 def _run_agent(options: argparse.Namespace, *, dev: bool) -> int:
     try:
+        etcd = None if dev else _etcd(options)
         from driftlog_agents.main import DEV_SEAL_MS, Options, run  # noqa: PLC0415  # an extra
     except ImportError as error:
         print(
@@ -168,6 +222,9 @@ def _run_agent(options: argparse.Namespace, *, dev: bool) -> int:
             file=sys.stderr,
         )
         return 1
+    except ValueError as error:
+        print(f"driftlog: {error}", file=sys.stderr)
+        return 2
     return run(
         Options(
             directory=options.dir,
@@ -176,6 +233,7 @@ def _run_agent(options: argparse.Namespace, *, dev: bool) -> int:
             advertised_listener=options.advertised_listener,
             http_listener=options.http_listener,
             rack=options.rack,
+            etcd=etcd,
             seal_ms=DEV_SEAL_MS if dev else None,
             log_level=options.log_level,
             banner=lambda line: print(line, flush=True),

@@ -35,11 +35,12 @@ def driftlog_command() -> str | None:
 
 
 class DriftlogProcess:
-    """An agent with the embedded metadata store.
+    """An agent, with the embedded metadata store unless *arguments* say otherwise.
 
     Args:
+        command: of `driftlog` that runs it.
         directory: given to ``--dir`` and kept; if None, a temporary one that `close` removes.
-        arguments: more of `driftlog dev`, such as ``("--store", "s3://bucket/prefix")``.
+        arguments: more of the command, such as ``("--store", "s3://bucket/prefix")``.
         environment: set over this process's own, such as AWS_ENDPOINT_URL.
         prefix: a command that runs the agent, such as one that limits it; it must `exec`.
         parent: where a temporary directory is made.
@@ -52,6 +53,7 @@ class DriftlogProcess:
         environment: Mapping[str, str] | None = None,
         parent: Path | None = None,
         prefix: Sequence[str] = (),
+        command: Sequence[str] = ("dev",),
     ) -> None:
         self._owned = None
         if directory is None:
@@ -61,6 +63,7 @@ class DriftlogProcess:
         self.port = free_port()
         self._arguments = tuple(arguments)
         self._prefix = tuple(prefix)
+        self._command = tuple(command)
         self._environment = {**environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         logs = Path(tempfile.mkdtemp(prefix="driftlog-log-", dir=parent))
@@ -101,12 +104,31 @@ class DriftlogProcess:
             RuntimeError: it ended instead; the message holds the end of its log.
             TimeoutError: it is not ready after 60 s.
         """
+        self.launch()
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def wait_until_ready(self) -> None:
+        """Return at the ready line; raises as `start`."""
+        assert self._process is not None, "not started"
+        wait_until(self.is_ready, self._process, _START_TIMEOUT_SECONDS, self._err)
+
+    def launch(self) -> None:
+        """As `start`, and wait for nothing.
+
+        Raises:
+            FileNotFoundError: there is no `driftlog` command.
+        """
         assert self._process is None, "started twice"
         command = driftlog_command()
         if command is None:
             raise FileNotFoundError("no driftlog command: make setup")
-        agent = [command, "dev", "--dir", str(self.directory), "--listener", self.bootstrap]
-        line = [*self._prefix, *agent, "--http-listener", "127.0.0.1:0"]
+        line = [*self._prefix, command, *self._command, "--dir", str(self.directory)]
+        line += ["--listener", self.bootstrap, "--http-listener", "127.0.0.1:0"]
         with self._out.open("wb") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
                 [*line, *self._arguments],
@@ -115,12 +137,6 @@ class DriftlogProcess:
                 stderr=err,
                 env=self._environment,
             )
-        try:
-            wait_until(self._is_ready, self._process, _START_TIMEOUT_SECONDS, self._err)
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def seal(self, topic: str) -> None:
         """`driftlog segments seal`: return when everything committed in *topic* is sealed.
@@ -179,5 +195,6 @@ class DriftlogProcess:
     ) -> None:
         self.close()
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """It has said so since its last start."""
         return self.bootstrap in self._out.read_text(errors="replace")

@@ -265,6 +265,7 @@ class Engine:
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
         mine = self.agent.session_id
         old = [s for s in await self._directories() if s != mine]
+        await self.takeover.stand_by(old)
         taken = await self.takeover.everything(old, self.ports.now_ms())
         self.records = taken.records
         self.sealer.use_taken(taken)

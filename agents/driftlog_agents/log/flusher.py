@@ -440,17 +440,27 @@ class Flusher:
         key, footer_start, size_bytes = flush.payload.names[flush.stored_attempt]
         record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
         sent_ms = self._now_ms()
+        answered = True
         try:
             async with asyncio.timeout(self._settings.commit_deadline_ms / 1000):
                 outcome = await self._session.commit(flush.seq, record)
         except TimeoutError:
-            outcome = CommitOutcome.UNKNOWN
+            outcome, answered = CommitOutcome.UNKNOWN, False
         match outcome:
             case CommitOutcome.COMMITTED:
                 self._taken()
                 self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
             case CommitOutcome.UNKNOWN:
-                self.outage.failed(_NO_COMMIT, sent_ms, self._now_ms())  # `Session` has said it
+                news = self.outage.failed(_NO_COMMIT, sent_ms, self._now_ms())
+                if news and not answered:  # otherwise `Session` has said it
+                    self._log.warning(
+                        "commit_unanswered",
+                        seq=flush.seq,
+                        error=_NO_COMMIT,
+                        failures=self.outage.failures,
+                        pending_bytes=self._pending_bytes,
+                        advice="sent again; producers wait",
+                    )
                 self._handle(lambda now: self._pipeline.commit_failed(flush, now))
             case CommitOutcome.DEAD:
                 self._handle(lambda _: self._pipeline.fenced())

@@ -100,7 +100,7 @@ class Backpressure:
     """Whether producers wait for sealing.
 
     At twice the bounds they do, and go on as soon as it is a little less: they come at the rate
-    of sealing then.  Let go for long they would come in bursts, which what flushes cannot follow.
+    of sealing then.  Let go for long they would come in bursts, faster than can be flushed.
     """
 
     __slots__ = ("behind", "held", "near")

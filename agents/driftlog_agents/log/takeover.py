@@ -158,6 +158,31 @@ class Takeover:
         await self._claim_all(taken, frozenset(), topic.topic_id, new_only=True)
         return taken.logs
 
+    async def stand_by(self, old_sessions: Sequence[str]) -> None:
+        """Wait until no session is there that began before ours, but for those of this disk.
+
+        One agent serves, and the others are there for when it is not: partitions are not divided
+        among agents yet, and nobody but their leader hears of new topics.
+
+        Raises:
+            FencedError: our own session ended first.
+        """
+        said = False
+        while others := [
+            parse_session_key(kv.key)
+            for kv in await self._session.read_prefix(SESSIONS_PREFIX)
+            if kv.create_revision < self._session.revision
+            and parse_session_key(kv.key) not in old_sessions
+        ]:
+            if not said:
+                self._log.warning(
+                    "standing_by",
+                    sessions=others,
+                    advice="another agent serves; this one takes over when that session ends",
+                )
+                said = True
+            await asyncio.sleep(_DEAD_YET_S)
+
     async def _read_topics(self, taken: Taken) -> None:
         claimed = {tp.topic_id for tp in taken.logs}
         taken.topics = {i: topic for i, topic in taken.topics.items() if i in claimed}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 from typing import Any, cast
 from uuid import UUID
 
@@ -229,6 +230,37 @@ async def test_a_topic_that_was_deleted_while_another_led_is_not_claimed() -> No
 
     assert ["t"] == [log.topic for log in second.engine.logs()]
     assert tp not in await leaders(world)
+
+
+@on_virtual_time
+async def test_who_comes_second_stands_by_although_there_is_nothing_to_lead_yet() -> None:
+    """
+    A topic that is made later is its leader's, and then the second's; a third waits for both.
+    """
+    world = World()
+    world.topics = {}
+    first = await world.start()
+    second = await world.other_disk().start(ready=False)
+    await asyncio.sleep(5)
+    elsewhere = world.other_disk()
+    elsewhere.rng = Random(3)
+    third = await elsewhere.start(ready=False)
+    await asyncio.sleep(5)
+    assert not second.engine.ready.is_set()
+    topic = Topic(name="new", topic_id=UUID(int=99), partitions=1)
+    made = await world.metadata.txn((), [Put(topic_key("new"), encode_topic(topic))])
+    await first.engine.add_topic(topic, made.revision)
+    assert await first.produce(b"early", topic="new").answer() == "committed"
+    first.kill()
+
+    await second.ready()
+    assert await second.produce(b"late", topic="new").answer() == "committed"
+    assert not third.engine.ready.is_set()
+    await second.stop()
+    await third.ready()
+    found = await third.committed(topic="new")
+
+    assert [b"early", b"late"] == [value for _, _, value in found]
 
 
 @on_virtual_time
