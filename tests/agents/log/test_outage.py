@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.outage import Outage
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.store import MetadataStore, TxnResult
 from driftlog_tiering.object_store import Buffer
 from tests.agents.log.lives import ONE, SETTINGS, Bucket, Life, World, now_ms, on_virtual_time
 
@@ -33,6 +34,24 @@ class NoSegments(Bucket):
         if self.refuses and key.endswith(".parquet"):
             raise UnavailableError("slow down")
         await super().put(key, body)
+
+
+class Silent:
+    """A metadata store that does not answer commits while it is told so."""
+
+    def __init__(self, behind: MetadataStore) -> None:
+        self._behind = behind
+        self.silent = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    async def txn(
+        self, compares: Sequence[Any], then: Sequence[Any], otherwise: Sequence[Any] = ()
+    ) -> TxnResult:
+        if self.silent and any("/flushes/" in op.key for op in then):
+            await asyncio.sleep(3_600)
+        return await self._behind.txn(compares, then, otherwise)
 
 
 async def in_an_outage(world: World, seconds: float) -> Life:
@@ -73,6 +92,30 @@ async def test_an_outage_is_said_at_once_then_every_ten_seconds_and_when_it_ends
     assert [line["failures"] for line in over] == [tried]
     assert over[0]["seconds"] == pytest.approx(65, abs=3)
     assert life.engine.flusher.outage.since_ms is None
+
+
+@on_virtual_time
+async def test_a_metadata_store_that_does_not_answer_commits_is_said_to() -> None:
+    """
+    It refuses nothing, so that nobody else says it; at once, and every ten seconds.
+    """
+    world = World()
+    stores: list[Silent] = []
+
+    def wrap(store: MetadataStore) -> MetadataStore:
+        stores.append(Silent(store))
+        return cast(MetadataStore, stores[-1])
+
+    life = await world.start(metadata=wrap)
+    with capture_logs() as lines:
+        stores[0].silent = True
+        request = life.produce(b"x")
+        await asyncio.sleep(35)
+        stores[0].silent = False
+        assert await request.answer() == "committed"
+    said = events(lines, "commit_unanswered", "flushes_go_on")
+
+    assert said == ["commit_unanswered"] * 4 + ["flushes_go_on"]
 
 
 @on_virtual_time
