@@ -30,6 +30,9 @@ _FAILING_MS: Final = 5_000
 
 _RETRY_S: Final = 0.3
 
+_FINISH_S: Final = 1.0
+"""How long leaving waits for answers; a seal may wait for a bucket that is away."""
+
 
 class _Metrics(Collector):
     def __init__(self, agent: AgentProcess) -> None:
@@ -57,7 +60,7 @@ class HttpApi:
                 web.post("/topics/{topic}/seal", self._seal),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FINISH_S)
         await self._runner.setup()
         for bound in sockets:
             await web.SockSite(self._runner, bound).start()
