@@ -71,15 +71,17 @@ def due(
         for log in candidates
         if _is_due(log, settings, sealing_of.get(log.topic, TopicSealing()), now_ms)
     ]
-    if not chosen and fullness(candidates, settings) > 1:
+    # Near the end of all room not even for those that are due: they may fail again and again.
+    if (full := fullness(candidates, settings)) > _NEAR or (full > 1 and not chosen):
         batches = sum(log.unsealed_batches for log in candidates)
         by_batches = batches > settings.unsealed_batches
-        chosen = [
-            max(
-                candidates,
-                key=lambda log: log.unsealed_batches if by_batches else log.unsealed_bytes,
-            )
-        ]
+        fullest = max(
+            (log for log in candidates if log not in chosen),
+            key=lambda log: log.unsealed_batches if by_batches else log.unsealed_bytes,
+            default=None,
+        )
+        if fullest is not None:
+            chosen.append(fullest)
     chosen.sort(key=lambda log: -log.unsealed_bytes)
     return [
         (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic)))) for log in chosen

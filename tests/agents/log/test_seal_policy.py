@@ -154,6 +154,25 @@ def test_above_the_bound_the_fullest_partition_is_sealed_early(
     assert [(logs[1], 10)] == chosen(*logs, settings=settings)
 
 
+def test_one_that_is_due_and_fails_does_not_keep_the_others_from_being_sealed_early() -> None:
+    """
+    It stays due however often it fails: near the point where producers wait, the fullest of the
+    others is sealed beside it.
+    """
+    settings = SealSettings(
+        unsealed_bytes=100 * MiB, unsealed_bytes_per_partition=0, segment_bytes=64 * MiB
+    )
+    failing, little, fuller = make_log(70), make_log(50), make_log(59)
+
+    assert [(failing, 10)] == chosen(failing, little, fuller, settings=settings)
+    more = make_log(10)
+    assert [failing, fuller] == [
+        log for log, _ in chosen(failing, little, fuller, more, settings=settings)
+    ]
+    alone = make_log(300)
+    assert [(alone, 10)] == chosen(alone, settings=settings)
+
+
 def test_the_bound_grows_with_the_partitions_that_are_led() -> None:
     """
     16 MiB each, at least 4 GiB: 300 partitions of 15 MiB are no reason to seal early.
