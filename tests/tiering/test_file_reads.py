@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from driftlog_tiering.buffer_pool import BufferPool
 from driftlog_tiering.file_reads import FileReads
 from driftlog_tiering.file_writes import ALIGNMENT, DIRECT_BYTES, set_direct
 
@@ -70,6 +71,19 @@ def test_memory_that_somebody_looks_at_is_not_used_again(tmp_path: Path) -> None
         third = reads.read(descriptor, 0, DIRECT_BYTES)
         assert isinstance(third, memoryview)
         assert memory == id(third.obj)
+
+
+def test_a_buffer_that_is_too_large_to_be_kept_costs_nobody_theirs() -> None:
+    """
+    Those that are free stay for whom they fit.
+    """
+    pool = BufferPool(1024 * KiB)
+    kept = pool.take(64 * KiB)
+    kept[:5] = b"known"
+    del kept
+    pool.take(2048 * KiB)
+
+    assert b"known" == bytes(pool.take(64 * KiB)[:5])
 
 
 def test_a_file_system_that_knows_the_flag_and_not_the_read(

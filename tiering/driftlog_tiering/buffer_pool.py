@@ -42,7 +42,7 @@ class BufferPool:
             ring.rotate(-1)
             if getrefcount(ring[-1]) <= 2:  # the ring's, and the argument's
                 return ring[-1]
-        if self._bytes + size > self._limit_bytes:
+        if size <= self._limit_bytes < self._bytes + size:
             self._forget(size)
         made = bytearray(size)
         if self._bytes + size <= self._limit_bytes:
