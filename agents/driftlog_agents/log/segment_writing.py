@@ -277,7 +277,15 @@ class SegmentWriting:
                 data.positions[first],
                 data.positions[stop - 1] + data.lengths[stop - 1],
             )
-        return [batch for _, batch in iterate_batches(body)]
+        found = list(iterate_batches(body))
+        wanted = data.base_offsets[first:stop]
+        if [header.base_offset for header, _ in found] != wanted.tolist():
+            # Cut off between two batches, or another object: never sealed as a gap.
+            raise CorruptError(
+                f"{data.object_key}: it does not hold the {len(wanted)} batches from offset "
+                f"{wanted[0]} on that its footer has"
+            )
+        return [batch for _, batch in found]
 
     # ── Small things ──
 

@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import threading
+from array import array
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,11 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftlog_agents.log import segment_writing
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, TailSlice
 from driftlog_agents.log.segment_writing import SegmentWriting
+from driftlog_agents.log.tail import TailData
 from driftlog_agents.main import _offload
 from driftlog_agents.spool import FileSpool, spool_in
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_tiering import kernel
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import Buffer
@@ -85,6 +87,34 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     assert ref.size_bytes == len(body)
     offsets = pq.read_table(io.BytesIO(body), columns=["offset"])["offset"].to_pylist()
     assert list(range(100 * RECORDS)) == offsets
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
+    tmp_path: Path, kept: int
+) -> None:
+    """
+    Cut off between two batches nothing of what is left is damaged, and yet records are missing.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    made = batches(3)
+    data = TailData(
+        session_id="s",
+        base_offsets=array("q", [0, RECORDS, 2 * RECORDS]),
+        lengths=array("i", map(len, made)),
+        positions=array("i", [0, len(made[0]), len(made[0]) + len(made[1])]),
+        max_timestamps_ms=array("q", [0, 0, 0]),
+    )
+    data.object_key = "flush/s/1.flush"
+    log.restore(TailSlice(0, 3 * RECORDS, data, 0, 3, data.size_bytes), 0.0)
+    await objects.put(data.object_key, made[:kept])
+    with ThreadPoolExecutor(1) as pool:
+        writing = SegmentWriting(
+            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+        )
+        with pytest.raises(CorruptError, match="does not hold the 3 batches"):
+            await writing.write(log, 0, 3 * RECORDS, [])
 
 
 async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
