@@ -6,18 +6,21 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
     Cluster          {"v":1,"cluster_id":s,"format_version":n}
     Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
                       "http_address":s,"rack":s or null,"started_at_ms":n}
+    LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
     EndedHead        {"v":2,"head":n or "closed","ended_ms":n}
     FlushRecord      {"v":1,"object":s,"size":bytes,"footer":first byte}
-    Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}
+    Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}  or
+                     {"v":2,"name":s,"topic_id":uuid,"partitions":n,"replicas":n from 2 on,
+                      "configs":{s:s,…}}
     Leader           {"v":1,"session_id":s or null,"epoch":n}
     PartitionState   {"v":1,"sealed_end":offset,"manifest":version,"log_start":offset,
                       "sessions":[s,…]}
     ProducerIdBlock  {"v":1,"first":producer id,"size":n,"node_id":n}
 
 Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
-an int32.  Configs stand in the order of their names.  An ended head stands where a head
-stood: a head of version 2.
+an int32, replication factors an int16.  Configs stand in the order of their names.  An ended
+head stands where a head stood: a head of version 2.  A topic of one replica is of version 1.
 
 A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
 anything else that no encoder writes: not JSON, a field missing, unknown, of another type
@@ -41,18 +44,25 @@ from driftlog_metadata.model import (
     FlushRecord,
     Leader,
     Listener,
+    LiveSession,
     PartitionState,
     ProducerIdBlock,
+    Stage,
     Topic,
 )
 
 T = TypeVar("T")
 
+_INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 _HEAD_CLOSED: Final = "closed"
 _HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
+_TOPIC_FIELDS: Final = (
+    ("name", "topic_id", "partitions", "configs"),
+    ("name", "topic_id", "partitions", "replicas", "configs"),
+)
 
 
 def decode_at(key: str, data: bytes, decode: Callable[[bytes], T]) -> T:
@@ -127,6 +137,32 @@ def _listener(fields: "_Fields", item: object) -> Listener:
             raise fields.corrupt(f"not a listener: {item!r}")
 
 
+def encode_live_session(session: LiveSession) -> bytes:
+    """Encode the value of a session's key."""
+    return _encode(
+        node_id=session.node_id, stage=session.stage.value, topics=session.topics_revision
+    )
+
+
+def decode_live_session(data: bytes) -> LiveSession:
+    """Invert :func:`encode_live_session`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a session.
+    """
+    fields = _Fields("session", data, ("node_id", "stage", "topics"))
+    try:
+        stage = Stage(fields.string("stage"))
+    except ValueError as error:
+        raise fields.corrupt("no such stage") from error
+    return LiveSession(
+        node_id=fields.number("node_id", _INT32_MAX),
+        stage=stage,
+        topics_revision=fields.number("topics"),
+    )
+
+
 def encode_head(head: int) -> bytes:
     """Encode a session's head: its last committed flush sequence, or `CLOSED`."""
     return _encode(head=_head(head))
@@ -190,10 +226,14 @@ def decode_flush_record(data: bytes) -> FlushRecord:
 
 def encode_topic(topic: Topic) -> bytes:
     """Encode the value of a topic's key, and of its tombstone."""
+    assert 1 <= topic.replication_factor <= _INT16_MAX, "no replication factor of Kafka's"
+    replicas = {} if topic.replication_factor == 1 else {"replicas": topic.replication_factor}
     return _encode(
+        2 if replicas else 1,
         name=topic.name,
         topic_id=str(topic.topic_id),
         partitions=topic.partitions,
+        **replicas,
         configs=dict(sorted(topic.configs.items())),
     )
 
@@ -205,11 +245,15 @@ def decode_topic(data: bytes) -> Topic:
         UnsupportedFormatError: a newer format.
         CorruptError: not a topic.
     """
-    fields = _Fields("topic", data, ("name", "topic_id", "partitions", "configs"))
+    fields = _Fields("topic", data, *_TOPIC_FIELDS)
+    replicas = 1 if fields.version == 1 else fields.number("replicas", _INT16_MAX)
+    if fields.version > 1 and replicas < 2:
+        raise fields.corrupt("'replicas' is below 2, and fewer are of version 1")
     return Topic(
         name=fields.string("name"),
         topic_id=fields.uuid("topic_id"),
         partitions=fields.number("partitions", _INT32_MAX),
+        replication_factor=replicas,
         configs=fields.strings_by_name("configs"),
     )
 

@@ -8,6 +8,7 @@ Pure.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
@@ -67,6 +68,24 @@ class Agent:
     started_at_ms: int
 
 
+class Stage(StrEnum):
+    """How far a session is: partitions are placed on those that serve."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSession:
+    """What a live session says of itself, in its fencing key."""
+
+    node_id: int
+    stage: Stage = Stage.STARTING
+    topics_revision: int = 0
+    """The newest revision of a topic's key that its agent has seen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushRecord:
     """The one key that commits a flush object.
@@ -81,11 +100,16 @@ class FlushRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic and the configs that were set on it (never the defaults)."""
+    """A topic and the configs that were set on it (never the defaults).
+
+    The bucket replicates; *replication_factor* is what was asked for, and what clients are shown
+    as far as there are agents.
+    """
 
     name: str
     topic_id: UUID
     partitions: int
+    replication_factor: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -24,6 +24,7 @@ from driftlog_metadata.codec import (
     encode_flush_record,
     encode_head,
     encode_leader,
+    encode_live_session,
     encode_partition_state,
 )
 from driftlog_metadata.keys import (
@@ -40,6 +41,7 @@ from driftlog_metadata.model import (
     EndedHead,
     FlushRecord,
     Leader,
+    LiveSession,
     PartitionState,
     TopicPartition,
 )
@@ -86,11 +88,24 @@ def open_session(agent: Agent, agent_revision: int) -> Txn:
             ModRevisionIs(agent_key(agent.node_id), agent_revision),
         ),
         then=(
-            Put(session, str(agent.node_id).encode(), lease),
+            Put(session, encode_live_session(LiveSession(node_id=agent.node_id)), lease),
             Put(head, encode_head(0)),
             Put(agent_key(agent.node_id), encode_agent(agent), lease),
         ),
         otherwise=(Get(session), Get(agent_key(agent.node_id)), Get(head)),
+    )
+
+
+def report(session_id: str, session_revision: int, mod_revision: int, live: LiveSession) -> Txn:
+    """Let the session say *live* of itself; its fence, the key's create revision, stays.
+
+    Otherwise-reads: the session's key.
+    """
+    key = session_key(session_id)
+    return Txn(
+        compares=(CreateRevisionIs(key, session_revision), ModRevisionIs(key, mod_revision)),
+        then=(Put(key, encode_live_session(live), lease_id_of(session_id)),),
+        otherwise=(Get(key),),
     )
 
 

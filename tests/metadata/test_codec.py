@@ -19,8 +19,10 @@ from driftlog_metadata.model import (
     FlushRecord,
     Leader,
     Listener,
+    LiveSession,
     PartitionState,
     ProducerIdBlock,
+    Stage,
     Topic,
 )
 
@@ -60,6 +62,12 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
             '[["PLAINTEXT","10.0.0.1",9092],["Ü","::1",65535]],'
             '"http_address":"10.0.0.1:8080","rack":null,"started_at_ms":1700000000000}'
         ),
+    ),
+    (
+        codec.encode_live_session,
+        codec.decode_live_session,
+        LiveSession(node_id=3, stage=Stage.SERVING, topics_revision=41),
+        '{"v":1,"node_id":3,"stage":"serving","topics":41}',
     ),
     (codec.encode_head, codec.decode_head, 41, '{"v":1,"head":41}'),
     (codec.encode_head, codec.decode_head, CLOSED, '{"v":1,"head":"closed"}'),
@@ -134,6 +142,16 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
             http_address=texts,
             rack=st.none() | texts,
             started_at_ms=int64s,
+        ),
+    ),
+    (
+        codec.encode_live_session,
+        codec.decode_live_session,
+        st.builds(
+            LiveSession,
+            node_id=int32s,
+            stage=st.sampled_from(Stage),
+            topics_revision=int64s,
         ),
     ),
     (codec.encode_head, codec.decode_head, st.just(CLOSED) | int64s),
@@ -311,6 +329,7 @@ def test_an_ended_head_says_what_it_said_before() -> None:
         (codec.decode_flush_record, b'{"v":1,"object":"o","size":5,"footer":6}'),
         (codec.decode_cluster, b'{"v":1,"cluster_id":"\\ud800","format_version":1}'),
         (codec.decode_leader, b'{"v":1,"session_id":"s","epoch":2147483648}'),
+        (codec.decode_live_session, b'{"v":1,"node_id":3,"stage":"asleep","topics":0}'),
         (
             codec.decode_partition_state,
             b'{"v":1,"sealed_end":0,"manifest":0,"log_start":0,"sessions":[1]}',

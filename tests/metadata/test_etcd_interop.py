@@ -17,6 +17,7 @@ from driftlog_metadata.model import (
     Agent,
     FlushRecord,
     Leader,
+    LiveSession,
     Listener,
     PartitionState,
     TopicPartition,
@@ -85,13 +86,14 @@ async def test_another_client_reads_what_a_session_wrote(version: str, tmp_path:
     state = PartitionState(sessions=(SESSION_ID,))
     flush, head = keys.flush_key(SESSION_ID, 1), keys.head_key(SESSION_ID)
     leader = codec.encode_leader(Leader(SESSION_ID, 0))
+    live = codec.encode_live_session(LiveSession(node_id=5))
     expected = [
         KeyValue(agent_key, codec.encode_agent(agent), opened, opened, lease_id),
         KeyValue(flush, codec.encode_flush_record(record), committed, committed),
         KeyValue(head, codec.encode_head(1), opened, committed),
         KeyValue(keys.leader_key(TP), leader, led, led),
         KeyValue(keys.partition_key(TP), codec.encode_partition_state(state), led, led),
-        KeyValue(session_key, b"5", opened, opened, lease_id),
+        KeyValue(session_key, live, opened, opened, lease_id),
     ]
     assert expected == read
     assert expected[1:-1] == left
