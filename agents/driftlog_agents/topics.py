@@ -74,10 +74,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """What a topic is to be; *partitions* −1: as many as the agent's setting says."""
+    """What a topic is to be; −1: what the agent's settings say."""
 
     name: str
     partitions: int = -1
+    replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -238,6 +239,9 @@ class Topics:
                 "Number of partitions was set to an invalid non-positive value.",
             )
         _check_partitions(partitions)
+        replication_factor = new.replication_factor
+        if replication_factor == -1:
+            replication_factor = self._broker.settings.default_replication_factor
         try:
             validate(new.configs)
         except InvalidConfigError as error:
@@ -246,6 +250,7 @@ class Topics:
             name=new.name,
             topic_id=UUID(int=engine.ports.rng.getrandbits(128), version=4),  # Never zero.
             partitions=partitions,
+            replication_factor=replication_factor,
             configs=dict(new.configs),
         )
 

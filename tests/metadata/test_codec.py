@@ -40,6 +40,10 @@ AGENT = Agent(
 )
 FLUSH = FlushRecord(object_key="flush/5e55/x.flush", size_bytes=8_388_608, footer_start=8_380_000)
 TOPIC = Topic(name="clicks", topic_id=TOPIC_ID, partitions=12, configs={"b": "2", "a": 'über "1"'})
+TOPIC_OF_REPLICAS = (
+    b'{"v":2,"name":"t","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0","partitions":1,'
+    b'"replicas":%d,"configs":{}}'
+)
 STATE = PartitionState(sealed_end=9, manifest_version=2, log_start=4, sessions=("a", "b"))
 BLOCK = ProducerIdBlock(first_producer_id=1000, size=500, node_id=3)
 
@@ -96,6 +100,15 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         (
             '{"v":1,"name":"clicks","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",'
             '"partitions":12,"configs":{"a":"über \\"1\\"","b":"2"}}'
+        ),
+    ),
+    (
+        codec.encode_topic,
+        codec.decode_topic,
+        Topic(name="t", topic_id=TOPIC_ID, partitions=1, replication_factor=3),
+        (
+            '{"v":2,"name":"t","topic_id":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",'
+            '"partitions":1,"replicas":3,"configs":{}}'
         ),
     ),
     (
@@ -180,6 +193,7 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
             name=texts,
             topic_id=st.uuids(),
             partitions=int32s,
+            replication_factor=st.integers(1, 2**15 - 1),
             configs=st.dictionaries(texts, texts),
         ),
     ),
@@ -261,7 +275,7 @@ def test_a_newer_version_is_refused_as_newer(
     """
     Whatever else stands in it; the message says which versions these are.
     """
-    known = 2 if "head" in json.loads(golden) else 1
+    known = 2 if {"head", "topic_id"} & json.loads(golden).keys() else 1
     newer = json.dumps(json.loads(golden) | {"v": known + 1, "new": []}).encode()
 
     with pytest.raises(UnsupportedFormatError, match=rf"version {known + 1}.*reads up to {known}"):
@@ -329,6 +343,8 @@ def test_an_ended_head_says_what_it_said_before() -> None:
         (codec.decode_flush_record, b'{"v":1,"object":"o","size":5,"footer":6}'),
         (codec.decode_cluster, b'{"v":1,"cluster_id":"\\ud800","format_version":1}'),
         (codec.decode_leader, b'{"v":1,"session_id":"s","epoch":2147483648}'),
+        (codec.decode_topic, TOPIC_OF_REPLICAS % 1),  # what there is of version 1
+        (codec.decode_topic, TOPIC_OF_REPLICAS % 32_768),
         (codec.decode_live_session, b'{"v":1,"node_id":3,"stage":"asleep","topics":0}'),
         (
             codec.decode_partition_state,

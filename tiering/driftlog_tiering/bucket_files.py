@@ -2,11 +2,12 @@
 
     {"format":"driftlog.cluster","format_version":1,"cluster_id":"…","crc32":"…"}
     {"format":"driftlog.topic","format_version":1,"version":2,"name":"flights","topic_id":"…",
-     "partitions":3,"configs":{"retention.ms":"1000"},"crc32":"…"}
+     "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
      "deleted_at_ms":1700000000000,"crc32":"…"}
 
 They repeat what the metadata store says, so that a bucket alone can be read and restored.
+Files from before topics had a replication factor lack it: it was 1.
 `driftlog_tiering.layout` has their keys, `driftlog_tiering.stored_json` the envelope.
 
 Pure.
@@ -28,6 +29,7 @@ _TOPIC: Final = "driftlog.topic"
 _DELETED: Final = "driftlog.deleted-topic"
 
 MAX_PARTITIONS: Final = 2**31 - 1
+MAX_REPLICATION_FACTOR: Final = 2**15 - 1
 
 
 class CorruptFileError(CorruptError):
@@ -79,6 +81,7 @@ def encode_topic(file: TopicFile) -> bytes:
             "name": file.topic.name,
             "topic_id": str(file.topic.topic_id),
             "partitions": file.topic.partitions,
+            "replication_factor": file.topic.replication_factor,
             "configs": dict(file.topic.configs),
         },
     )
@@ -96,12 +99,16 @@ def decode_topic(body: Buffer) -> TopicFile:
         partitions = integer(fields, "partitions", 1)
         if partitions > MAX_PARTITIONS:
             raise ValueError(f"it has {partitions} partitions")
+        replicas = integer({"replication_factor": 1} | fields, "replication_factor", 1)
+        if replicas > MAX_REPLICATION_FACTOR:
+            raise ValueError(f"it has a replication factor of {replicas}")
         return TopicFile(
             integer(fields, "version", 1),
             Topic(
                 name=_topic_name(string(fields, "name")),
                 topic_id=UUID(string(fields, "topic_id")),
                 partitions=partitions,
+                replication_factor=replicas,
                 configs={name: string(configs, name) for name in configs},
             ),
         )

@@ -58,6 +58,15 @@ def partitions(broker: Broker, topic: Topic, start: int, end: int) -> Iterable[P
             yield PartitionInfo(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, [node], [node])
 
 
+def shown_replicas(broker: Broker, topic: Topic) -> int:
+    """How many replicas clients are shown of each partition; there are as many as agents at most.
+
+    Streams and sarama wait until what they asked for is there, or for as many as there are.
+    """
+    agents = {broker.node_id}
+    return min(topic.replication_factor, len(agents))
+
+
 def listener(agent: Agent, context: RequestContext) -> Listener:
     """Where *agent* is reached by those who came in through the same listener."""
     for candidate in agent.listeners:

@@ -76,5 +76,5 @@ async def _create(broker: Broker, asked: CreatePartitionsTopic, validate_only: b
                 f"{len(asked.assignments)} assignment(s) were specified.",
             )
         for assignment in asked.assignments:
-            check_replicas(broker, assignment.broker_ids)
+            check_replicas(broker, assignment.broker_ids, len(asked.assignments[0].broker_ids))
     await broker.topics.create_partitions(topic, asked.count, validate_only=validate_only)

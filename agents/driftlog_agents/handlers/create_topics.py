@@ -1,6 +1,7 @@
 """CreateTopics: each topic succeeds or fails alone, and is led when that is said.
 
-Any replication factor is taken: the bucket replicates, and clients' defaults are 3 or −1.
+Any replication factor is taken, however many agents there are: the bucket replicates, and
+clients' defaults are 3 or −1.  It is kept, and shown as far as there are agents.
 Source: org.apache.kafka.controller.ReplicationControlManager#createTopics (4.3).
 Shell.
 """
@@ -12,6 +13,7 @@ from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.configs import resolve
+from driftlog_agents.handlers.cluster import shown_replicas
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_topics import (
     CreatableTopic,
@@ -75,10 +77,11 @@ async def _create(
 
 
 def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
-    partitions = asked.num_partitions
+    partitions, replicas = asked.num_partitions, asked.replication_factor
     if asked.assignments:
         _check_assignments(broker, asked)
         partitions = len(asked.assignments)
+        replicas = len(asked.assignments[0].broker_ids)
     elif asked.replication_factor < -1 or asked.replication_factor == 0:
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -94,11 +97,14 @@ def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
     for config in asked.configs:
         assert config.value is not None
         configs[config.name] = config.value
-    return NewTopic(name=asked.name, partitions=partitions, configs=configs)
+    return NewTopic(
+        name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
+    )
 
 
 def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
-    """A manual assignment must be one; placement is the cluster's all the same."""
+    """A manual assignment must be one, of as many replicas for each partition; placement is the
+    cluster's all the same."""
     if asked.replication_factor != -1 or asked.num_partitions != -1:
         what = "replication factor" if asked.replication_factor != -1 else "numPartitions"
         raise RefusedError(
@@ -114,7 +120,7 @@ def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
                 f"Found multiple manual partition assignments for partition {partition}",
             )
         seen.add(partition)
-        check_replicas(broker, assignment.broker_ids)
+        check_replicas(broker, assignment.broker_ids, len(asked.assignments[0].broker_ids))
     if seen != set(range(len(seen))):
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -122,25 +128,32 @@ def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
         )
 
 
-def check_replicas(broker: Broker, broker_ids: list[int]) -> None:
-    """Whether a manual assignment names brokers that are there.
+def check_replicas(broker: Broker, broker_ids: list[int], replicas: int) -> None:
+    """Whether a manual assignment names *replicas* brokers that are there.
 
     Raises:
         RefusedError: INVALID_REPLICA_ASSIGNMENT.
     """
-    message = None
+
+    def refused(message: str) -> RefusedError:
+        return RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {message}."
+        )
+
     if not broker_ids:
-        message = "The manual partition assignment includes an empty replica list."
-    elif len(set(broker_ids)) < len(broker_ids):
-        message = "The manual partition assignment includes a broker more than once."
-    for broker_id in broker_ids:
-        if message is None and broker_id != broker.node_id:
-            message = (
-                f"The manual partition assignment includes broker {broker_id}, but no such "
-                f"broker is registered."
-            )
-    if message is not None:
-        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        raise refused("includes an empty replica list")
+    before: int | None = None
+    for broker_id in sorted(broker_ids):
+        if broker_id != broker.node_id:
+            raise refused(f"includes broker {broker_id}, but no such broker is registered")
+        if broker_id == before:
+            raise refused(f"includes the broker {broker_id} more than once")
+        before = broker_id
+    if len(broker_ids) != replicas:
+        raise refused(
+            f"includes a partition with {len(broker_ids)} replica(s), but this is not consistent "
+            f"with previous partitions, which have {replicas} replica(s)"
+        )
 
 
 def _partitions(broker: Broker, topic: CreatableTopic) -> int:
@@ -157,7 +170,7 @@ def _created(
         topic_id=topic.topic_id,
         error_message=None,
         num_partitions=topic.partitions,
-        replication_factor=1,
+        replication_factor=shown_replicas(broker, topic),
         configs=_configs(broker, topic.configs) if topic.configs else defaults,
     )
 

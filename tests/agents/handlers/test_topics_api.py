@@ -41,6 +41,7 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
 )
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_metadata.codec import decode_topic
 from driftlog_metadata.keys import (
     deleted_key,
     leaders_prefix,
@@ -49,6 +50,7 @@ from driftlog_metadata.keys import (
 )
 from driftlog_metadata.store import Put
 from driftlog_tiering import bucket_files, layout
+from driftlog_tiering.stored_json import encode_json
 from tests.agents.handlers.asking import create, describe, new
 from tests.simulation.batches import make_batch
 from tests.support.engine import NODE_ID, RunningAgent
@@ -139,6 +141,7 @@ async def test_what_kafka_refuses_is_refused_in_its_words(
         (-1, -1, [(0, [NODE_ID]), (0, [NODE_ID])], 39),
         (-1, -1, [(0, [])], 39),
         (-1, -1, [(0, [NODE_ID + 1])], 39),
+        (-1, -1, [(0, [NODE_ID, NODE_ID])], 39),
     ],
 )
 async def test_a_manual_assignment_must_be_one(
@@ -165,6 +168,67 @@ async def test_a_manual_assignment_must_be_one(
 
     assert code == made["t"].error_code
     assert code or made["t"].num_partitions == len(assignments)
+
+
+@pytest.mark.parametrize(
+    "asked, kept",
+    [
+        (new("t", 1, 3), 3),
+        (new("t", 1, 32_767), 32_767),
+        (new("t", 1, -1), 2),
+        (new("t", 1, 1), 1),
+        (
+            CreatableTopic(
+                name="t",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[NODE_ID])],
+            ),
+            1,
+        ),
+    ],
+)
+async def test_a_replication_factor_is_kept_and_shown_as_far_as_there_are_agents(
+    tmp_path: Path, asked: CreatableTopic, kept: int
+) -> None:
+    """
+    −1 is the agent's default.  Store and bucket say what was asked for, also when the topic
+    changes and the session is another; clients are shown the one agent that there is.
+    """
+    settings = BrokerSettings(default_replication_factor=2)
+    async with RunningAgent(tmp_path, settings=settings) as agent:
+        made = (await create(agent, asked))["t"]
+        await extend(agent, CreatePartitionsTopic(name="t", count=3, assignments=None))
+        kv = await agent.broker.metadata.get(topic_key("t"))
+        files = [
+            bucket_files.decode_topic(
+                await agent.broker.objects.get(layout.topic_key("t", made.topic_id, version))
+            )
+            for version in (1, 2)
+        ]
+        await agent.lose_session()
+        (seen,) = await describe(agent, "t")
+        known = agent.broker.topics.by_name["t"]
+
+    assert kv is not None
+    assert kept == decode_topic(kv.value).replication_factor
+    assert [kept, kept] == [file.topic.replication_factor for file in files]
+    assert kept == known.replication_factor
+    assert (0, 1) == (made.error_code, made.replication_factor)
+    assert [[NODE_ID]] * 3 == [p.replica_nodes for p in seen.partitions]
+
+
+def test_a_topic_file_without_a_replication_factor_has_one_replica() -> None:
+    """
+    Files that were written before there was one are still read; what is no factor is damage.
+    """
+    fields = {"version": 1, "name": "t", "topic_id": str(UUID(int=5)), "partitions": 2}
+    old = encode_json("driftlog.topic", 1, {**fields, "configs": {}})
+    wrong = encode_json("driftlog.topic", 1, {**fields, "replication_factor": 0, "configs": {}})
+
+    assert 1 == bucket_files.decode_topic(old).topic.replication_factor
+    with pytest.raises(bucket_files.CorruptFileError, match="replication_factor is 0"):
+        bucket_files.decode_topic(wrong)
 
 
 async def test_a_name_twice_in_one_request_is_refused_and_the_others_are_made(
