@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -65,8 +67,17 @@ class Broker:
     wall_ms: Callable[[], int]
     """Milliseconds since 1970, for timestamps that people see."""
     engine: Engine | None = None
+    cluster: ClusterWatch = field(init=False)
     topics: "Topics" = field(init=False)
     producer_ids: "ProducerIds" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster = ClusterWatch(self.metadata)
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster, as its watches have told."""
+        return self.cluster.view
 
     @property
     def node_id(self) -> int:

@@ -1,0 +1,291 @@
+"""The cluster as one agent sees it: live agents, sessions, topics, and who leads what.
+
+    /agents  /sessions  /topics  /leaders ──watches──▶ ClusterView ──▶ Metadata answers,
+                                                                       placement, claims
+
+It is as old as its watches: each prefix at its own revision.  Nothing may rest on it but what is
+checked again where it counts: a claim compares the revisions that it was made from.
+
+Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.cluster.placement import ranked
+from driftlog_metadata.codec import (
+    decode_agent,
+    decode_at,
+    decode_leader,
+    decode_live_session,
+    decode_topic,
+)
+from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.keys import (
+    AGENTS_PREFIX,
+    LEADERS_PREFIX,
+    SESSIONS_PREFIX,
+    TOPICS_PREFIX,
+    agent_key,
+    leader_key,
+    parse_agent_key,
+    parse_leader_key,
+    parse_session_key,
+    session_key,
+)
+from driftlog_metadata.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
+from driftlog_metadata.store import KeyValue, PutEvent, WatchEvent
+
+PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, LEADERS_PREFIX)
+"""What is watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEntry:
+    """A live session."""
+
+    session_id: str
+    said: LiveSession
+    create_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """A topic, as its key has it."""
+
+    topic: Topic
+    create_revision: int
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEntry:
+    """A partition's leader, as its key has it."""
+
+    leader: Leader
+    mod_revision: int
+
+
+TopicChange = tuple[TopicEntry | None, TopicEntry | None]
+"""What a topic was and what it is now; None: it was, or is, not there."""
+
+
+class ClusterView:
+    """See the module.  `reset` and `apply` fill it; everybody else only reads."""
+
+    def __init__(self) -> None:
+        self.agents: dict[int, Agent] = {}
+        """Live agents by node id."""
+        self.sessions: dict[str, SessionEntry] = {}
+        """Live sessions by session id."""
+        self.topics: dict[UUID, TopicEntry] = {}
+        self.leaders: dict[TopicPartition, LeaderEntry] = {}
+        self.loaded: set[str] = set()
+        """Prefixes that were read at least once."""
+        self.members_version = 0
+        """Counts changes of agents and sessions."""
+        self.topics_version = 0
+        """Counts changes of topics that matter for placement: which there are, how large."""
+        self.topics_revision = 0
+        """The newest revision of a topic's key, or of the read that began its watch."""
+        self.damaged: dict[str, str] = {}
+        """Keys whose values cannot be read, and why: they count as absent."""
+        self._leads: dict[str, int] = {}
+        """Session id → how many partitions name it."""
+        self._topic_ids: dict[str, UUID] = {}
+        """Topic id by topic key."""
+        self._topic_changes: list[TopicChange] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was read at least once."""
+        return len(self.loaded) == len(PREFIXES)
+
+    # ── What is asked ──
+
+    @property
+    def controller_id(self) -> int:
+        """The agent that Metadata names as the controller: any could be, so it is a stable one."""
+        return min(self.agents, default=-1)
+
+    def leader_of(self, tp: TopicPartition) -> tuple[Agent | None, int]:
+        """The live agent that leads *tp*, if one does; its leader epoch, -1 if none ever did."""
+        entry = self.leaders.get(tp)
+        if entry is None:
+            return None, -1
+        epoch = entry.leader.leader_epoch
+        return self.agent_of(entry.leader.session_id), epoch
+
+    def agent_of(self, session_id: str | None) -> Agent | None:
+        """The agent whose present session this is."""
+        session = self.sessions.get(session_id or "")
+        if session is None:
+            return None
+        agent = self.agents.get(session.said.node_id)
+        return agent if agent is not None and agent.session_id == session_id else None
+
+    def is_led(self, tp: TopicPartition) -> bool:
+        """Whether a live session leads it."""
+        entry = self.leaders.get(tp)
+        return entry is not None and entry.leader.session_id in self.sessions
+
+    def replicas(self, tp: TopicPartition, replication_factor: int) -> list[int]:
+        """The leader, and as many others by the placement's order: min(RF, agents) in all.
+
+        The bucket is the replica, and agents stand for it: those that would lead next.
+        """
+        leader, _ = self.leader_of(tp)
+        count = min(replication_factor, len(self.agents))
+        if leader is not None and count == 1:
+            return [leader.node_id]
+        others = ranked(tp, self.agents, count)
+        if leader is None:
+            return others
+        return [leader.node_id, *(node for node in others if node != leader.node_id)][:count]
+
+    def placed(self) -> list[int]:
+        """Node ids that partitions are placed on, ascending: those that serve and stay.
+
+        One that is back on its own disk serves although its new session has not said so: it was
+        there, and leads, or is about to, what it led.
+        """
+        nodes: list[int] = []
+        serving = {
+            entry.said.node_id
+            for entry in self.sessions.values()
+            if entry.said.stage is Stage.SERVING
+        }
+        for node, agent in self.agents.items():
+            session = self.sessions.get(agent.session_id)
+            if session is None or session.said.stage is Stage.LEAVING:
+                continue
+            if node in serving or self._leads.get(agent.session_id):
+                nodes.append(node)
+        return sorted(nodes)
+
+    def placement_order(self) -> list[tuple[UUID, int]]:
+        """(topic id, partitions) of all topics in the order of their creation."""
+        entries = sorted(
+            self.topics.values(), key=lambda e: (e.create_revision, e.topic.topic_id.int)
+        )
+        return [(e.topic.topic_id, e.topic.partitions) for e in entries]
+
+    def seen_by_all(self, revision: int) -> bool:
+        """Whether every live session has seen the topics as of *revision*."""
+        return all(entry.said.topics_revision >= revision for entry in self.sessions.values())
+
+    # ── What watches tell ──
+
+    def reset(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> None:
+        """*prefix* was read as a whole at *revision*."""
+        old = self._keys(prefix)
+        for kv in kvs:
+            old.discard(kv.key)
+            self._put(prefix, kv)
+        for key in old:
+            self._delete(prefix, key)
+        if prefix == TOPICS_PREFIX:
+            self.topics_revision = max(self.topics_revision, revision)
+        self.loaded.add(prefix)
+        self._changed(prefix)
+
+    def apply(self, prefix: str, events: Iterable[WatchEvent]) -> None:
+        """What changed under *prefix*, in order."""
+        for event in events:
+            if isinstance(event, PutEvent):
+                self._put(prefix, event.kv)
+                revision = event.kv.mod_revision
+            else:
+                self._delete(prefix, event.key)
+                revision = event.mod_revision
+            if prefix == TOPICS_PREFIX:
+                self.topics_revision = max(self.topics_revision, revision)
+        self._changed(prefix)
+
+    def take_topic_changes(self) -> list[TopicChange]:
+        """What became of topics since this was called last, in order."""
+        changes, self._topic_changes = self._topic_changes, []
+        return changes
+
+    def _changed(self, prefix: str) -> None:
+        if prefix in (AGENTS_PREFIX, SESSIONS_PREFIX):
+            self.members_version += 1
+
+    def _keys(self, prefix: str) -> set[str]:
+        damaged = {key for key in self.damaged if key.startswith(prefix)}
+        if prefix == AGENTS_PREFIX:
+            return damaged.union(map(agent_key, self.agents))
+        if prefix == SESSIONS_PREFIX:
+            return damaged.union(map(session_key, self.sessions))
+        if prefix == TOPICS_PREFIX:
+            return damaged.union(self._topic_ids)
+        return damaged.union(map(leader_key, self.leaders))
+
+    def _put(self, prefix: str, kv: KeyValue) -> None:
+        self.damaged.pop(kv.key, None)
+        try:
+            if prefix == AGENTS_PREFIX:
+                self.agents[parse_agent_key(kv.key)] = decode_at(kv.key, kv.value, decode_agent)
+            elif prefix == SESSIONS_PREFIX:
+                session_id = parse_session_key(kv.key)
+                said = decode_at(kv.key, kv.value, decode_live_session)
+                self.sessions[session_id] = SessionEntry(session_id, said, kv.create_revision)
+            elif prefix == TOPICS_PREFIX:
+                self._put_topic(kv, decode_at(kv.key, kv.value, decode_topic))
+            else:
+                leader = decode_at(kv.key, kv.value, decode_leader)
+                self._put_leader(parse_leader_key(kv.key), LeaderEntry(leader, kv.mod_revision))
+        except (CorruptError, ValueError) as error:
+            self._delete(prefix, kv.key)
+            self.damaged[kv.key] = str(error)
+
+    def _put_topic(self, kv: KeyValue, topic: Topic) -> None:
+        if self._topic_ids.get(kv.key) not in (None, topic.topic_id):
+            self._drop_topic(kv.key)  # made again between two reads
+        old = self.topics.get(topic.topic_id)
+        entry = TopicEntry(topic, kv.create_revision, kv.mod_revision)
+        self._topic_ids[kv.key] = topic.topic_id
+        self.topics[topic.topic_id] = entry
+        if old is None or old.topic.partitions != topic.partitions:
+            self.topics_version += 1
+        if old != entry:
+            self._topic_changes.append((old, entry))
+
+    def _drop_topic(self, key: str) -> None:
+        topic_id = self._topic_ids.pop(key, None)
+        if topic_id is not None:
+            self._topic_changes.append((self.topics.pop(topic_id), None))
+            self.topics_version += 1
+
+    def _put_leader(self, tp: TopicPartition, entry: LeaderEntry) -> None:
+        self._drop_leader(tp)
+        self.leaders[tp] = entry
+        session_id = entry.leader.session_id
+        if session_id is not None:
+            self._leads[session_id] = self._leads.get(session_id, 0) + 1
+
+    def _drop_leader(self, tp: TopicPartition) -> None:
+        old = self.leaders.pop(tp, None)
+        if old is None or old.leader.session_id is None:
+            return
+        session_id = old.leader.session_id
+        self._leads[session_id] -= 1
+        if not self._leads[session_id]:
+            del self._leads[session_id]
+
+    def _delete(self, prefix: str, key: str) -> None:
+        self.damaged.pop(key, None)
+        if prefix == TOPICS_PREFIX:
+            self._drop_topic(key)
+            return
+        try:
+            if prefix == AGENTS_PREFIX:
+                self.agents.pop(parse_agent_key(key), None)
+            elif prefix == SESSIONS_PREFIX:
+                self.sessions.pop(parse_session_key(key), None)
+            else:
+                self._drop_leader(parse_leader_key(key))
+        except ValueError:
+            return  # a key that is none: it was never in

@@ -1,0 +1,117 @@
+"""Keeps the view of the cluster: reads each prefix, and follows it while the process lives.
+
+    read a prefix at revision r ──▶ watch it from r + 1 ──▶ apply, tell ──▶ …
+         ▲                                  │
+         └── compacted, or refused ─────────┘
+
+Between two sessions it goes on: Metadata is answered then, too.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+
+from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.store import CompactedError, MetadataStore
+
+_DEADLINE_S: Final = 10.0
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 2.0
+
+TopicChanged = Callable[[TopicEntry | None, TopicEntry | None], None]
+"""Told what a topic was and what it is now; None: it was, or is, not there."""
+
+
+class ClusterWatch:
+    """See the module.  `run` while the process lives."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._log = structlog.get_logger()
+        self.view = ClusterView()
+        self.on_topic: TopicChanged = lambda _old, _new: None
+        self._waiting: set[asyncio.Event] = set()
+        self._reported: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Follow the metadata store until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for prefix in PREFIXES:
+                tasks.create_task(self._follow(prefix))
+
+    async def loaded(self) -> None:
+        """Wait until everything was read once."""
+        await self.until(lambda: self.view.complete)
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until *holds*, which is asked after every change; False: it took too long."""
+        with self.changes() as changed, contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not holds():
+                    changed.clear()
+                    await changed.wait()
+        return holds()
+
+    @contextlib.contextmanager
+    def changes(self) -> Iterator[asyncio.Event]:
+        """An event that every change of the view sets; who waits for it clears it first."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            yield event
+        finally:
+            self._waiting.discard(event)
+
+    # ── Following ──
+
+    async def _follow(self, prefix: str) -> None:
+        wait_s = _RETRY_S
+        while True:
+            try:
+                async with asyncio.timeout(_DEADLINE_S):
+                    revision, kvs = await self._store.get_prefix(prefix)
+                self._change(partial(self.view.reset, prefix, revision, kvs))
+                wait_s = _RETRY_S
+                await self._watch(prefix, revision + 1)
+            except CompactedError as error:
+                self._log.info("watch_compacted", prefix=prefix, reason=str(error))
+                continue
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning(
+                    "cluster_read_repeated", prefix=prefix, error=str(error) or repr(error)
+                )
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_RETRY_S)
+
+    async def _watch(self, prefix: str, start_revision: int) -> None:
+        watch = self._store.watch(prefix, start_revision)
+        try:
+            async for events in watch:
+                self._change(partial(self.view.apply, prefix, events))
+        finally:
+            await watch.aclose()
+
+    def _change(self, change: Callable[[], None]) -> None:
+        change()
+        for old, new in self.view.take_topic_changes():
+            self.on_topic(old, new)
+        damaged = self.view.damaged
+        for key, why in damaged.items():
+            if self._reported.get(key) != why:
+                self._log.error(
+                    "metadata_key_unreadable",
+                    key=key,
+                    error=why,
+                    advice="it counts as absent; put back what it was, or upgrade the agent",
+                )
+        if damaged or self._reported:
+            self._reported = dict(damaged)
+        for event in self._waiting:
+            event.set()
