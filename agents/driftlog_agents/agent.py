@@ -22,7 +22,7 @@ import structlog
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
 from driftlog_agents.identity import join_cluster, node_id
-from driftlog_agents.listeners import refused, take
+from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.partition import PartitionLog
@@ -49,9 +49,8 @@ Offload = Callable[..., Awaitable[Any]]
 class AgentSettings:
     """What `driftlog dev` and `driftlog agent run` turn."""
 
-    host: str = "127.0.0.1"
-    port: int = 9092
-    advertised: Listener | None = None
+    listeners: tuple[ListenAt, ...] = (ListenAt(),)
+    """One at least; the first is the bootstrap address that people are told."""
     rack: str | None = None
     http_address: str = ""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -76,11 +75,14 @@ class AgentProcess:
     """See the module.
 
     Args:
-        listening: bound to the listener's address; none: it is taken at the start.
+        listening: bound to the address of each listener; none: they are taken at the start.
     """
 
     def __init__(
-        self, settings: AgentSettings, world: World, listening: Sequence[socket.socket] = ()
+        self,
+        settings: AgentSettings,
+        world: World,
+        listening: Sequence[Sequence[socket.socket]] = (),
     ) -> None:
         self.settings = settings
         self._world = world
@@ -91,6 +93,8 @@ class AgentProcess:
         self.address = ""
         self.broker: Broker
         self.server: Server
+        self.listeners: tuple[Listener, ...] = ()
+        """What clients are told to connect to."""
         self.dispatcher: Dispatcher
         self.collector: Collector
         self.sessions = 0
@@ -157,13 +161,11 @@ class AgentProcess:
             max_connections=settings.broker.max_connections,
             connections_max_idle_ms=settings.broker.connections_max_idle_ms,
         )
-        self._listening = self._listening or await take(settings.host, settings.port, _LISTENER)
-        port = self._listening[0].getsockname()[1]
-        await self.server.use(self._listening)
-        self._listener = settings.advertised or Listener("PLAINTEXT", settings.host, port)
-        if self._listener.port == 0:
-            self._listener = Listener(self._listener.name, self._listener.host, port)
-        self.address = f"{self._listener.host}:{self._listener.port}"
+        self._listening = self._listening or await take_all(settings.listeners)
+        for at, sockets in zip(settings.listeners, self._listening, strict=True):
+            await self.server.use(at.name, sockets)
+            self.listeners += (at.advertised(sockets[0].getsockname()[1]),)
+        self.address = f"{self.listeners[0].host}:{self.listeners[0].port}"
         self._started_at_ms = time.time_ns() // 1_000_000
         self._node_id = number
         self.broker = Broker(
@@ -191,7 +193,7 @@ class AgentProcess:
         return Agent(
             node_id=self._node_id,
             session_id=f"{self._world.rng.getrandbits(128):032x}",
-            listeners=(self._listener,),
+            listeners=self.listeners,
             http_address=self.settings.http_address,
             rack=self.settings.rack,
             started_at_ms=self._started_at_ms,
@@ -277,11 +279,12 @@ class AgentProcess:
                 self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
                 await asyncio.sleep(1)
         self.sessions += 1
-        try:
-            await self.server.start()
-        except OSError as error:
-            port = self._listening[0].getsockname()[1]
-            raise refused(error, self.settings.host, port, _LISTENER) from error
+        for at, sockets in zip(self.settings.listeners, self._listening, strict=True):
+            try:
+                await self.server.start(at.name)
+            except OSError as error:
+                port = sockets[0].getsockname()[1]
+                raise refused(error, at.host, port, _LISTENER) from error
         self.ready.set()
 
 

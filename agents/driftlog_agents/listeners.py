@@ -1,13 +1,37 @@
 """Addresses to listen on: read, taken before anything is written, and refused with advice.
 
+    --listener INTERNAL://0.0.0.0:9092            --listener EXTERNAL://0.0.0.0:19092
+    --advertised-listener INTERNAL://a.lan:9092   --advertised-listener EXTERNAL://a.example.com:443
+
+A client is told, of every agent, the address of the listener that it came in through, which is
+found by its name: agents of one cluster use the same names (Kafka's ``listeners`` and
+``advertised.listeners``).  There is no TLS and no SASL yet: whatever a listener is called, it is
+plaintext, and the names that mean more in Kafka are refused.
+
 Shell.
 """
 
 import asyncio
 import errno
+import re
 import socket
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
+
+from driftlog_metadata.model import Listener
+
+PLAINTEXT: Final = "PLAINTEXT"
+"""The listener that has no other name."""
+
+_SECURE: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+"""Names that are a protocol of Kafka's unless its ``listener.security.protocol.map`` says not."""
+
+_NAME: Final = re.compile(r"[A-Z0-9_.-]{1,100}")
+
+_LISTENER: Final = "--listener"
+_ADVERTISED: Final = "--advertised-listener"
 
 _ANY: Final = ("0.0.0.0", "::")  # to be recognised, not to be bound
 
@@ -20,6 +44,97 @@ class ListenError(Exception):
 
 class AddressTakenError(ListenError):
     """Somebody else listens there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenAt:
+    """A listener of an agent: where it listens, and what clients are told to connect to."""
+
+    name: str = PLAINTEXT
+    host: str = "127.0.0.1"
+    port: int = 9092
+    """0: any free one."""
+    advertised_host: str = ""
+    """Empty: *host*."""
+    advertised_port: int = 0
+    """0: the one that is listened on."""
+
+    def advertised(self, port: int) -> Listener:
+        """What clients are told; *port* is listened on."""
+        return Listener(self.name, self.advertised_host or self.host, self.advertised_port or port)
+
+
+def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple[ListenAt, ...]:
+    """The listeners that ``--listener`` and ``--advertised-listener``, each given any number of
+    times as ``[NAME://]HOST:PORT``, ask for; one that is not advertised is what clients are told.
+
+    Raises:
+        ListenError: what is no such address, names that are missing, are there twice, or are only
+            advertised, and addresses that no client can connect to.
+    """
+    found: dict[str, ListenAt] = {}
+    for text in listening:
+        name, host, port = _parse_named(text, _LISTENER, PLAINTEXT)
+        if name in found:
+            raise ListenError(
+                f"{_LISTENER} {text!r}: there is a listener {name} already: give each a name of "
+                f"its own, for example {_LISTENER} EXTERNAL://{host}:{port}"
+            )
+        if port and any(port == other.port for other in found.values()):
+            raise ListenError(
+                f"{_LISTENER} {text!r}: another listener has port {port}: each needs one of its own"
+            )
+        found[name] = ListenAt(name=name, host=host, port=port)
+    told: dict[str, tuple[str, int]] = {}
+    unnamed = next(iter(found)) if len(found) == 1 else PLAINTEXT
+    for text in advertised:
+        name, host, port = _parse_named(text, _ADVERTISED, unnamed)
+        if name not in found:
+            raise ListenError(
+                f"{_ADVERTISED} {text!r}: there is no listener {name}: say with {_LISTENER} "
+                f"{name}://HOST:PORT where it listens, or name one that there is "
+                f"({', '.join(found)})"
+            )
+        if name in told:
+            raise ListenError(
+                f"{_ADVERTISED} {text!r}: {name} is advertised twice: give each name once"
+            )
+        told[name] = host, port
+        check_advertised(host, _ADVERTISED)
+    for name, at in found.items():
+        if name not in told:
+            check_advertised(at.host, _LISTENER, "" if len(found) == 1 else f"{name}://")
+    return tuple(
+        ListenAt(
+            name=name,
+            host=at.host,
+            port=at.port,
+            advertised_host=told.get(name, ("", 0))[0],
+            advertised_port=told.get(name, ("", 0))[1],
+        )
+        for name, at in found.items()
+    )
+
+
+def _parse_named(text: str, option: str, unnamed: str) -> tuple[str, str, int]:
+    name, named, rest = text.rpartition("://")
+    if "," in text:
+        raise ListenError(f"{option} {text!r} is several: give {option} once for each")
+    host, port = parse_address(text, option)
+    if not named:
+        return unnamed, host, port
+    name = name.upper()  # as Kafka does (ListenerName#normalised)
+    if not _NAME.fullmatch(name):
+        raise ListenError(
+            f"{option} {text!r}: {name!r} is no name of a listener: letters, digits, '_', '-' and "
+            f"'.', for example EXTERNAL://{rest}"
+        )
+    if name in _SECURE:
+        raise ListenError(
+            f"{option} {text!r}: there is no TLS and no SASL yet, every listener is plaintext: "
+            f"give it another name, for example EXTERNAL://{rest}"
+        )
+    return name, host, port
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
@@ -38,7 +153,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def check_advertised(host: str, option: str) -> None:
+def check_advertised(host: str, option: str, name: str = "") -> None:
     """Clients must be able to connect to it (Kafka refuses these as well: KafkaConfig).
 
     Raises:
@@ -46,7 +161,7 @@ def check_advertised(host: str, option: str) -> None:
     """
     if host in _ANY:
         raise ListenError(
-            f"{option}: clients cannot connect to {host}; say with --advertised-listener "
+            f"{option}: clients cannot connect to {host}; say with {_ADVERTISED} {name}"
             f"HOST:PORT by which name or address they reach this machine"
         )
 
@@ -85,6 +200,22 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
         if not taken:
             assert failed is not None
             raise refused(failed, host, port, option) from failed
+        stack.pop_all()
+    return taken
+
+
+async def take_all(listeners: Iterable[ListenAt]) -> list[list[socket.socket]]:
+    """Bind every listener, or none: the sockets of each.
+
+    Raises:
+        AddressTakenError, ListenError: as `take`.
+    """
+    with ExitStack() as stack:
+        taken = []
+        for at in listeners:
+            taken.append(await take(at.host, at.port, _LISTENER))
+            for bound in taken[-1]:
+                stack.callback(bound.close)
         stack.pop_all()
     return taken
 

@@ -27,11 +27,13 @@ from driftlog_agents.http_api import HttpApi
 from driftlog_agents.identity import look_first
 from driftlog_agents.listeners import (
     AddressTakenError,
+    ListenAt,
     ListenError,
-    check_advertised,
     parse_address,
+    read_listeners,
     refused,
     take,
+    take_all,
 )
 from driftlog_agents.log.engine import EngineSettings
 from driftlog_agents.log.flush import FlushSettings
@@ -46,7 +48,6 @@ from driftlog_metadata.errors import (
     UnavailableError,
 )
 from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.model import Listener
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.locations import open_object_store
@@ -70,6 +71,9 @@ cores from the event loop."""
 
 
 HTTP_LISTENER: Final = "127.0.0.1:9644"
+LISTENER: Final = "127.0.0.1:9092"
+"""Where Kafka's clients find the agent unless the command line says otherwise."""
+
 """Where /metrics and the like are unless the command line says otherwise."""
 
 _POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
@@ -89,8 +93,9 @@ class Options:
 
     directory: Path
     store: str | None = None
-    listener: str = "127.0.0.1:9092"
-    advertised_listener: str | None = None
+    listeners: tuple[str, ...] = (LISTENER,)
+    """``[NAME://]HOST:PORT`` each; so is what is advertised."""
+    advertised_listeners: tuple[str, ...] = ()
     http_listener: str | None = None
     """None: `HTTP_LISTENER`, or a free port where that one is taken."""
     rack: str | None = None
@@ -129,11 +134,11 @@ def _runner() -> asyncio.Runner:
 
 
 async def _serve(options: Options) -> None:
-    host, port = parse_address(options.listener, "--listener")
+    listeners = read_listeners(options.listeners, options.advertised_listeners)
     location = options.store or str(options.directory / "objects")
-    settings = _settings(options, host, port, location)
+    settings = _settings(options, listeners, location)
     # Whatever can be refused is, before there is anything on the disk or in the bucket.
-    listening = await take(host, port, "--listener")
+    listening = await take_all(listeners)
     http_listening = await _take_http(options)
     async with contextlib.AsyncExitStack() as stack:
         etcd = await _etcd(options, stack)
@@ -303,23 +308,17 @@ async def _run(agent: AgentProcess, options: Options, location: str) -> None:
 async def _announce(agent: AgentProcess, options: Options, location: str) -> None:
     await agent.ready.wait()
     options.banner(
-        f"driftlog is ready: bootstrap {agent.address}, http {agent.settings.http_address}, "
-        f"objects in {location}"
+        f"driftlog is ready: bootstrap {agent.address}{others}, http "
+        f"{agent.settings.http_address}, objects in {location}"
     )
 
 
-def _settings(options: Options, host: str, port: int, location: str) -> AgentSettings:
-    advertised = None
-    if options.advertised_listener is not None:
-        name, number = parse_address(options.advertised_listener, "--advertised-listener")
-        check_advertised(name, "--advertised-listener")
-        advertised = Listener("PLAINTEXT", name, number)
-    else:
-        check_advertised(host, "--listener")
+def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) -> AgentSettings:
     flush = FlushSettings()
     if not _in_bucket(location):
         flush = replace(
             flush,
+    others = "".join(f", {at.name}://{at.host}:{at.port}" for at in agent.listeners[1:])
             flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
             burst=_DIRECTORY_FLUSHES_PER_SECOND / 4,
             max_uploads=_DIRECTORY_UPLOADS,
@@ -328,9 +327,7 @@ def _settings(options: Options, host: str, port: int, location: str) -> AgentSet
     if options.seal_ms is not None:
         seal = replace(seal, segment_ms=options.seal_ms, small_ms=options.seal_ms)
     return AgentSettings(
-        host=host,
-        port=port,
-        advertised=advertised,
+        listeners=listeners,
         rack=options.rack,
         broker=BrokerSettings(location=location, seal_ms=options.seal_ms),
         engine=EngineSettings(flush=flush, seal=seal),

@@ -1,6 +1,7 @@
 """The `driftlog` command.
 
     driftlog dev --dir DIR            an agent on this machine, for trying it out
+    driftlog dev --agents N --dir DIR a cluster on this machine: etcd and N agents
     driftlog agent run --dir DIR …    an agent as it is run in production
     driftlog segments seal TOPIC      turn what is committed into Parquet now
 
@@ -8,6 +9,9 @@ Root.
 """
 
 import argparse
+import asyncio
+import contextlib
+import importlib.util
 import json
 import os
 import socket
@@ -22,7 +26,10 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # no __all__
 
+from driftlog import local_cluster, local_etcd
+
 _HTTP_CONFIG = "driftlog.http.address"
+_LISTENER = "127.0.0.1:9092"
 _HTTP_LISTENER = "127.0.0.1:9644"
 _ETCD_PASSWORD = "DRIFTLOG_ETCD_PASSWORD"  # the variable's name
 _SEAL_TIMEOUT_S = 600
@@ -62,10 +69,19 @@ def _parser(*, lenient: bool = False) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     dev = commands.add_parser(
         "dev",
-        help="run one agent in the foreground, with the embedded metadata store",
-        description="Run one agent in the foreground, with the embedded metadata store.  It seals "
-        "what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes on.",
+        help="run one agent in the foreground, or a local cluster",
+        description="Run one agent in the foreground, with the embedded metadata store; or, with "
+        "--agents, an etcd and so many agents, each of which is started again when it dies.  It "
+        "seals what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes on.",
         add_help=not lenient,
+    )
+    dev.add_argument(
+        "--agents",
+        type=_agent_count,
+        metavar="N",
+        help="a cluster of N agents with a local etcd, in DIR/agent-1, DIR/agent-2, …, on the port "
+        "of --listener and the next ones; etcd is taken from the variable "
+        f"{local_etcd.BINARY_VARIABLE}, from PATH, or from the checkout (make etcd)",
     )
     _agent_options(dev, lenient, None, f"{_HTTP_LISTENER}, or a free port where that is taken")
     _runs(dev, _dev)
@@ -82,6 +98,9 @@ def _parser(*, lenient: bool = False) -> argparse.ArgumentParser:
         add_help=not lenient,
     )
     _agent_options(run, lenient, _HTTP_LISTENER, "%(default)s")
+    run.add_argument(
+        "--dev", action="store_true", help="seal what is a minute old, as `driftlog dev` does"
+    )
     _etcd_options(run)
     _runs(run, _agent_run)
     segments = commands.add_parser("segments", help="sealed segments", add_help=not lenient)
@@ -132,14 +151,17 @@ def _agent_options(
     )
     parser.add_argument(
         "--listener",
-        default="127.0.0.1:9092",
-        metavar="HOST:PORT",
-        help="where to listen; port 0: any free one (default: %(default)s)",
+        action="append",
+        metavar="[NAME://]HOST:PORT",
+        help="where to listen, PLAINTEXT unless it has another name; port 0: any free one; once "
+        f"for each listener, all of them plaintext (default: {_LISTENER})",
     )
     parser.add_argument(
         "--advertised-listener",
-        metavar="HOST:PORT",
-        help="what clients are told to connect to; default: the listener",
+        action="append",
+        metavar="[NAME://]HOST:PORT",
+        help="what clients of the listener of that name are told to connect to; default: the "
+        "listener",
     )
     parser.add_argument(
         "--http-listener",
@@ -182,12 +204,36 @@ def _urls(text: str) -> tuple[str, ...]:
     return tuple(url.strip() for url in text.split(","))
 
 
+def _agent_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= local_cluster.MOST_AGENTS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of agents: 1 to {local_cluster.MOST_AGENTS}"
+        )
+    return int(text)
+
+
 def _dev(options: argparse.Namespace) -> int:
-    return _run_agent(options, dev=True)
+    if options.agents is not None:
+        return _dev_cluster(options)
+    if local_cluster.is_cluster(options.dir):
+        print(
+            f"driftlog: {options.dir} is that of a cluster: start it with --agents N, or choose "
+            f"another --dir",
+            file=sys.stderr,
+        )
+        return 1
+    return _run_agent(options, etcd=None, dev=True)
 
 
 def _agent_run(options: argparse.Namespace) -> int:
-    return _run_agent(options, dev=False)
+    try:
+        etcd = _etcd(options)
+    except ImportError as error:
+        return _no_extra(error)
+    except ValueError as error:
+        print(f"driftlog: {error}", file=sys.stderr)
+        return 2
+    return _run_agent(options, etcd=etcd, dev=options.dev)
 
 
 def _etcd(options: argparse.Namespace) -> Any:
@@ -212,19 +258,19 @@ def _etcd(options: argparse.Namespace) -> Any:
     )
 
 
-def _run_agent(options: argparse.Namespace, *, dev: bool) -> int:
+def _no_extra(error: ImportError) -> int:
+    print(
+        f"driftlog: {error}.  An agent needs its extra: pip install 'driftlog[agent]'",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
-        etcd = None if dev else _etcd(options)
         from driftlog_agents.main import DEV_SEAL_MS, Options, run  # noqa: PLC0415  # an extra
     except ImportError as error:
-        print(
-            f"driftlog: {error}.  An agent needs its extra: pip install 'driftlog[agent]'",
-            file=sys.stderr,
-        )
-        return 1
-    except ValueError as error:
-        print(f"driftlog: {error}", file=sys.stderr)
-        return 2
+        return _no_extra(error)
     return run(
         Options(
             directory=options.dir,
@@ -239,6 +285,121 @@ def _run_agent(options: argparse.Namespace, *, dev: bool) -> int:
             banner=lambda line: print(line, flush=True),
         )
     )
+
+
+# ── A cluster on this machine ──
+
+
+def _dev_cluster(options: argparse.Namespace) -> int:
+    from driftlog_agents.listeners import ListenError  # noqa: PLC0415  # an extra
+
+    if importlib.util.find_spec("grpc") is None:
+        return _no_extra(ImportError("No module named 'grpc'"))
+    directory: Path = options.dir.absolute()
+    lock = local_cluster.DirectoryLock(directory)
+    try:
+        # Whatever can be refused is, before there is anything on the disk.
+        local_cluster.refuse_single(directory)
+        binary = local_etcd.find_binary()
+        lock.take_if_it_was()
+        agents = asyncio.run(_plan_agents(options))
+        lock.take()
+        plan = local_cluster.ClusterPlan(
+            directory=directory,
+            objects=options.store or str(directory / "objects"),
+            etcd=local_etcd.settle(binary, directory),
+            agents=tuple(agents),
+            agent_command=(*_agent_command(), "--dev", *_common(options)),
+        )
+        return local_cluster.run(plan, lock)
+    except (local_cluster.ClusterError, local_etcd.NoEtcdError, ListenError, OSError) as error:
+        print(f"driftlog: {error}", file=sys.stderr)
+        return 1
+
+
+def _agent_command() -> list[str]:
+    """`driftlog agent run`, by the name under which we were started where that is `driftlog`."""
+    ours = Path(sys.argv[0])
+    if ours.name == "driftlog" and ours.is_file():
+        return [sys.executable, str(ours.absolute()), "agent", "run"]
+    return [sys.executable, "-P", "-m", "driftlog.cli", "agent", "run"]
+
+
+def _common(options: argparse.Namespace) -> list[str]:
+    rack = ["--rack", options.rack] if options.rack else []
+    return [*rack, "--log-level", options.log_level]
+
+
+async def _plan_agents(options: argparse.Namespace) -> list[local_cluster.AgentPlan]:
+    """Where each agent listens: the address that was given, and the next ports.
+
+    Raises:
+        ListenError: it cannot be; all were tried.
+    """
+    from driftlog_agents.listeners import check_advertised, parse_address  # noqa: PLC0415
+
+    count: int = options.agents
+    if options.advertised_listener is None:
+        check_advertised(parse_address(options.listener, "--listener")[0], "--listener")
+        advertised: list[str | None] = [None] * count
+    else:
+        option = "--advertised-listener"
+        host, port = parse_address(options.advertised_listener, option)
+        check_advertised(host, option)
+        advertised = [*_next_ports(host, port, option, count)]
+    http: list[str | None] = [None] * count
+    with contextlib.ExitStack() as taken:
+        listeners = await _free(options.listener, "--listener", count, taken)
+        if options.http_listener is not None:
+            http = [*await _free(options.http_listener, "--http-listener", count, taken)]
+    return [
+        local_cluster.AgentPlan(listener=listener, http_listener=http_listener, advertised=name)
+        for listener, http_listener, name in zip(listeners, http, advertised, strict=True)
+    ]
+
+
+async def _free(text: str, option: str, count: int, taken: contextlib.ExitStack) -> list[str]:
+    """*count* addresses from that in *text* on, which nobody has; held until *taken* ends.
+
+    Raises:
+        ListenError: one of them cannot be listened on.
+    """
+    from driftlog_agents.listeners import ListenError, parse_address, take  # noqa: PLC0415
+
+    host, port = parse_address(text, option)
+    found = []
+    for number, address in enumerate(_next_ports(host, port, option, count), 1):
+        try:
+            sockets = await take(host, parse_address(address, option)[1], option)
+        except ListenError as error:
+            raise ListenError(
+                f"{error}.  It is for agent-{number}: {count} agents have the port of {option} "
+                f"and the next ones"
+            ) from error
+        for held in sockets:
+            taken.callback(held.close)
+        found.append(_address(host, sockets[0].getsockname()[1]))
+    return found
+
+
+def _next_ports(host: str, port: int, option: str, count: int) -> list[str]:
+    """Addresses from *port* on; port 0 stays 0.
+
+    Raises:
+        ListenError: there are not so many ports.
+    """
+    from driftlog_agents.listeners import ListenError  # noqa: PLC0415  # an extra
+
+    if port + count - 1 > 65_535:
+        raise ListenError(
+            f"{option} {_address(host, port)}: {count} agents have this port and the next ones, "
+            f"and the largest is 65535"
+        )
+    return [_address(host, port + n if port else 0) for n in range(count)]
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # ── segments ──

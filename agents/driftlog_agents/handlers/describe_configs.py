@@ -168,6 +168,9 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "connections.max.idle.ms": str(settings.connections_max_idle_ms),
         "default.replication.factor": str(settings.default_replication_factor),
         "fetch.max.bytes": str(settings.fetch_max_bytes),
+        "listener.security.protocol.map": ",".join(
+            f"{at.name}:PLAINTEXT" for at in broker.agent.listeners
+        ),
         "listeners": listeners,
         "log.dir": settings.location or None,
         "driftlog.http.address": broker.agent.http_address or None,

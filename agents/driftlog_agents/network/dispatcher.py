@@ -126,7 +126,7 @@ class Dispatcher:
             api_version=header.api_version,
             client_id=header.client_id,
             client_host=connection.client_host,
-            listener=self._broker.agent.listeners[0].name,
+            listener=connection.listener,
         )
         try:
             response = await HANDLERS[header.api_key](self._broker, request, context)

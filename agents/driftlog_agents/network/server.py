@@ -77,8 +77,10 @@ Dispatch = Callable[["Connection", memoryview], None]
 class Connection(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "Server", listener: str) -> None:
         self._server = server
+        self.listener = listener
+        """The name of the listener that it came in through."""
         self._frames = FrameReader(
             server.socket_request_max_bytes, server.shared, server.pool, server.frame_budget
         )
@@ -352,23 +354,24 @@ class Server:
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._idle_ms = connections_max_idle_ms
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: dict[str, list[asyncio.Server]] = {}
+        """By name."""
 
-    async def use(self, sockets: Sequence[socket.socket]) -> None:
+    async def use(self, listener: str, sockets: Sequence[socket.socket]) -> None:
         """Take sockets that are bound.  Nobody is accepted before `start`."""
         for bound in sockets:
             server = await self.loop.create_server(
-                lambda: Connection(self), sock=bound, backlog=1024, start_serving=False
+                lambda: Connection(self, listener), sock=bound, backlog=1024, start_serving=False
             )
-            self._listeners.append(server)
+            self._listeners.setdefault(listener, []).append(server)
 
-    async def start(self) -> None:
-        """Accept; harmless when that is done already.
+    async def start(self, listener: str) -> None:
+        """Accept at *listener*; harmless when that is done already.
 
         Raises:
             OSError: somebody else, who was bound as well, was faster.
         """
-        for server in self._listeners:
+        for server in self._listeners[listener]:
             await server.start_serving()
 
     def admit(self, connection: Connection) -> bool:
@@ -432,8 +435,9 @@ class Server:
 
     def stop_listening(self) -> None:
         """Accept no more."""
-        for server in self._listeners:
-            server.close()
+        for servers in self._listeners.values():
+            for server in servers:
+                server.close()
 
     async def finish(self) -> None:
         """Send the answers that are there, and close every connection."""

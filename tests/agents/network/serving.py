@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 
 from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.listeners import ListenAt
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings
 from driftlog_agents.log.partition import PartitionLog
@@ -150,6 +151,7 @@ class Serving:
         path: everything of the agent's, its bucket included.
         broker: its limits; the location is *path*'s.
         port: 0: the system chooses.
+        listeners: more than one, or another than that of *port*.
         disk, metadata: wrap those ports.
     """
 
@@ -159,13 +161,14 @@ class Serving:
         *,
         broker: BrokerSettings | None = None,
         port: int = 0,
+        listeners: tuple[ListenAt, ...] = (),
         engine: EngineSettings = ENGINE,
         disk: Callable[[AgentDisk], AgentDisk] = lambda disk: disk,
         metadata: Callable[[MetadataStore], MetadataStore] = lambda store: store,
     ) -> None:
         self._path = path
         self._settings = AgentSettings(
-            port=port,
+            listeners=listeners or (ListenAt(port=port),),
             broker=replace(broker or BrokerSettings(), location=str(path / "bucket")),
             engine=engine,
         )

@@ -182,7 +182,7 @@ async def test_a_start_that_does_not_hear_the_stop_leaves_nothing_behind(
             await asyncio.wait([agent.running], timeout=10)
             assert agent.running.done(), "the stop was not heard"
             await agent.running
-            listeners = [] if error else agent.process.server._listeners
+            listeners = [] if error else agent.process.server._listeners["PLAINTEXT"]
         finally:
             await agent.close()
     del agent
