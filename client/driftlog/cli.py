@@ -275,8 +275,8 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
         Options(
             directory=options.dir,
             store=options.store,
-            listener=options.listener,
-            advertised_listener=options.advertised_listener,
+            listeners=tuple(options.listener or (_LISTENER,)),
+            advertised_listeners=tuple(options.advertised_listener or ()),
             http_listener=options.http_listener,
             rack=options.rack,
             etcd=etcd,
@@ -336,20 +336,24 @@ async def _plan_agents(options: argparse.Namespace) -> list[local_cluster.AgentP
     Raises:
         ListenError: it cannot be; all were tried.
     """
-    from driftlog_agents.listeners import check_advertised, parse_address  # noqa: PLC0415
+    from driftlog_agents.listeners import PLAINTEXT, ListenError, read_listeners  # noqa: PLC0415
 
     count: int = options.agents
-    if options.advertised_listener is None:
-        check_advertised(parse_address(options.listener, "--listener")[0], "--listener")
-        advertised: list[str | None] = [None] * count
-    else:
+    at, *others = read_listeners(
+        options.listener or (_LISTENER,), options.advertised_listener or ()
+    )
+    if others or at.name != PLAINTEXT:
+        raise ListenError(
+            "--listener: with --agents there is one, without a name; run the agents one by one "
+            "with `driftlog agent run` to give them several"
+        )
+    advertised: list[str | None] = [None] * count
+    if at.advertised_host:
         option = "--advertised-listener"
-        host, port = parse_address(options.advertised_listener, option)
-        check_advertised(host, option)
-        advertised = [*_next_ports(host, port, option, count)]
+        advertised = [*_next_ports(at.advertised_host, at.advertised_port, option, count)]
     http: list[str | None] = [None] * count
     with contextlib.ExitStack() as taken:
-        listeners = await _free(options.listener, "--listener", count, taken)
+        listeners = await _free(_address(at.host, at.port), "--listener", count, taken)
         if options.http_listener is not None:
             http = [*await _free(options.http_listener, "--http-listener", count, taken)]
     return [
