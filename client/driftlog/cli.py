@@ -72,7 +72,8 @@ def _parser(*, lenient: bool = False) -> argparse.ArgumentParser:
         help="run one agent in the foreground, or a local cluster",
         description="Run one agent in the foreground, with the embedded metadata store; or, with "
         "--agents, an etcd and so many agents, each of which is started again when it dies.  It "
-        "seals what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes on.",
+        "seals what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes "
+        "on.",
         add_help=not lenient,
     )
     dev.add_argument(
@@ -308,7 +309,7 @@ def _dev_cluster(options: argparse.Namespace) -> int:
             directory=directory,
             objects=options.store or str(directory / "objects"),
             etcd=local_etcd.settle(binary, directory),
-            agents=tuple(agents),
+            agents=agents,
             agent_command=(*_agent_command(), "--dev", *_common(options)),
         )
         return local_cluster.run(plan, lock)
@@ -330,76 +331,75 @@ def _common(options: argparse.Namespace) -> list[str]:
     return [*rack, "--log-level", options.log_level]
 
 
-async def _plan_agents(options: argparse.Namespace) -> list[local_cluster.AgentPlan]:
-    """Where each agent listens: the address that was given, and the next ports.
+async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.AgentPlan, ...]:
+    """Where each agent listens: where the options say, and on the next ports.
 
     Raises:
         ListenError: it cannot be; all were tried.
     """
-    from driftlog_agents.listeners import PLAINTEXT, ListenError, read_listeners  # noqa: PLC0415
+    from driftlog_agents.listeners import parse_address, read_listeners  # noqa: PLC0415
 
-    count: int = options.agents
-    at, *others = read_listeners(
-        options.listener or (_LISTENER,), options.advertised_listener or ()
-    )
-    if others or at.name != PLAINTEXT:
-        raise ListenError(
-            "--listener: with --agents there is one, without a name; run the agents one by one "
-            "with `driftlog agent run` to give them several"
-        )
-    advertised: list[str | None] = [None] * count
-    if at.advertised_host:
-        option = "--advertised-listener"
-        advertised = [*_next_ports(at.advertised_host, at.advertised_port, option, count)]
-    http: list[str | None] = [None] * count
+    listeners = read_listeners(options.listener or [_LISTENER], options.advertised_listener or [])
+    http = "--http-listener"
+    plans = []
     with contextlib.ExitStack() as taken:
-        listeners = await _free(_address(at.host, at.port), "--listener", count, taken)
-        if options.http_listener is not None:
-            http = [*await _free(options.http_listener, "--http-listener", count, taken)]
-    return [
-        local_cluster.AgentPlan(listener=listener, http_listener=http_listener, advertised=name)
-        for listener, http_listener, name in zip(listeners, http, advertised, strict=True)
-    ]
+        for n in range(options.agents):
+            listening, told = [], []
+            for at in listeners:
+                port = await _take(at.host, at.port, n, "--listener", taken)
+                listening.append(f"{at.name}://{_address(at.host, port)}")
+                told.append(f"{at.name}://{_address(at.host, port)}")
+                if at.advertised_host:
+                    told_port = _nth(
+                        at.advertised_host, at.advertised_port, n, "--advertised-listener"
+                    )
+                    told[-1] = f"{at.name}://{_address(at.advertised_host, told_port or port)}"
+            http_listener = None
+            if options.http_listener is not None:
+                host, first = parse_address(options.http_listener, http)
+                http_listener = _address(host, await _take(host, first, n, http, taken))
+            plans.append(
+                local_cluster.AgentPlan(
+                    listeners=tuple(listening), advertised=tuple(told), http_listener=http_listener
+                )
+            )
+    return tuple(plans)
 
 
-async def _free(text: str, option: str, count: int, taken: contextlib.ExitStack) -> list[str]:
-    """*count* addresses from that in *text* on, which nobody has; held until *taken* ends.
+async def _take(host: str, first: int, n: int, option: str, taken: contextlib.ExitStack) -> int:
+    """The port of the n-th agent, which nobody has; held until *taken* ends.
 
     Raises:
-        ListenError: one of them cannot be listened on.
+        ListenError: it cannot be listened on.
     """
-    from driftlog_agents.listeners import ListenError, parse_address, take  # noqa: PLC0415
+    from driftlog_agents.listeners import ListenError, take  # noqa: PLC0415  # an extra
 
-    host, port = parse_address(text, option)
-    found = []
-    for number, address in enumerate(_next_ports(host, port, option, count), 1):
-        try:
-            sockets = await take(host, parse_address(address, option)[1], option)
-        except ListenError as error:
-            raise ListenError(
-                f"{error}.  It is for agent-{number}: {count} agents have the port of {option} "
-                f"and the next ones"
-            ) from error
-        for held in sockets:
-            taken.callback(held.close)
-        found.append(_address(host, sockets[0].getsockname()[1]))
-    return found
+    try:
+        sockets = await take(host, _nth(host, first, n, option), option)
+    except ListenError as error:
+        raise ListenError(
+            f"{error}.  It is for agent-{n + 1}: agents have the port of {option} and the next ones"
+        ) from error
+    for held in sockets:
+        taken.callback(held.close)
+    port: int = sockets[0].getsockname()[1]
+    return port
 
 
-def _next_ports(host: str, port: int, option: str, count: int) -> list[str]:
-    """Addresses from *port* on; port 0 stays 0.
+def _nth(host: str, first: int, n: int, option: str) -> int:
+    """The n-th port from *first* on; of port 0, any.
 
     Raises:
         ListenError: there are not so many ports.
     """
     from driftlog_agents.listeners import ListenError  # noqa: PLC0415  # an extra
 
-    if port + count - 1 > 65_535:
+    if first + n > 65_535:
         raise ListenError(
-            f"{option} {_address(host, port)}: {count} agents have this port and the next ones, "
-            f"and the largest is 65535"
+            f"{option} {_address(host, first)}: agents have this port and the next ones, and the "
+            f"largest is 65535"
         )
-    return [_address(host, port + n if port else 0) for n in range(count)]
+    return first + n if first else 0
 
 
 def _address(host: str, port: int) -> str:

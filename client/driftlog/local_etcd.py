@@ -1,0 +1,136 @@
+"""The etcd of `driftlog dev --agents`: which binary, which ports, and whether it answers.
+
+One member on 127.0.0.1, its data in DIR/etcd.  Its ports are any free ones, kept in
+DIR/etcd.json, so that whoever noted them finds it there after a restart.
+Shell.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+BINARY_VARIABLE: Final = "DRIFTLOG_ETCD_BINARY"
+_QUOTA_BYTES: Final = 8 * 1024**3  # etcd's own advice for the largest
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
+_PROBE_S: Final = 0.5
+_HOST: Final = "127.0.0.1"
+
+_GET_ONE: Final = (
+    "Get one with `make etcd` in a checkout of driftlog, with `apt-get install etcd-server`, or "
+    "from https://github.com/etcd-io/etcd/releases (3.4 or newer); it is looked for in "
+    f"{BINARY_VARIABLE}, then on PATH, then in the checkout's .cache/etcd"
+)
+
+
+class NoEtcdError(Exception):
+    """There is no etcd to start; the message says how to get one."""
+
+
+def find_binary() -> Path:
+    """The etcd to start.
+
+    Raises:
+        NoEtcdError: there is none.
+    """
+    if named := os.environ.get(BINARY_VARIABLE):
+        found = shutil.which(named)
+        if found is None:
+            raise NoEtcdError(f"{BINARY_VARIABLE}={named} is no program.  {_GET_ONE}")
+        return Path(found).absolute()
+    if found := shutil.which("etcd"):
+        return Path(found).absolute()
+    fetched = [path for path in _CHECKOUT.glob(".cache/etcd/*/etcd") if os.access(path, os.X_OK)]
+    if not fetched:
+        raise NoEtcdError(f"there is no etcd here.  {_GET_ONE}")
+    return max(fetched, key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalEtcd:
+    """One member: where it is."""
+
+    binary: Path
+    directory: Path
+    client_port: int
+    peer_port: int
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of its clients."""
+        return f"{_HOST}:{self.client_port}"
+
+    @property
+    def url(self) -> str:
+        """What agents are told."""
+        return f"http://{self.address}"
+
+    def command(self) -> list[str]:
+        """What starts it.  On data of its own it does not look at the names of its first start."""
+        peer_url = f"http://{_HOST}:{self.peer_port}"
+        return [
+            *(str(self.binary), "--name", "driftlog-dev", "--data-dir", str(self.directory)),
+            *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
+            *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
+            *("--initial-cluster", f"driftlog-dev={peer_url}"),
+            *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1m"),
+            *("--quota-backend-bytes", str(_QUOTA_BYTES)),
+        ]
+
+    def is_healthy(self) -> bool:
+        """Whether it answers and can write, or is only full."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"{self.url}/health?exclude=NOSPACE", timeout=_PROBE_S) as answer:
+                return bool(json.load(answer).get("health") == "true")
+        except (OSError, ValueError):
+            return False
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what somebody set for another etcd."""
+    kept = "ETCD_UNSUPPORTED_ARCH"
+    return {k: v for k, v in os.environ.items() if k == kept or not k.startswith("ETCD_")}
+
+
+def settle(binary: Path, directory: Path) -> LocalEtcd:
+    """The etcd of *directory*, on the ports that it had if nobody has them now."""
+    file = directory / "etcd.json"
+    ports = _read(file)
+    client_port = free_port(ports.get("client_port", 0))
+    peer_port = free_port(ports.get("peer_port", 0), frozenset({client_port}))
+    ports = {"client_port": client_port, "peer_port": peer_port}
+    written = file.with_suffix(".tmp")
+    written.write_text(json.dumps(ports) + "\n")
+    written.replace(file)
+    return LocalEtcd(binary=binary, directory=directory / "etcd", **ports)
+
+
+def _read(file: Path) -> dict[str, int]:
+    try:
+        found = json.loads(file.read_text())
+        return {name: int(found[name]) for name in ("client_port", "peer_port")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def free_port(wanted: int, taken: frozenset[int] = frozenset()) -> int:
+    """*wanted* on 127.0.0.1 where it is free, or another one; none of *taken*."""
+    for port in (wanted, *[0] * (len(taken) + 1)):
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except (OSError, OverflowError):
+                continue
+            found: int = probe.getsockname()[1]
+        if found not in taken:
+            return found
+    raise OSError("there is no free port on 127.0.0.1")
