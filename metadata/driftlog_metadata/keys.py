@@ -6,6 +6,7 @@
     /driftlog/v1/sessions/{session_id}               the fence        on the session's lease
     /driftlog/v1/heads/{session_id}                  Head
     /driftlog/v1/flushes/{session_id}/{seq:020d}     FlushRecord
+    /driftlog/v1/flushes/{session_id}/{seq:020d}.{level}.{index}     FlushRecord, consolidated
     /driftlog/v1/topics/{name}                       Topic
     /driftlog/v1/deleted/{topic_id}                  Topic            tombstone
     /driftlog/v1/leaders/{topic_id}/{partition}      Leader           on no lease
@@ -14,7 +15,6 @@
 
 Reserved for what is not built yet; nothing else may stand there:
 
-    /driftlog/v1/flushes/{session_id}/{seq:020d}.{level}.{index}    a consolidated FlushRecord
     /driftlog/v1/groups/{group}                                     group metadata
     /driftlog/v1/groups/{group}/offsets/{topic_id}/{page}           256 partitions a page
     /driftlog/v1/transactions/{transactional_id}                    transaction state
@@ -23,7 +23,8 @@ Reserved for what is not built yet; nothing else may stand there:
 Strings are percent-encoded: of their UTF-8 bytes only ``A-Z a-z 0-9 . _ - ~`` stand for
 themselves, all others are ``%XX`` in upper case (RFC 3986, unreserved characters), so no
 string can reach another one's key.  Topic ids are canonical uuid text, numbers decimal
-without leading zeros but for ``seq``, whose 20 digits make key order commit order.
+without leading zeros but for ``seq``, whose 20 digits make key order commit order.  What
+replaces flush records stands under the last ``seq`` that it replaces, with a level ≥ 1.
 A parser accepts exactly what its function writes.
 
 A key format is a stored format: add a version, never edit one in place.
@@ -31,7 +32,7 @@ Pure.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from driftlog_metadata.model import TopicPartition
@@ -127,23 +128,44 @@ def flushes_prefix(session_id: str) -> str:
     return f"{FLUSHES_PREFIX}{_escape(session_id)}/"
 
 
-def flush_key(session_id: str, seq: int) -> str:
-    """Key whose presence commits the session's flush *seq* (0 ≤ seq < 2^63)."""
+def flush_key(session_id: str, seq: int, level: int = 0, index: int = 0) -> str:
+    """Key whose presence commits the session's flush *seq* (0 ≤ seq < 2^63).
+
+    *level* ≥ 1: the *index*-th of those that replace flush records up to *seq*.
+    """
     if not 0 <= seq <= _INT64_MAX:
         raise ValueError(f"not a flush sequence: {seq}")
-    return f"{flushes_prefix(session_id)}{seq:020d}"
+    key = f"{flushes_prefix(session_id)}{seq:020d}"
+    if level == index == 0:
+        return key
+    if not level:
+        raise ValueError(f"a flush of its own has no index: {index}")
+    return f"{key}.{_int32(level)}.{_int32(index)}"
 
 
-def parse_flush_key(key: str) -> tuple[str, int]:
-    """Invert :func:`flush_key`: (session id, sequence).
+class FlushKey(NamedTuple):
+    """Which flush record it is; *level* 0: a flush as it was committed."""
+
+    session_id: str
+    seq: int
+    level: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls
+
+
+def parse_flush_key(key: str) -> FlushKey:
+    """Invert :func:`flush_key`.
 
     Raises:
         ValueError: *key* is not a flush record's key of this version.
     """
-    session_id, slash, seq = _rest(key, FLUSHES_PREFIX).partition("/")
-    if not slash or not _SEQ.fullmatch(seq) or int(seq) > _INT64_MAX:
+    session_id, slash, name = _rest(key, FLUSHES_PREFIX).partition("/")
+    seq, *place = name.split(".")
+    if not slash or not _SEQ.fullmatch(seq) or int(seq) > _INT64_MAX or len(place) not in (0, 2):
         raise ValueError(f"not a flush key: {key!r}")
-    return _unescape(session_id, key), int(seq)
+    level, index = [_decimal(number, key) for number in place] or (0, 0)
+    if place and not level:
+        raise ValueError(f"not a flush key: {key!r}")
+    return FlushKey(_unescape(session_id, key), int(seq), level, index)
 
 
 # ── Topics ──

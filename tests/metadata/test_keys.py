@@ -20,6 +20,7 @@ GOLDEN = [
     (keys.session_key("5e55"), "/driftlog/v1/sessions/5e55"),
     (keys.head_key("5e55"), "/driftlog/v1/heads/5e55"),
     (keys.flush_key("5e55", 41), "/driftlog/v1/flushes/5e55/00000000000000000041"),
+    (keys.flush_key("5e55", 41, 1, 12), "/driftlog/v1/flushes/5e55/00000000000000000041.1.12"),
     (keys.topic_key("clicks.eu-1_x"), "/driftlog/v1/topics/clicks.eu-1_x"),
     (keys.topic_key(".."), "/driftlog/v1/topics/.."),
     (keys.topic_key("a/b %ü"), "/driftlog/v1/topics/a%2Fb%20%25%C3%BC"),
@@ -45,7 +46,9 @@ PARSERS: list[Callable[[str], object]] = [
 int32s = st.integers(0, 2**31 - 1)
 strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 partitions = st.builds(TopicPartition, st.uuids(), int32s)
-flushes = st.tuples(strings, st.integers(0, 2**63 - 1))
+seqs = st.integers(0, 2**63 - 1)
+flushes = st.tuples(strings, seqs, st.just(0), st.just(0))
+consolidated = st.tuples(strings, seqs, st.integers(1, 2**31 - 1), int32s)
 
 
 @pytest.mark.parametrize(("key", "golden"), GOLDEN)
@@ -64,6 +67,7 @@ def test_keys_are_those_of_format_version_1(key: str, golden: str) -> None:
         (keys.session_key, keys.parse_session_key, strings),
         (keys.head_key, keys.parse_head_key, strings),
         (lambda value: keys.flush_key(*value), keys.parse_flush_key, flushes),
+        (lambda value: keys.flush_key(*value), keys.parse_flush_key, consolidated),
         (keys.topic_key, keys.parse_topic_key, strings),
         (keys.deleted_key, keys.parse_deleted_key, st.uuids()),
         (keys.leader_key, keys.parse_leader_key, partitions),
@@ -112,7 +116,28 @@ def test_flush_keys_sort_as_their_sequences(seqs: list[int]) -> None:
     """
     by_key = sorted(keys.flush_key("s", seq) for seq in seqs)
 
-    assert sorted(seqs) == [keys.parse_flush_key(key)[1] for key in by_key]
+    assert sorted(seqs) == [keys.parse_flush_key(key).seq for key in by_key]
+
+
+@given(st.sets(st.tuples(seqs, st.integers(1, 9)), min_size=1))
+def test_what_replaces_flushes_stands_where_the_last_of_them_stood(
+    places: set[tuple[int, int]],
+) -> None:
+    """
+    Behind every flush up to it, and before every later one, so that key order stays commit order.
+    """
+    by_key = sorted(keys.flush_key("s", *place) for place in places)
+
+    assert sorted(places) == [keys.parse_flush_key(key)[1:3] for key in by_key]
+
+
+@pytest.mark.parametrize("place", [(-1,), (2**63,), (1, 0, 1), (1, -1, 0), (1, 1, -1)])
+def test_a_flush_that_cannot_be_has_no_key(place: tuple[int, ...]) -> None:
+    """
+    A sequence over int64, and an index of what replaces nothing.
+    """
+    with pytest.raises(ValueError, match=r"not a|no index"):
+        keys.flush_key("s", *place)
 
 
 @given(st.sampled_from(GOLDEN), st.data())
@@ -163,7 +188,12 @@ def test_parsers_accept_exactly_what_their_functions_write(
         (keys.parse_agent_key, "/driftlog/v1/agents/٣"),
         (keys.parse_flush_key, "/driftlog/v1/flushes/s/41"),
         (keys.parse_flush_key, "/driftlog/v1/flushes/s"),
-        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.1.0"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.1"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.0.0"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.0.1"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.01.0"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.1.0.0"),
+        (keys.parse_flush_key, "/driftlog/v1/flushes/s/00000000000000000041.1."),
         (keys.parse_flush_key, "/driftlog/v1/flushes/s/99999999999999999999"),
         (keys.parse_leader_key, f"/driftlog/v1/leaders/{TOPIC_ID}"),
         (keys.parse_leader_key, f"/driftlog/v1/leaders/{TOPIC_ID}/"),

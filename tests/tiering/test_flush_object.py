@@ -163,6 +163,42 @@ GOLDEN = (
 )
 
 
+def test_gaps_are_version_2_and_each_run_without_one_is_a_slice() -> None:
+    """
+    A session that led a partition twice: others wrote what is between.  A release that does not
+    know that refuses the footer, and does not serve a gap.
+    """
+    batches = [batch(0, 0, 10, 5, 0), batch(0, 0, 20, 2, 100), batch(0, 0, 22, 3, 200)]
+    data = encode_footer(
+        session_id="s",
+        seq=8,
+        committed_seq=8,
+        topic_ids=(A,),
+        columns=columns_of(batches),
+        gaps=True,
+    )
+
+    footer = decode_footer(data)
+
+    assert 2 == int.from_bytes(data[4:6], "big")
+    assert [Slice(A, 0, 10, 15, 0, 1), Slice(A, 0, 20, 25, 1, 2)] == list(footer.slices())
+    with pytest.raises(CorruptFlushObjectError, match="a gap in offsets before batch 1"):
+        decode_footer(encode(batches))
+
+
+def test_offsets_that_go_back_are_refused_where_gaps_are_not() -> None:
+    """
+    The same offsets twice in one object.
+    """
+    twice = [batch(0, 0, 10, 5, 0), batch(0, 0, 14, 2, 100)]
+    data = encode_footer(
+        session_id="s", seq=8, committed_seq=8, topic_ids=(A,), columns=columns_of(twice), gaps=True
+    )
+
+    with pytest.raises(CorruptFlushObjectError, match="batch 1 begins before its predecessor ends"):
+        decode_footer(data)
+
+
 def test_an_object_without_batches_has_no_slices() -> None:
     """
     A rewrite may leave nothing; that is no damage.
@@ -326,7 +362,9 @@ def test_another_version_is_refused_by_name() -> None:
     The message says what this release reads and what to do.
     """
     newer = bytearray(encode(GOOD))
-    newer[5] = 2
+    newer[5] = 3
 
-    with pytest.raises(CorruptFlushObjectError, match=r"version 2; this release reads 1: upgrade"):
+    with pytest.raises(
+        CorruptFlushObjectError, match=r"version 3; this release reads 1 to 2: upgrade"
+    ):
         decode_footer(bytes(newer))

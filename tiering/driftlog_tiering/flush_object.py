@@ -10,7 +10,7 @@ everything else as the producer sent it.  The footer is
 
     offset size  field
     0      4     magic "DLFF"
-    4      2     version (1), big endian like all that follows
+    4      2     version (1 or 2), big endian like all that follows
     6      2     reserved, 0
     8      4     CRC-32C of the compressed body
     12     4     length of the body before compression, bytes
@@ -27,6 +27,18 @@ and its body, columns of N values each:
     8 × N  base offset      4 × N  last offset delta 2 × N  attributes
     8 × N  producer id      2 × N  producer epoch    4 × N  base sequence
     8 × N  max timestamp ms 4 × N  position, bytes   4 × N  length, bytes
+
+In version 1 the batches of a partition follow each other without a gap in offsets, as one flush
+has them.  Version 2 is version 1 but for that: a session that gave a partition up and led it again
+later has flushed what others continued in between, and where its flushes are consolidated into
+one object, its batches of that partition have gaps.  Each run without one is a `Slice`.  It is
+written only where there is a gap.
+
+A *consolidated* object holds what was still needed of flushes that were committed before, all of
+one session.  Its footer has the columns of every batch as the flush had them (but for positions),
+so that who takes a partition over finds the same log in it.  ``session id`` is the session that
+flushed; ``seq`` the last sequence number that was replaced, as in the record's key; and
+``committed_seq`` is the same: all that it replaces had been committed.
 
 A stored format: add a version, never edit one in place.
 Pure.
@@ -47,7 +59,8 @@ import zstandard
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering.batch import Buffer
 
-VERSION: Final = 1
+VERSION: Final = 2
+_WITHOUT_GAPS: Final = 1
 _HEAD: Final = Struct(">4sHHII")
 _MAGIC: Final = b"DLFF"
 _SEQUENCES: Final = Struct(">qq")
@@ -108,12 +121,17 @@ class Footer:
         return FlushBatch(*[column[index] for column in self.columns])
 
     def slices(self) -> Iterator[Slice]:
-        """One slice per partition, in the object's order."""
+        """One slice per partition, and per run without a gap in offsets, in the object's order."""
         topics, partitions = self.columns[0], self.columns[1]
         bases, deltas = self.columns[3], self.columns[4]
         first, n = 0, len(self)
         for i in range(1, n + 1):
-            if i == n or partitions[i] != partitions[first] or topics[i] != topics[first]:
+            if (
+                i == n
+                or partitions[i] != partitions[first]
+                or topics[i] != topics[first]
+                or bases[i] != bases[i - 1] + deltas[i - 1] + 1
+            ):
                 yield Slice(
                     topic_id=self.topic_ids[topics[first]],
                     partition=partitions[first],
@@ -132,8 +150,11 @@ def encode_footer(
     committed_seq: int,
     topic_ids: Sequence[UUID],
     columns: Sequence["array[int]"],
+    gaps: bool = False,
 ) -> bytes:
     """Encode the footer of an object whose batches *columns* describe (`FlushBatch`'s order).
+
+    *gaps*: offsets of a partition may have some.
 
     Raises:
         AssertionError: columns of another type or of different lengths.
@@ -154,7 +175,8 @@ def encode_footer(
     body = b"".join(parts)
     assert len(body) <= _MAX_BODY_BYTES
     packed = zstandard.ZstdCompressor(level=1).compress(body)
-    return _HEAD.pack(_MAGIC, VERSION, 0, crc32c.crc32c(packed), len(body)) + packed
+    version = VERSION if gaps else _WITHOUT_GAPS
+    return _HEAD.pack(_MAGIC, version, 0, crc32c.crc32c(packed), len(body)) + packed
 
 
 def decode_footer(data: Buffer) -> Footer:
@@ -169,9 +191,9 @@ def decode_footer(data: Buffer) -> Footer:
     magic, version, _, checksum, length = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise CorruptFlushObjectError(f"not a flush object's footer: it starts with {magic!r}")
-    if version != VERSION:
+    if version not in (_WITHOUT_GAPS, VERSION):
         raise CorruptFlushObjectError(
-            f"footer version {version}; this release reads {VERSION}: upgrade the agent"
+            f"footer version {version}; this release reads 1 to {VERSION}: upgrade the agent"
         )
     packed = memoryview(data)[_HEAD.size :]
     if crc32c.crc32c(packed) != checksum:
@@ -185,7 +207,7 @@ def decode_footer(data: Buffer) -> Footer:
         footer = _decode_body(body)
     except (zstandard.ZstdError, StructError, UnicodeDecodeError, IndexError) as error:
         raise CorruptFlushObjectError(f"the footer cannot be decoded: {error}") from error
-    _check(footer)
+    _check(footer, gaps=version > _WITHOUT_GAPS)
     return footer
 
 
@@ -219,8 +241,9 @@ def _decode_body(body: bytes) -> Footer:
     return Footer(session_id, seq, committed_seq, topic_ids, tuple(columns))
 
 
-def _check(footer: Footer) -> None:
-    """What reading relies on: indexes in range, batches back to back, slices without a gap."""
+def _check(footer: Footer, *, gaps: bool) -> None:
+    """What reading relies on: indexes in range, batches back to back, offsets in order, and
+    without a gap where there may be none."""
     topics, partitions, _, bases, deltas, *_rest, positions, lengths = footer.columns
     if len(set(footer.topic_ids)) != len(footer.topic_ids):
         raise CorruptFlushObjectError("a topic is there twice")
@@ -236,7 +259,9 @@ def _check(footer: Footer) -> None:
         place = (topics[i], partitions[i])
         if previous is not None and place < previous:
             raise CorruptFlushObjectError(f"batch {i} is out of order")
-        if place == previous and bases[i] != next_offset:
+        if place == previous and bases[i] < next_offset:
+            raise CorruptFlushObjectError(f"batch {i} begins before its predecessor ends")
+        if place == previous and bases[i] > next_offset and not gaps:
             raise CorruptFlushObjectError(f"a gap in offsets before batch {i}")
         if deltas[i] < 0 or bases[i] < 0:
             raise CorruptFlushObjectError(f"batch {i} has a negative offset or no records")
