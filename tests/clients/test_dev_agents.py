@@ -1,0 +1,452 @@
+"""`driftlog dev --agents N`: one command starts a cluster, keeps it running, and ends all of it."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from os import environ
+from pathlib import Path
+from typing import Self
+
+import confluent_kafka
+import pytest
+
+from driftlog.local_etcd import BINARY_VARIABLE
+from driftlog.local_process import end_leftovers
+from tests.support import etcd_server
+from tests.support.components import REPOSITORY
+from tests.support.driftlog_process import driftlog_command
+from tests.support.process_usage import free_port, wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("dev_agents")]
+
+_START_S = 120.0
+_SOON_S = 60.0
+
+
+def first_of_free_ports(count: int) -> int:
+    """A port that is free, as are the next ones."""
+    while True:
+        first = free_port()
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    """Return when it is *true*."""
+    deadline = time.monotonic() + _SOON_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def living(directory: Path) -> dict[int, str]:
+    """The processes whose command lines name something in *directory*, by their ids."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if f"{directory}" in line:
+            found[int(folder.name)] = line
+    return found
+
+
+class Cluster:
+    """A running `driftlog dev --agents`; whatever becomes of it, nothing is left of it."""
+
+    def __init__(self, directory: Path, agents: int, *arguments: str) -> None:
+        self.directory = directory
+        self.first_port = first_of_free_ports(agents)
+        self._arguments = [
+            *("dev", "--agents", str(agents), "--dir", str(directory)),
+            *("--listener", f"127.0.0.1:{self.first_port}", *arguments),
+        ]
+        self._out, self._err = directory.with_suffix(".out"), directory.with_suffix(".err")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> Self:
+        """Start it, and wait for nothing."""
+        version = etcd_server.newest_version()
+        command = driftlog_command()
+        assert command is not None
+        etcd = REPOSITORY / ".cache" / "etcd" / version / "etcd"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                [command, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**environ, BINARY_VARIABLE: str(etcd)},
+            )
+        return self
+
+    def start(self) -> Self:
+        """As `launch`; return when it has said that it is ready."""
+        self.launch()
+        wait_until(lambda: self.ready_line() is not None, self.process, _START_S, self._err)
+        return self
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def said(self) -> str:
+        """On standard output, since it was started."""
+        return self._out.read_text(errors="replace")
+
+    @property
+    def log(self) -> str:
+        """On standard error, since it was started."""
+        return self._err.read_text(errors="replace")
+
+    def ready_line(self) -> re.Match[str] | None:
+        return re.search(
+            r"^driftlog is ready: bootstrap (\S+), http (\S+), .*\n", self.said, re.MULTILINE
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """As one pastes it."""
+        ready = self.ready_line()
+        assert ready is not None, self.said
+        return ready[1]
+
+    def pid(self, name: str) -> int:
+        """Of agent-N or etcd, out of its file; 0: there is none now."""
+        try:
+            text = (self.directory / "run" / f"{name}.pid").read_text()
+        except FileNotFoundError:
+            return 0
+        assert re.fullmatch(r"[0-9]+\n", text)
+        return int(text)
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Until it has said so."""
+        until(lambda: re.search(pattern, self.said) is not None, f"{pattern}\n{self.said}")
+        found = re.search(pattern, self.said)
+        assert found is not None
+        return found
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Signal it; its exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(_SOON_S)
+        self._process = None
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        for pid in living(self.directory):
+            os.kill(pid, signal.SIGKILL)
+
+
+def produce(bootstrap: str, values: range) -> None:
+    """Each to partition 0 of `greetings`; returns when all are acknowledged."""
+    errors: list[object] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all"}
+    )
+    for n in values:
+        producer.produce(
+            "greetings",
+            b"%d" % n,
+            partition=0,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert 0 == producer.flush(90)
+    assert [] == errors
+
+
+def consume(bootstrap: str) -> list[int]:
+    """All of partition 0 of `greetings`."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("greetings", 0, 0)])
+    values: list[int] = []
+    try:
+        while True:
+            message = consumer.poll(60)
+            assert message is not None, f"only {len(values)} records"
+            if (error := message.error()) is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
+                return values
+            values.append(int(message.value() or b""))
+    finally:
+        consumer.close()
+
+
+def refused(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Start one that shall end by itself; what it said."""
+    command = driftlog_command()
+    assert command is not None
+    done = subprocess.run(
+        [command, "dev", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=60,
+        text=True,
+        env={**environ, **(environment or {})},
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "ready" not in done.stdout
+    return done.stderr
+
+
+# ── Running ──
+
+
+@pytest.mark.slow
+def test_one_command_starts_a_cluster_shows_it_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    """
+    Three agents on the next ports; a client needs the line that it prints; SIGTERM ends everything
+    in a few seconds; started again, the records and etcd's address are what they were.
+    """
+    with Cluster(tmp_path / "log", 3) as cluster:
+        cluster.start()
+        ports = range(cluster.first_port, cluster.first_port + 3)
+        assert ",".join(f"127.0.0.1:{port}" for port in ports) == cluster.bootstrap
+        rows = [line.split() for line in cluster.said.splitlines() if line.startswith("agent-")]
+        for number, (port, row) in enumerate(zip(ports, rows, strict=True), 1):
+            name = f"agent-{number}"
+            directory = cluster.directory / name
+            shown = [name, str(number), f"127.0.0.1:{port}", row[3], str(cluster.pid(name))]
+            assert [*shown, str(directory)] == row[:6]
+            assert "agent run" in living(directory)[cluster.pid(name)]
+            with urllib.request.urlopen(f"http://{row[3]}/healthz", timeout=10) as answer:
+                assert 200 == answer.status
+        assert 3 == len({row[3] for row in rows})
+        assert cluster.pid("etcd") in living(cluster.directory / "etcd")
+        produce(cluster.bootstrap, range(100))
+        assert list(range(100)) == consume(cluster.bootstrap)
+        etcd = re.search(r"^etcd +(\S+)", cluster.said, re.MULTILINE)
+
+        started = time.monotonic()
+        assert 0 == cluster.end()
+        assert time.monotonic() - started < 15
+        assert {} == living(cluster.directory)
+        assert [] == list((cluster.directory / "run").glob("*.pid"))
+
+        cluster.start()
+        again = re.search(r"^etcd +(\S+)", cluster.said, re.MULTILINE)
+        assert etcd is not None
+        assert again is not None
+        assert etcd[1] == again[1]
+        produce(cluster.bootstrap, range(100, 150))
+        assert list(range(150)) == consume(cluster.bootstrap)
+        assert 0 == cluster.end(signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_who_is_killed_is_started_again_after_a_second(tmp_path: Path) -> None:
+    """
+    Each agent, and etcd: a line says who, of what, and that it runs again; the pid file names the
+    new one; what was acknowledged is there.  Meanwhile nobody else may start on the directory.
+    """
+    with Cluster(tmp_path / "log", 2) as cluster:
+        cluster.start()
+        produce(cluster.bootstrap, range(100))
+        assert "another `driftlog dev --agents` runs on" in refused(
+            "--agents", "2", "--dir", str(cluster.directory)
+        )
+        for name in ("agent-1", "agent-2", "etcd"):
+            pid = cluster.pid(name)
+            os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            line = cluster.wait_for(rf"{name} was killed by SIGKILL: started again \(pid (\d+)\)")
+            took_s = time.monotonic() - killed
+            assert pid not in living(cluster.directory)
+            assert cluster.pid(name) == int(line[1]) != pid
+            assert int(line[1]) in living(cluster.directory)
+            assert 0.9 < took_s < 4
+        cluster.wait_for("etcd answers again")
+        produce(cluster.bootstrap, range(100, 200))
+        assert list(range(200)) == consume(cluster.bootstrap)
+        assert 0 == cluster.end()
+
+
+@pytest.mark.slow
+def test_an_agent_that_ends_at_once_is_started_less_and_less_often(tmp_path: Path) -> None:
+    """
+    What it says is shown, the others serve, and it is there once it can be.
+    """
+    directory = tmp_path / "log"
+    damaged = directory / "agent-2" / "node_id.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("nonsense")
+    with Cluster(directory, 2) as cluster:
+        cluster.launch()
+        for delay_s in (1, 2, 4):
+            cluster.wait_for(
+                rf"agent-2 ended with exit code 1 before it was ready; .* again in {delay_s} s"
+            )
+        assert "agent-2 | driftlog: node_id.json in the data directory is damaged" in cluster.log
+        produce(f"127.0.0.1:{cluster.first_port}", range(10))
+        assert cluster.ready_line() is None
+        damaged.unlink()
+        cluster.wait_for("driftlog is ready: bootstrap")
+        assert list(range(10)) == consume(cluster.bootstrap)
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    """
+    SIGKILL: agents and etcd end at once, by themselves; the next start finds all as it was.
+    """
+    with Cluster(tmp_path / "log", 2) as cluster:
+        cluster.start()
+        produce(cluster.bootstrap, range(100))
+        assert 4 == len(living(cluster.directory))
+
+        cluster.end(signal.SIGKILL)
+
+        until(lambda: {} == living(cluster.directory), "something runs on")
+        assert 0 != cluster.pid("agent-1")
+        cluster.start()
+        assert list(range(100)) == consume(cluster.bootstrap)
+
+
+def test_who_does_not_stop_is_killed_when_told_twice(tmp_path: Path) -> None:
+    """
+    A suspended agent hears nothing: a line names it, and the exit status is not 0.
+    """
+    with Cluster(tmp_path / "log", 1) as cluster:
+        cluster.start()
+        os.kill(cluster.pid("agent-1"), signal.SIGSTOP)
+        cluster.process.send_signal(signal.SIGTERM)
+        cluster.wait_for("stopping")
+
+        assert 1 == cluster.end()
+
+        assert re.search(r"agent-1 \(pid \d+\) has not ended: killed", cluster.said)
+        assert {} == living(cluster.directory)
+
+
+def test_what_an_earlier_start_left_running_is_ended_and_nobody_else(tmp_path: Path) -> None:
+    """
+    Where no kernel ends them.  An id that another process has by now is that one's.
+    """
+    run, directory = tmp_path / "run", tmp_path / "log"
+    run.mkdir()
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with ExitStack() as stack:
+        ours = stack.enter_context(subprocess.Popen([*sleep, str(directory / "agent-1")]))
+        stack.callback(ours.kill)
+        other = stack.enter_context(subprocess.Popen(sleep))
+        stack.callback(other.kill)
+        until(lambda: ours.pid in living(directory), "not started")
+        (run / "agent-1.pid").write_text(f"{ours.pid}\n")
+        (run / "agent-2.pid").write_text(f"{other.pid}\n")
+        (run / "etcd.pid").write_text("")
+
+        said = end_leftovers(run, directory)
+
+        assert [f"agent-1 of an earlier start still ran (pid {ours.pid}): ended it"] == said
+        assert -signal.SIGKILL == ours.wait(10)
+        assert other.poll() is None
+        assert [] == list(run.iterdir())
+
+
+# ── Refused ──
+
+
+def test_a_port_that_is_taken_is_named_with_whose_it_is(tmp_path: Path) -> None:
+    """
+    Before there is anything on the disk.
+    """
+    first = first_of_free_ports(3)
+    with socket.create_server(("127.0.0.1", first + 1)):
+        said = refused(
+            *("--agents", "3", "--dir", str(tmp_path / "log")),
+            *("--listener", f"127.0.0.1:{first}"),
+            environment={BINARY_VARIABLE: sys.executable},
+        )
+
+    assert f"--listener 127.0.0.1:{first + 1} is taken" in said
+    assert "agent-2" in said
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_missing_etcd_is_told_with_how_to_get_one(tmp_path: Path) -> None:
+    """
+    Where there is none on PATH and no checkout, and where the variable names none.
+    """
+    shutil.copytree(REPOSITORY / "client" / "driftlog", tmp_path / "client" / "driftlog")
+    line = [sys.executable, "-P", "-m", "driftlog.cli", "dev", "--agents", "3"]
+    installed = {**environ, "PYTHONPATH": str(tmp_path / "client"), "PATH": str(tmp_path)}
+    installed.pop(BINARY_VARIABLE, None)
+    for variables in (installed, {**installed, BINARY_VARIABLE: str(tmp_path / "none")}):
+        done = subprocess.run(
+            [*line, "--dir", str(tmp_path / "log")],
+            capture_output=True,
+            check=False,
+            timeout=60,
+            text=True,
+            env=variables,
+        )
+
+        assert 1 == done.returncode
+        for advice in ("make etcd", "apt-get install etcd-server", "etcd/releases"):
+            assert advice in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "log").exists()
+    assert f"{BINARY_VARIABLE}={tmp_path / 'none'} is no program" in done.stderr
+
+
+def test_an_etcd_that_does_not_start_ends_the_command(tmp_path: Path) -> None:
+    """
+    With what it said last.
+    """
+    broken = tmp_path / "etcd"
+    broken.write_text("#!/bin/sh\necho I am broken\nexit 3\n")
+    broken.chmod(0o755)
+
+    said = refused(
+        *("--agents", "1", "--dir", str(tmp_path / "log"), "--listener", "127.0.0.1:0"),
+        environment={BINARY_VARIABLE: str(broken)},
+    )
+
+    assert "etcd ended with exit code 3" in said
+    assert "I am broken" in said
+    assert "etcd.log" in said
+
+
+def test_a_directory_of_one_agent_is_none_of_a_cluster_nor_the_other_way_round(
+    tmp_path: Path,
+) -> None:
+    """
+    Each says how it is started instead.
+    """
+    (tmp_path / "metadata.db").touch()
+    assert "without --agents" in refused("--agents", "2", "--dir", str(tmp_path))
+    (tmp_path / "metadata.db").unlink()
+    (tmp_path / "etcd.json").touch()
+    assert "--agents N" in refused("--dir", str(tmp_path), "--listener", "127.0.0.1:0")
