@@ -485,6 +485,87 @@ def test_an_empty_session_is_a_session(subject: Subject) -> None:
     assert [SESSION] == subject.again().sessions()
 
 
+# ── Notes ──
+
+
+async def test_a_note_is_replaced_survives_and_goes_with_its_session(subject: Subject) -> None:
+    """
+    The newest is there at the next start; it is none of the session's files, and no other
+    session's.
+    """
+    subject.disk.create_session(OTHER)
+    assert await subject.disk.load_note(SESSION) is None
+    await subject.disk.save_note(SESSION, b"1")
+    await subject.disk.save_note(SESSION, b"22")
+
+    disk = subject.again()
+    assert (b"22", None) == (await disk.load_note(SESSION), await disk.load_note(OTHER))
+    assert [] == await disk.read_files(SESSION)
+    disk.remove_session(SESSION)
+    assert await disk.load_note(SESSION) is None
+
+    with pytest.raises(UnavailableError):
+        await disk.save_note(SESSION, b"of a session that is gone")
+    disk.create_session(SESSION)
+    assert await disk.load_note(SESSION) is None
+
+
+async def test_a_note_that_cannot_be_replaced_stays_whole(subject: Subject) -> None:
+    """
+    With no room the old one stays.
+    """
+    await subject.disk.save_note(SESSION, b"old")
+    with subject.no_room(), pytest.raises(UnavailableError):
+        await subject.disk.save_note(SESSION, b"new")
+
+    assert b"old" == await subject.again().load_note(SESSION)
+
+
+async def test_what_a_killed_process_had_not_synced_can_be_synced_by_the_next(
+    subject: Subject,
+) -> None:
+    """
+    It was read, and acted upon: from then on it survives the loss of power.
+    """
+    subject.disk.create_file(SESSION, 1).append([b"x" * 4000])
+    before = await subject.disk.read_file(SESSION, 1)
+    await subject.disk.sync_files(SESSION)
+    await subject.disk.sync_files(OTHER)
+
+    assert before == await subject.again().read_file(SESSION, 1)
+
+
+async def test_a_note_is_the_last_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A process that dies while it removes a session leaves no file without the note that says what
+    of it is elsewhere already.
+    """
+    disk = PosixDisk(tmp_path)
+    disk.create_session(SESSION)
+    for number in range(1, 4):
+        disk.create_file(SESSION, number).append([b"x"])
+    await disk.save_note(SESSION, b"note")
+    unlink, left = Path.unlink, [2]
+
+    def dying(path: Path, missing_ok: bool = False) -> None:
+        if not left[0]:
+            raise OSError("killed")
+        left[0] -= 1
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dying)
+        disk.remove_session(SESSION)
+
+    assert b"note" == await disk.load_note(SESSION)
+    assert 1 == len(await disk.read_files(SESSION))
+    disk.remove_session(SESSION)
+    assert [] == disk.sessions()
+    disk.close()
+
+
 # ── Small files ──
 
 

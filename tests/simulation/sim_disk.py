@@ -23,6 +23,8 @@ class Platter:
     def __init__(self) -> None:
         self.sessions: dict[str, dict[int, _Pages]] = {}
         self.small: dict[str, bytes] = {}
+        self.notes: dict[str, bytes] = {}
+        """By session; of sessions that are not there they mean nothing."""
         self.away: dict[str, dict[int, _Pages]] = {}
         self.kept: list[dict[int, _Pages]] = []
         self.full = False
@@ -182,6 +184,7 @@ class SimDisk:
             self._close(file)
         if self._half() is None:
             self.platter.sessions.pop(session_id, None)
+            self.platter.notes.pop(session_id, None)
             return
         files = self.platter.sessions.get(session_id, {})
         for number in [number for number in files if self.rng.random() < 0.5]:
@@ -192,6 +195,28 @@ class SimDisk:
             self._may_fail()
             _raise_if(session_id not in self.platter.sessions)
             self.platter.kept.append(self.platter.sessions.pop(session_id))
+
+    async def load_note(self, session_id: str) -> bytes | None:
+        self._may_fail()
+        there = session_id in self.platter.sessions
+        return self.platter.notes.get(session_id) if there else None
+
+    async def save_note(self, session_id: str, data: bytes) -> None:
+        self._check()
+        await asyncio.sleep(0.001)
+        self._check()
+        _raise_if(session_id not in self.platter.sessions)
+        happened = self._half()
+        if happened is not False:
+            self.platter.notes[session_id] = data
+        _raise_if(happened is not None)
+
+    async def sync_files(self, session_id: str) -> None:
+        self._check()
+        await asyncio.sleep(0.001)
+        _raise_if(self.process.dead or self.rng.random() < self.sync_fails)
+        for pages in self.platter.sessions.get(session_id, {}).values():
+            pages.synced = bytes(pages.data)
 
     def load(self, name: str) -> bytes | None:
         return self.platter.small.get(name)

@@ -90,7 +90,7 @@ class AgentDisk(Protocol):
         ...
 
     def remove_session(self, session_id: str) -> None:
-        """Delete the session's folder with its files; none is no error."""
+        """Delete the session's folder with its files and its note; none is no error."""
         ...
 
     def keep_session(self, session_id: str) -> None:
@@ -99,6 +99,24 @@ class AgentDisk(Protocol):
         Raises:
             UnavailableError: it stays where it is.
         """
+        ...
+
+    async def load_note(self, session_id: str) -> bytes | None:
+        """What was last noted about the session; None: nothing, or no such session."""
+        ...
+
+    async def save_note(self, session_id: str, data: bytes) -> None:
+        """Note something in the session's folder, whole or not at all, durably.
+
+        It goes with the folder: after everything else in it, and where that is kept, too.
+
+        Raises:
+            UnavailableError: what was there before may be there still, or not.
+        """
+        ...
+
+    async def sync_files(self, session_id: str) -> None:
+        """All that `read_file` finds in the session's files survives the loss of power."""
         ...
 
     def load(self, name: str) -> bytes | None:

@@ -3,6 +3,7 @@
     DIR/lock                              flock; names the process that holds it
     DIR/node_id.json, …                   small files of the agent
     DIR/buffer/{session_id}/{number:010d}.buf
+    DIR/buffer/{session_id}/leftovers.json    what was noted about it
 
 Writes happen on the event loop's thread: `write` to the page cache takes less than
 handing it to a thread would.  `fdatasync` runs on a thread of its own.
@@ -33,6 +34,7 @@ _POOL_BYTES: Final = 32 * 1024 * 1024
 """Answers on their way to consumers; what is over it is the allocator's."""
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _FILE: Final = re.compile(r"[0-9]+\.buf")
+_NOTE: Final = "leftovers.json"
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -248,7 +250,15 @@ class PosixDisk:
         folder = self._buffer / session_id
         for file in [f for f in self._files if f.path.parent == folder]:
             self._close(file)
-        shutil.rmtree(folder, ignore_errors=True)
+        if (folder / _NOTE).exists():
+            # It says what of the files is elsewhere already: without it they are not left there.
+            with suppress(OSError):
+                for path in folder.glob("*.buf"):
+                    path.unlink()
+                _sync_directory(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def keep_session(self, session_id: str) -> None:
         kept = self._root / "kept"
@@ -258,25 +268,26 @@ class PosixDisk:
         except OSError as error:
             raise UnavailableError(f"cannot move to {kept}: {error.strerror}") from error
 
+    async def load_note(self, session_id: str) -> bytes | None:
+        loop = asyncio.get_running_loop()
+        path = self._buffer / session_id / _NOTE
+        return await loop.run_in_executor(self._executor, _load, path)
+
+    async def save_note(self, session_id: str, data: bytes) -> None:
+        # On the thread that syncs: one whose caller was cancelled ends before the next begins.
+        loop = asyncio.get_running_loop()
+        path = self._buffer / session_id / _NOTE
+        await loop.run_in_executor(self._executor, _save, path, data)
+
+    async def sync_files(self, session_id: str) -> None:
+        for number in await self.read_files(session_id):
+            await asyncio.to_thread(_sync_file, self._path(session_id, number))
+
     def load(self, name: str) -> bytes | None:
-        try:
-            return (self._root / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise UnavailableError(f"cannot read {self._root / name}: {error.strerror}") from error
+        return _load(self._root / name)
 
     def save(self, name: str, data: bytes) -> None:
-        path, temporary = self._root / name, self._root / f".{name}.tmp"
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            _sync_directory(self._root)
-        except OSError as error:
-            raise UnavailableError(f"cannot write {path}: {error.strerror}") from error
+        _save(self._root / name, data)
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -294,3 +305,36 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_file(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UnavailableError(f"cannot sync {path}: {error.strerror}") from error
+
+
+def _load(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnavailableError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _save(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise UnavailableError(f"cannot write {path}: {error.strerror}") from error
