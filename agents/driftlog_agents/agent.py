@@ -25,6 +25,7 @@ from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.sealing import Spool
@@ -69,6 +70,7 @@ class World:
     offload_read: Offload
     offload_produce: Offload
     spool: Callable[[], AbstractContextManager[Spool]]
+    keep_alive: KeepAlive | None = None
 
 
 class AgentProcess:
@@ -244,6 +246,7 @@ class AgentProcess:
                 now_ms=now_ms,
                 offload=world.offload_seal,
                 spool=world.spool,
+                keep_alive=world.keep_alive,
             ),
             agent=self.broker.agent,
             settings=self.settings.engine,

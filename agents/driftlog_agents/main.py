@@ -37,6 +37,7 @@ from driftlog_agents.listeners import (
 )
 from driftlog_agents.log.engine import EngineSettings
 from driftlog_agents.log.flush import FlushSettings
+from driftlog_agents.log.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
@@ -70,10 +71,10 @@ _DIRECTORY_UPLOADS: Final = 2
 cores from the event loop."""
 
 
-HTTP_LISTENER: Final = "127.0.0.1:9644"
 LISTENER: Final = "127.0.0.1:9092"
 """Where Kafka's clients find the agent unless the command line says otherwise."""
 
+HTTP_LISTENER: Final = "127.0.0.1:9644"
 """Where /metrics and the like are unless the command line says otherwise."""
 
 _POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
@@ -160,6 +161,7 @@ async def _serve(options: Options) -> None:
             offload_read=_offload(pools[1]),
             offload_produce=_offload(pools[2]),
             spool=spool_in(options.directory / "spool"),
+            keep_alive=_keep_alive(options, stack),
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
         http_address = f"[{http_host}]" if ":" in http_host else http_host
@@ -210,10 +212,8 @@ async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> MetadataS
     from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415
 
     logging.getLogger("grpc").setLevel(logging.WARNING)  # else a line per call where all debug
-    # The first that answers is used until it fails: agents spread over the members.
-    endpoints = tuple(SystemRandom().sample(options.etcd.endpoints, len(options.etcd.endpoints)))
     try:
-        store = EtcdMetadataStore(replace(options.etcd, endpoints=endpoints))
+        store = EtcdMetadataStore(_spread(options.etcd))
     except ValueError as error:
         raise StartError(f"--etcd: {error}") from error
     stack.push_async_callback(store.close)
@@ -226,6 +226,24 @@ async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> MetadataS
             f"certificates and the network; then start again"
         ) from error
     return store
+
+
+def _spread(settings: "EtcdSettings") -> "EtcdSettings":
+    """The first endpoint that answers is used until it fails: agents spread over the members."""
+    endpoints = settings.endpoints
+    return replace(settings, endpoints=tuple(SystemRandom().sample(endpoints, len(endpoints))))
+
+
+def _keep_alive(options: Options, stack: contextlib.AsyncExitStack) -> KeepAlive | None:
+    """A thread with its own way to etcd; None: nobody else can have what the embedded store has."""
+    if options.etcd is None:
+        return None
+    from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415  # as in `_etcd`
+
+    settings = _spread(options.etcd)
+    thread = KeepAliveThread(lambda: EtcdMetadataStore(settings))
+    stack.push_async_callback(thread.close)
+    return thread
 
 
 def _database(options: Options) -> Path:
@@ -307,6 +325,7 @@ async def _run(agent: AgentProcess, options: Options, location: str) -> None:
 
 async def _announce(agent: AgentProcess, options: Options, location: str) -> None:
     await agent.ready.wait()
+    others = "".join(f", {at.name}://{at.host}:{at.port}" for at in agent.listeners[1:])
     options.banner(
         f"driftlog is ready: bootstrap {agent.address}{others}, http "
         f"{agent.settings.http_address}, objects in {location}"
@@ -318,7 +337,6 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
     if not _in_bucket(location):
         flush = replace(
             flush,
-    others = "".join(f", {at.name}://{at.host}:{at.port}" for at in agent.listeners[1:])
             flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
             burst=_DIRECTORY_FLUSHES_PER_SECOND / 4,
             max_uploads=_DIRECTORY_UPLOADS,

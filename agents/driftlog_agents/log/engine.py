@@ -26,6 +26,7 @@ from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
+from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
@@ -77,6 +78,8 @@ class Ports:
     offload: Callable[..., Awaitable[Any]]
     """Run ``fn(*args)`` where it does not hold up the event loop."""
     spool: Callable[[], AbstractContextManager[Spool]]
+    keep_alive: KeepAlive | None = None
+    """None: keep-alives are sent from the event loop."""
 
 
 class TopicLogs:
@@ -99,7 +102,11 @@ class Engine:
         self.settings = settings
         self._log = structlog.get_logger()
         self.session = Session(
-            store=ports.metadata, agent=agent, settings=settings.session, now_ms=ports.now_ms
+            store=ports.metadata,
+            agent=agent,
+            settings=settings.session,
+            now_ms=ports.now_ms,
+            keep_alive=ports.keep_alive,
         )
         self.records = RecordsIndex()
         self.manifests = Manifests(ports.objects, ports.now_ms)

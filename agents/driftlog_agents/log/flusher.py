@@ -237,7 +237,7 @@ class Flusher:
             exc_info=bug,
             advice="the agent exits, and all that wait are told so; please report this",
         )
-        self._session.valid_until_ms = 0.0
+        self._session.end()
         if self._bug is None:
             self._bug = bug
         self._found_bug.set()

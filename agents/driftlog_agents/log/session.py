@@ -6,12 +6,15 @@
 
 The session is valid until (when the last good keep-alive was *sent* + TTL): what the
 store may already have given to somebody else is not served.  The clock counts the
-time the machine was suspended.
+time the machine was suspended.  Keep-alives may be sent from a thread (`keep_alive`); what
+it shares with the event loop are two floats and a flag, each with one writer or one value.
 
 Shell.
 """
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +22,7 @@ from typing import TypeVar
 
 import structlog
 
+from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_head
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
@@ -58,7 +62,11 @@ class SessionSettings:
 
 
 class Session:
-    """See the module.  `open` it once; then `keep_alive` runs until the session is over."""
+    """See the module.  `open` it once; then `keep_alive` runs until the session is over.
+
+    Args:
+        keep_alive: sends keep-alives from elsewhere; None: they are a task on the event loop.
+    """
 
     def __init__(
         self,
@@ -67,22 +75,40 @@ class Session:
         agent: Agent,
         settings: SessionSettings,
         now_ms: Callable[[], float],
+        keep_alive: KeepAlive | None = None,
     ) -> None:
         self._store = store
         self._agent = agent
         self._settings = settings
         self._now_ms = now_ms
+        self._elsewhere = keep_alive
         self._log = structlog.get_logger()
         self.session_id = agent.session_id
         self.lease_id = transactions.lease_id_of(agent.session_id)
         self.revision = 0
         """Create revision of the session's key: the fence."""
-        self.valid_until_ms = 0.0
+        self._renewed_until_ms = 0.0
+        self._over = False
+        """Set once, by whoever learns of it; never cleared."""
+        self._ticked_ms = math.inf
+        """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
+
+    @property
+    def valid_until_ms(self) -> float:
+        """Until when nobody else may be given what we lead; 0: the session is over.
+
+        An answer to a keep-alive that comes after the end does not bring it back.
+        """
+        return 0.0 if self._over else self._renewed_until_ms
 
     @property
     def alive(self) -> bool:
         """Whether, by our own clock, nobody else may have been given what we lead."""
         return self._now_ms() < self.valid_until_ms
+
+    def end(self) -> None:
+        """Serve nothing any more, whatever the lease does.  From any thread."""
+        self._over = True
 
     async def open(self) -> None:
         """Grant the lease and create the session's keys; repeats until it is answered.
@@ -92,7 +118,7 @@ class Session:
         """
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
-        self.valid_until_ms = sent + self._settings.ttl_ms
+        self._renewed_until_ms = sent + self._settings.ttl_ms
         key = session_key(self.session_id)
         agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
         while not self.revision:
@@ -114,29 +140,75 @@ class Session:
         """Renew the lease every TTL/3 until the session is lost.
 
         Raises:
-            FencedError: the lease is gone, or too old by our own clock.
+            FencedError: the lease is gone, or too old by our own clock, or the event loop stood
+                still for a whole TTL.
         """
+        if self._elsewhere is None:
+            await self._renewing(self._store)
+        else:
+            self._ticked_ms = self._now_ms()
+            await self._elsewhere(self._renewing, self._tick)
+
+    def _tick(self) -> None:
+        """The event loop goes on; and looks for itself, should whoever renews have ended."""
+        self._ticked_ms = now_ms = self._now_ms()
+        self._check(now_ms)
+
+    def _check(self, now_ms: float) -> None:
+        if now_ms >= self.valid_until_ms:
+            raise FencedError("the session's lease could not be renewed in time")
+
+    # ── Keep-alives: on the event loop, or on the one that `keep_alive` has elsewhere ──
+
+    async def _renewing(self, store: MetadataStore) -> None:
         while True:
             await asyncio.sleep(self._settings.ttl_ms / 3000)
-            await self._renew()
+            await self._renew(store)
 
-    async def _renew(self) -> None:
+    async def _renew(self, store: MetadataStore) -> None:
         while True:
             sent = self._now_ms()
-            if sent >= self.valid_until_ms:
-                raise FencedError("the session's lease could not be renewed in time")
+            self._check(sent)
+            if sent - self._ticked_ms >= self._settings.ttl_ms:
+                await self._stop_for_a_loop_that_stands_still(store, sent - self._ticked_ms)
             try:
-                async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-                    await self._store.keep_alive(self.lease_id)
+                async with asyncio.timeout(self._patience_ms(sent) / 1000):
+                    await store.keep_alive(self.lease_id)
             except LeaseNotFoundError:
-                self.valid_until_ms = 0.0
+                self.end()
                 raise
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._log.warning("keep_alive_failed", session=self.session_id, error=repr(error))
                 await asyncio.sleep(self._settings.retry_ms / 1000)
             else:
-                self.valid_until_ms = sent + self._settings.ttl_ms
+                self._renewed_until_ms = sent + self._settings.ttl_ms
                 return
+
+    def _patience_ms(self, sent: float) -> float:
+        """For an answer to one keep-alive.
+
+        A store of its own goes on to the next endpoint by itself, after a second at each: it is
+        given the time for all of them.
+        """
+        if self._elsewhere is None:
+            return self._settings.request_deadline_ms
+        return max(self.valid_until_ms - sent, self._settings.request_deadline_ms)
+
+    async def _stop_for_a_loop_that_stands_still(
+        self, store: MetadataStore, since_ms: float
+    ) -> None:
+        self.end()  # before anybody else can be given anything
+        self._log.error(
+            "event_loop_stood_still",
+            session=self.session_id,
+            seconds=round(since_ms / 1000, 1),
+            advice="the session ends, and others take over; if the machine was not suspended or "
+            "starved of CPU, please report this",
+        )
+        with contextlib.suppress(UnavailableError, OutcomeUnknownError, TimeoutError):
+            async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                await store.revoke_lease(self.lease_id)
+        raise FencedError("the event loop stood still for the session's whole time to live")
 
     async def commit(self, seq: int, record: FlushRecord) -> CommitOutcome:
         """Send the commit of flush *seq* once, and say what came of it."""
@@ -151,12 +223,12 @@ class Session:
         _, head = result.reads
         if head and decode_head(head[0].value) >= seq:
             return CommitOutcome.COMMITTED
-        self.valid_until_ms = 0.0
+        self.end()
         return CommitOutcome.DEAD
 
     async def close(self) -> None:
         """Revoke the lease: what we led may be claimed at once."""
-        self.valid_until_ms = 0.0
+        self.end()
         try:
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)

@@ -181,10 +181,9 @@ async def test_a_partition_that_is_not_led_admits_nothing(subject: Subject) -> N
             subject.produce(0)
         codes.append(refusal.value.code)
     log.state = State.ONLINE
-    valid, session.valid_until_ms = session.valid_until_ms, 0.0
+    session.end()
     with pytest.raises(RefusedError) as refusal:
         subject.produce(0)
-    session.valid_until_ms = valid
 
     expected = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR]
     assert [*expected, ErrorCode.NOT_LEADER_OR_FOLLOWER] == [*codes, refusal.value.code]

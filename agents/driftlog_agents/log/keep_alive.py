@@ -1,0 +1,114 @@
+"""Where a session's keep-alives are sent from: the agent's event loop, or a thread beside it.
+
+    the agent's loop   tick ─ tick ─ tick ─ (held up) ──────── tick
+    the thread         ── renew ────── renew ────── renew ──────▶    while it has ticked lately
+
+A loop that is held up for a second or four (a large answer to encode, a page fault storm,
+a disk that hangs) would lose its session to keep-alives that it does not send.  So they go
+out from a thread with an event loop and a connection of its own.  One that stands still for a
+whole time to live is no use to anybody: then the thread stops as well, and the partitions move.
+
+The embedded store has no use for that: there is nobody else whom a lease could keep out, and
+it is locked by the process.  Nor has the simulator, whose time is virtual and whose threads
+are none.  For them keep-alives stay a task on the agent's loop (`Session.keep_alive`).
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from driftlog_metadata.store import MetadataStore
+
+_TICK_S: Final = 0.25
+"""Between two ticks of the agent's loop.  Shorter: an idle agent wakes up for nothing."""
+
+_CLOSE_S: Final = 2.0
+"""How long a stop waits for the thread, which has nothing to wait for itself."""
+
+Renewing = Callable[[MetadataStore], Coroutine[Any, Any, None]]
+"""Renews a lease through the store until it is lost, which it raises."""
+
+
+class KeepAlive(Protocol):
+    """Runs a session's `Renewing` somewhere."""
+
+    async def __call__(self, renewing: Renewing, tick: Callable[[], None]) -> None:
+        """Run *renewing* until it raises, and raise that.
+
+        *tick* is called a few times a second, on the caller's loop: it tells that the loop goes
+        on, and may raise as well.  Cancelled, it ends *renewing*.
+        """
+        ...
+
+
+class KeepAliveThread:
+    """A `KeepAlive` in a thread of its own: one for a process, whose sessions follow each other.
+
+    One, not one a session: gRPC never forgets an event loop that it has been used on.
+
+    Args:
+        open_store: called in the thread, once; the store is used and closed there.
+    """
+
+    def __init__(self, open_store: Callable[[], MetadataStore]) -> None:
+        self._open_store = open_store
+        self._store: MetadataStore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ended = threading.Event()
+
+    async def __call__(self, renewing: Renewing, tick: Callable[[], None]) -> None:
+        """See `KeepAlive`."""
+        renewal = asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._renew(renewing), self._started())
+        )
+        try:
+            while not renewal.done():
+                tick()
+                await asyncio.wait([renewal], timeout=_TICK_S)
+            renewal.result()
+        finally:
+            if not renewal.cancel() and not renewal.cancelled():
+                renewal.exception()  # what is raised already says enough
+
+    async def close(self) -> None:
+        """End the thread.  A repeat is harmless."""
+        if self._loop is None or self._stop is None:
+            return
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.to_thread(self._ended.wait, _CLOSE_S)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._stop = asyncio.Event()
+            # A daemon: whatever it may hang in, it does not hold up the process's exit.
+            threading.Thread(target=self._run, name="keep-alive", daemon=True).start()
+        return self._loop
+
+    # ── In the thread ──
+
+    def _run(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(self._serve())
+        finally:
+            self._ended.set()
+
+    async def _serve(self) -> None:
+        assert self._stop is not None
+        await self._stop.wait()
+        if self._store is not None:
+            await self._store.close()
+
+    async def _renew(self, renewing: Renewing) -> None:
+        if self._store is None:
+            self._store = self._open_store()
+        await renewing(self._store)

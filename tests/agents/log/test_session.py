@@ -1,0 +1,225 @@
+"""A session and its lease: kept, lost, stopped for a loop that stands still, never brought back."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from driftlog_agents.log.keep_alive import KeepAlive, Renewing
+from driftlog_agents.log.session import CommitOutcome, Session, SessionSettings
+from driftlog_metadata.errors import FencedError
+from driftlog_metadata.keys import session_key
+from driftlog_metadata.memory_store import MemoryMetadataStore
+from driftlog_metadata.model import Agent, FlushRecord
+from driftlog_metadata.store import LeaseNotFoundError, MetadataStore
+from tests.agents.log.lives import now_ms, on_virtual_time
+
+TTL_MS = 6_000
+
+
+class Store:
+    """The memory store, whose keep-alives wait at a gate; they are done when it opens."""
+
+    def __init__(self) -> None:
+        self._behind = MemoryMetadataStore(lambda: int(now_ms()))
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    async def keep_alive(self, lease_id: int) -> None:
+        await self._behind.keep_alive(lease_id)
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+
+
+class Elsewhere:
+    """As the thread, on this loop; *ticks*: the agent's loop goes on."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = cast(MetadataStore, store)
+        self.ticks = True
+
+    async def __call__(self, renewing: Renewing, tick: Callable[[], None]) -> None:
+        renewal = asyncio.create_task(renewing(self.store))
+        try:
+            while not renewal.done():
+                if self.ticks:
+                    tick()
+                await asyncio.wait([renewal], timeout=0.25)
+            renewal.result()
+        finally:
+            renewal.cancel()
+
+
+class Subject:
+    """An open session whose keep-alives run."""
+
+    def __init__(self, *, elsewhere: bool) -> None:
+        self.store = Store()
+        self.elsewhere = Elsewhere(self.store)
+        keep_alive: KeepAlive | None = self.elsewhere if elsewhere else None
+        self.session = Session(
+            store=cast(MetadataStore, self.store),
+            agent=Agent(
+                node_id=1,
+                session_id=f"{7:032x}",
+                listeners=(),
+                http_address="localhost:9644",
+                rack=None,
+                started_at_ms=0,
+            ),
+            settings=SessionSettings(ttl_ms=TTL_MS),
+            now_ms=now_ms,
+            keep_alive=keep_alive,
+        )
+        self.keeping: asyncio.Task[None]
+
+    async def open(self) -> "Subject":
+        await self.session.open()
+        self.keeping = asyncio.create_task(self.session.keep_alive())
+        return self
+
+    async def key_is_there(self) -> bool:
+        """Whether the store still knows the session."""
+        return await self.store.get(session_key(self.session.session_id)) is not None
+
+    async def ended(self) -> str:
+        """What ended it."""
+        with pytest.raises(FencedError) as error:
+            await self.keeping
+        return str(error.value)
+
+
+each_way = pytest.mark.parametrize("elsewhere", [False, True], ids=["on the loop", "elsewhere"])
+
+
+@each_way
+@on_virtual_time
+async def test_a_session_is_kept_for_as_long_as_it_is_renewed(elsewhere: bool) -> None:
+    """
+    By the store and by its own clock, which runs from when a keep-alive was sent.
+    """
+    subject = await Subject(elsewhere=elsewhere).open()
+    lasts: list[float] = []
+    for _ in range(100):
+        await asyncio.sleep(0.7)
+        lasts.append(subject.session.valid_until_ms - now_ms())
+
+    assert await subject.key_is_there()
+    assert subject.session.alive
+    assert TTL_MS * 2 / 3 <= min(lasts) <= max(lasts) <= TTL_MS
+    subject.keeping.cancel()
+
+
+@each_way
+@on_virtual_time
+async def test_a_lease_that_is_gone_ends_the_session(elsewhere: bool) -> None:
+    """
+    At the next keep-alive; and nothing is served from then on.
+    """
+    subject = await Subject(elsewhere=elsewhere).open()
+    await asyncio.sleep(10)
+    await subject.store.revoke_lease(subject.session.lease_id)
+    with pytest.raises(LeaseNotFoundError):
+        await subject.keeping
+
+    assert (False, 0.0) == (subject.session.alive, subject.session.valid_until_ms)
+
+
+@each_way
+@on_virtual_time
+async def test_a_store_that_does_not_answer_ends_the_session_by_the_own_clock(
+    elsewhere: bool,
+) -> None:
+    """
+    Not before the last good keep-alive is a time to live old, and no later than a retry after.
+    """
+    subject = await Subject(elsewhere=elsewhere).open()
+    await asyncio.sleep(10)
+    until_ms = subject.session.valid_until_ms
+    subject.store.gate.clear()
+    await subject.ended()
+
+    assert until_ms <= now_ms() <= until_ms + 1_200
+    assert not subject.session.alive
+
+
+@on_virtual_time
+async def test_a_loop_that_stands_still_for_a_moment_keeps_its_session() -> None:
+    """
+    Five sixths of a time to live, again and again: its keep-alives go out from elsewhere.
+    """
+    subject = await Subject(elsewhere=True).open()
+    for _ in range(10):
+        subject.elsewhere.ticks = False
+        await asyncio.sleep(TTL_MS / 1000 * 5 / 6)
+        subject.elsewhere.ticks = True
+        await asyncio.sleep(0.3)
+        assert subject.session.alive
+
+    assert await subject.key_is_there()
+    subject.keeping.cancel()
+
+
+@on_virtual_time
+async def test_a_loop_that_stands_still_for_a_whole_time_to_live_is_given_up() -> None:
+    """
+    Its session is over before its lease is, and the lease is revoked: others need not wait for it.
+    """
+    subject = await Subject(elsewhere=True).open()
+    await asyncio.sleep(10)
+    subject.elsewhere.ticks = False
+    await asyncio.sleep(TTL_MS / 1000 - 0.3)
+    before = (subject.session.alive, await subject.key_is_there())
+    await asyncio.sleep(TTL_MS / 3000 + 0.3)
+    after = (subject.session.alive, await subject.key_is_there())
+    subject.elsewhere.ticks = True
+    reason = await subject.ended()
+
+    assert ((True, True), (False, False)) == (before, after)
+    assert "event loop stood still" in reason
+
+
+async def _committed_dead(session: Session) -> None:
+    record = FlushRecord(object_key="flush/x", size_bytes=2, footer_start=1)
+    assert CommitOutcome.DEAD is await session.commit(5, record)  # out of turn: not its head
+
+
+async def _closed(session: Session) -> None:
+    await session.close()
+
+
+async def _failed(session: Session) -> None:
+    session.end()
+
+
+@each_way
+@pytest.mark.parametrize("end", [_committed_dead, _closed, _failed])
+@on_virtual_time
+async def test_an_answer_that_comes_after_the_end_does_not_bring_a_session_back(
+    elsewhere: bool, end: Callable[[Session], Awaitable[None]]
+) -> None:
+    """
+    The keep-alive was on its way when a commit was refused, the lease revoked, or a bug found.
+    """
+    subject = await Subject(elsewhere=elsewhere).open()
+    subject.store.gate.clear()
+    while not subject.store.waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert subject.session.alive
+    await end(subject.session)
+    subject.store.gate.set()
+    for _ in range(5):  # turns of the loop in which the answer arrives
+        await asyncio.sleep(0)
+        assert (False, 0.0) == (subject.session.alive, subject.session.valid_until_ms)
+    assert subject.store.waiting == 0
+    with contextlib.suppress(asyncio.TimeoutError):
+        await subject.ended()
+
+    assert (False, 0.0) == (subject.session.alive, subject.session.valid_until_ms)
