@@ -18,6 +18,7 @@ Adapter.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -43,6 +44,9 @@ T = TypeVar("T")
 Metadata = tuple[tuple[str, str], ...]
 
 _HAS_LEADER: Final = ("hasleader", "true")
+
+_PATIENCE_S: Final = 0.5
+"""Who gives a request up after this long had a deadline of their own, and no answer."""
 
 
 class Repeat(Enum):
@@ -203,8 +207,13 @@ class EtcdClient:
         first = self._current
         for number in range(len(self._endpoints)):
             endpoint = self._endpoints[(first + number) % len(self._endpoints)]
+            began_s = time.monotonic()
             try:
                 return await self._at(endpoint, attempt, connect_timeout_s)
+            except asyncio.CancelledError:
+                if time.monotonic() - began_s >= _PATIENCE_S:
+                    self.leave(endpoint)  # or their every repeat would ask it again
+                raise
             except _ElsewhereError as error:
                 failures.append(f"{endpoint.url}: {error}")
             except OutcomeUnknownError as error:

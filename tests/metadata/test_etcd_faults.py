@@ -202,6 +202,36 @@ async def test_what_may_be_repeated_is_not_told_of_a_frozen_member(
     assert waited < 6
 
 
+@pytest.mark.parametrize("call", ["txn", "get"])
+async def test_a_deadline_of_the_callers_own_does_not_keep_it_at_a_frozen_member(
+    cluster: EtcdCluster, call: str
+) -> None:
+    """
+    Shorter than what the store gives an endpoint: what was given up there is repeated elsewhere.
+    """
+    first = cluster.members[0]
+    store = store_on(cluster, first=first, try_timeout_ms=5_000)
+    await store.get("/a")
+    first.freeze()
+    await asyncio.to_thread(cluster.wait_until_healthy, cluster.members[1:])
+    given_up = 0
+    while True:
+        try:
+            async with asyncio.timeout(1):
+                if call == "txn":
+                    await store.txn([], [Put("/a", b"1")])
+                else:
+                    await store.get("/a")
+            break
+        except (TimeoutError, UnavailableError, OutcomeUnknownError):
+            given_up += 1
+            assert given_up < 4
+    first.thaw()
+    await store.close()
+
+    assert given_up >= 1
+
+
 async def test_a_refusal_does_not_settle_what_another_member_was_asked(tmp_path: Path) -> None:
     """
     One member swallows a grant, the next one refuses it: the lease may be there.
