@@ -13,12 +13,16 @@ PIP_FLAGS := --quiet --disable-pip-version-check --no-input
 WORKERS ?= 2
 SEEDS ?= 1000
 FRAMES ?= 10000000
+# Chaos: seconds of faults, the seed that draws them, and how many agents there are.
+SECONDS ?= 150
+SEED ?= 1
+AGENTS ?= 3
 # More for pytest: make test ARGS='-k manifest'
 ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/*.pyx tiering/driftlog_tiering/*.pxd tiering/driftlog_tiering/*.h)
 
-.PHONY: help setup demo test check format bench sim fuzz components kafka-jars spark-jars localstack etcd clean distclean
+.PHONY: help setup demo test check format bench sim fuzz chaos components kafka-jars spark-jars localstack etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -29,6 +33,7 @@ help:
 	@echo "make bench          ours beside Apache Kafka (hours; ARGS=--quick for minutes)"
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
+	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
 	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, etcd"
 	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
 
@@ -110,6 +115,9 @@ sim: setup
 
 fuzz: setup
 	@$(BIN)/python -m tests.fuzz --frames $(FRAMES) $(ARGS)
+
+chaos: setup etcd localstack
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

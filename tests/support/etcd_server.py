@@ -114,9 +114,11 @@ class EtcdMember:
         except OSError:
             return False
 
-    def post(self, path: str, body: dict[str, Any], token: str | None = None) -> dict[str, Any]:
+    def post(
+        self, path: str, body: dict[str, Any], token: str | None = None, timeout: float = 10
+    ) -> dict[str, Any]:
         """Ask its JSON gateway; an `OSError` is its refusal."""
-        with self._open(path, json.dumps(body).encode(), timeout=10, token=token) as answer:
+        with self._open(path, json.dumps(body).encode(), timeout=timeout, token=token) as answer:
             said: dict[str, Any] = json.load(answer)
             return said
 

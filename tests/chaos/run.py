@@ -1,0 +1,280 @@
+"""One run: a cluster under load, the troubles of a seed, then the truth.
+
+    start ──▶ load ──▶ troubles … ──▶ heal ──▶ everyone is answered ──▶ read all ──▶ Report
+
+Shell.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
+
+from tests.chaos.cluster import MEMBERS, ChaosAgent, Cluster
+from tests.chaos.leaders import LeaderWatch
+from tests.chaos.load import Load, read_whole
+from tests.chaos.oracle import Oracle, Verdict
+from tests.chaos.records import TopicPartition
+from tests.chaos.schedule import CUTS, Kind, Trouble, schedule
+from tests.support.links import Link, LinkMode
+from tests.support.s3_faults import S3Trouble
+
+PARTITIONS: Final = 4
+TOPICS: Final[dict[str, dict[str, str]]] = {
+    "plain": {},
+    "sealed": {"segment.ms": "15000"},
+    "recompressed": {"compression.type": "zstd"},
+}
+
+_QUIET_S: Final = 5.0
+"""Load without troubles, before and after."""
+
+_ANSWERED_S: Final = 60.0
+"""After the troubles, every partition has acknowledged something new, and every open record is
+answered, in this time each."""
+
+_READ_S: Final = 120.0
+_LATENCIES_MS: Final = (50, 500)
+
+
+@dataclass(slots=True)
+class Report:
+    """What the table is made of."""
+
+    seed: int
+    seconds: float
+    folder: Path
+    verdict: Verdict = field(default_factory=Verdict)
+    troubles: Counter[Kind] = field(default_factory=Counter)
+    s3: Counter[str] = field(default_factory=Counter)
+    drains_s: list[float] = field(default_factory=list)
+    recovered_s: float = 0.0
+    """From healing to an acknowledgement of every partition."""
+    leader_changes: int = 0
+    refused_starts: int = 0
+    failures: list[str] = field(default_factory=list)
+    """What went wrong beside records: agents that ended by themselves, partitions that stayed."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and not self.verdict.violations
+
+
+class Run:
+    """See the module.
+
+    Args:
+        folder: of all data and logs, empty; who calls removes it.
+    """
+
+    def __init__(
+        self, folder: Path, *, seed: int, seconds: float, agents: int, rate: float
+    ) -> None:
+        self._seed = seed
+        self._seconds = seconds
+        self._agents = agents
+        self._rate = rate
+        self._report = Report(seed, seconds, folder)
+        self._began = time.monotonic()
+        self._story = (folder / "story.log").open("w", buffering=1)
+        self._lock = threading.Lock()
+        clients = logging.getLogger("aiokafka")
+        clients.addHandler(logging.FileHandler(folder / "aiokafka.log"))
+        clients.propagate = False
+
+    def run(self) -> Report:
+        """All of it: the troubles, and about a minute more."""
+        report = self._report
+        troubles = schedule(self._seed, self._seconds, self._agents, MEMBERS)
+        partitions = [TopicPartition(t, p) for t in TOPICS for p in range(PARTITIONS)]
+        oracle = Oracle(partitions)
+        with Cluster(report.folder, self._agents, self._seed, self._note) as cluster:
+            self._note(f"{self._agents} agents are up at {cluster.bootstrap}")
+            _make_topics(cluster.bootstrap)
+            load = Load(
+                cluster.bootstrap,
+                oracle,
+                now=self._now,
+                rate=self._rate,
+                seed=self._seed,
+                note=self._note,
+            )
+            with LeaderWatch(cluster.etcd, oracle, self._now) as leaders:
+                load.start()
+                self._wait_for_acknowledgements(oracle, "before the troubles")
+                time.sleep(_QUIET_S)
+                oracle.watch_gaps(self._now())
+                self._trouble(cluster, troubles, oracle)
+                cluster.heal()
+                self._note("healed")
+                healed = time.monotonic()
+                self._wait_for_acknowledgements(oracle, "after the troubles")
+                report.recovered_s = time.monotonic() - healed
+                oracle.end_gaps(self._now())
+                time.sleep(_QUIET_S)
+                load.stop(_ANSWERED_S)
+                self._note(f"load has ended; {oracle.open_records} records are not answered")
+            logs = self._read(cluster, partitions)
+            report.leader_changes = leaders.changes.total()
+            report.s3 = cluster.s3.done
+            report.failures += cluster.ended_by_themselves()
+            report.refused_starts = sum(agent.refused_starts for agent in cluster.agents)
+        report.verdict = oracle.judge(logs)
+        for violation in report.verdict.violations:
+            self._note(str(violation))
+        for excused in report.verdict.excused:
+            self._note(f"excused: {excused}")
+        self._story.close()
+        return report
+
+    def _read(
+        self, cluster: Cluster, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, list[tuple[int, bytes | None]]]:
+        """A partition that cannot be read has lost what it had: the verdict says so."""
+        try:
+            return read_whole(cluster.bootstrap, partitions, _READ_S)
+        except TimeoutError as error:
+            self._fail(f"the log could not be read: {error}")
+            return {at: [] for at in partitions}
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _note(self, line: str) -> None:
+        """Into story.log, with the run's time and the wall clock of the agents' logs."""
+        wall = time.strftime("%H:%M:%S", time.gmtime())
+        with self._lock, suppress(ValueError):
+            self._story.write(f"{self._now():8.3f} {wall} {line}\n")
+
+    def _fail(self, line: str) -> None:
+        self._note(line)
+        self._report.failures.append(line)
+
+    def _wait_for_acknowledgements(self, oracle: Oracle, when: str) -> None:
+        """Until every partition has acknowledged something more."""
+        before = oracle.acknowledgements
+        deadline = time.monotonic() + _ANSWERED_S
+        waiting = before.keys()
+        while waiting and time.monotonic() < deadline:
+            time.sleep(0.05)
+            now = oracle.acknowledgements
+            waiting = {at: 0 for at in before if now[at] == before[at]}.keys()
+        if waiting:
+            self._fail(f"{when}, {', '.join(map(str, waiting))} acknowledged nothing")
+
+    # ── Troubles ──
+
+    def _trouble(self, cluster: Cluster, troubles: list[Trouble], oracle: Oracle) -> None:
+        began = time.monotonic()
+        threads = []
+        for trouble in troubles:
+            time.sleep(max(0, began + trouble.at_s - time.monotonic()))
+            thread = threading.Thread(target=self._one, args=(cluster, trouble, oracle))
+            thread.start()
+            threads.append(thread)
+        time.sleep(max(0, began + self._seconds - time.monotonic()))
+        for thread in threads:
+            thread.join()
+
+    def _one(self, cluster: Cluster, trouble: Trouble, oracle: Oracle) -> None:
+        """From its beginning to its end."""
+        agents = [cluster.agents[trouble.agent]] if trouble.agent >= 0 else []
+        if trouble.kind is Kind.ROLLING:
+            agents = cluster.agents
+        for agent in agents:
+            agent.turn.acquire()
+        try:
+            self._note(f"begins: {trouble}")
+            self._report.troubles[trouble.kind] += 1
+            if trouble.kind in CUTS:
+                _cut(agents[0], trouble)
+            elif agents:
+                self._to_process(agents, trouble, oracle)
+            elif trouble.member >= 0:
+                _member(cluster, trouble)
+            else:
+                _s3(cluster, trouble)
+            self._note(f"ends: {trouble}")
+        except Exception as error:  # noqa: BLE001  # a thread of ours: the run goes on, and fails
+            self._fail(f"{trouble}: {error!r}")
+        finally:
+            for agent in agents:
+                agent.turn.release()
+
+    def _to_process(self, agents: list[ChaosAgent], trouble: Trouble, oracle: Oracle) -> None:
+        for agent in agents:
+            match trouble.kind:
+                case Kind.FREEZE:
+                    agent.freeze()
+                    time.sleep(trouble.for_s)
+                    agent.thaw()
+                    return
+                case Kind.KILL | Kind.KILL_EMPTY:
+                    agent.kill()
+                    if trouble.kind is Kind.KILL_EMPTY:
+                        node_id = agent.node_id()
+                        if node_id is not None:
+                            oracle.emptied(node_id, self._now())
+                        agent.empty()
+                        self._note(f"the disk of agent {agent.number}, node {node_id}, is empty")
+                case _:
+                    took_s, status = agent.stop()
+                    self._report.drains_s.append(took_s)
+                    self._note(f"agent {agent.number} drained in {took_s:.2f} s: {status}")
+            time.sleep(trouble.for_s)
+            agent.start()
+            if trouble.kind is Kind.ROLLING:
+                agent.wait_until_up(_ANSWERED_S)
+
+
+def _cut(agent: ChaosAgent, trouble: Trouble) -> None:
+    links: list[Link] = {
+        Kind.CUT_MEMBER: [agent.etcd[trouble.member]],
+        Kind.CUT_ETCD: agent.etcd,
+        Kind.CUT_S3: [agent.s3],
+        Kind.CUT_CLIENTS: [agent.clients],
+        Kind.CUT_ALL: agent.links,
+    }[trouble.kind]
+    mode: LinkMode = trouble.style  # type: ignore[assignment]  # the schedule draws modes
+    agent.cut(links, mode)
+    time.sleep(trouble.for_s)
+    agent.mend(links, deliver_late=trouble.deliver_late)
+
+
+def _member(cluster: Cluster, trouble: Trouble) -> None:
+    member = cluster.etcd.members[trouble.member]
+    if trouble.kind is Kind.MEMBER_KILL:
+        member.kill()
+        time.sleep(trouble.for_s)
+        member.start()
+    else:
+        member.freeze()
+        time.sleep(trouble.for_s)
+        member.thaw()
+
+
+def _s3(cluster: Cluster, trouble: Trouble) -> None:
+    share = trouble.share
+    cluster.s3.set(
+        {
+            Kind.S3_SLOW: S3Trouble(delay_ms=_LATENCIES_MS),
+            Kind.S3_503: S3Trouble(throttle=share),
+            Kind.S3_RESETS: S3Trouble(reset_before=share / 2, reset_after=share / 2),
+            Kind.S3_LOST: S3Trouble(lose_answer=share),
+        }[trouble.kind]
+    )
+    time.sleep(trouble.for_s)
+    cluster.s3.set(S3Trouble())
+
+
+def _make_topics(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    new = [NewTopic(name, PARTITIONS, config=configs) for name, configs in TOPICS.items()]
+    for future in admin.create_topics(new, operation_timeout=30, request_timeout=60).values():
+        future.result(60)
