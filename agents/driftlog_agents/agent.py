@@ -93,10 +93,10 @@ class AgentProcess:
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
         self.address = ""
-        self.broker: Broker
-        self.server: Server
         self.listeners: tuple[Listener, ...] = ()
         """What clients are told to connect to."""
+        self.broker: Broker
+        self.server: Server
         self.dispatcher: Dispatcher
         self.collector: Collector
         self.sessions = 0
@@ -122,6 +122,7 @@ class AgentProcess:
                 tasks.create_task(self.dispatcher.run()),
                 tasks.create_task(self.server.close_idle()),
                 tasks.create_task(self.broker.reader.run()),
+                tasks.create_task(self.broker.cluster.run()),
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self.collector.run()),
             ]
@@ -249,7 +250,9 @@ class AgentProcess:
                 keep_alive=world.keep_alive,
             ),
             agent=self.broker.agent,
+            cluster=self.broker.cluster,
             settings=self.settings.engine,
+            topic_sealing=self.broker.topics.sealing,
         )
         engine.flusher.on_pressure = partial(self.server.set_pressure, "buffer")
         engine.sealer.on_pressure = partial(self.server.set_pressure, "sealing")

@@ -1,14 +1,19 @@
 """Topics: created, changed and deleted in the metadata store, repeated in the bucket, and led.
 
-    create   topic key (create-only) ──▶ topic/1.json ──▶ lead its partitions
-    change   topic key (its revision) ──▶ topic/n+1.json ──▶ lead what is new
+    create   topic key (create-only) ──▶ topic/1.json   ──▶ seen by all, led ──▶ answered
+    change   topic key (its revision) ──▶ topic/n+1.json ──▶ seen by all, led ──▶ answered
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
+             ──▶ seen by all ──▶ answered
+
+    every agent: watch of the topics ──▶ what is known here ──▶ the engine ──▶ leads its share
 
 1. A key that was put is the truth; what follows it is repeated until it is done, by this session
    or, after a crash, by the next one (`reconcile`).
 2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
    of a create or change either.  The topic's objects go later (`collector`).
 3. The newest file of a topic says what its key says (`topic_files`).
+4. Who is told that a change is done finds it at every live agent: each says in its session's key
+   which revision of the topics it has seen.
 
 What changes topics runs in tasks of `run`, so that a client that hangs up cuts nothing in half;
 per name one after the other.
@@ -26,8 +31,11 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.broker import Broker
+from driftlog_agents.cluster.placement import ranked
+from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.configs import InvalidConfigError
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.seal_policy import TopicSealing
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topic_configs import (
     TOPIC_CONFIGS,
@@ -41,13 +49,14 @@ from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.errors import CorruptError, FencedError
 from driftlog_metadata.keys import (
     DELETED_PREFIX,
+    TOPICS_PREFIX,
     deleted_key,
     leaders_prefix,
     partitions_prefix,
     session_key,
     topic_key,
 )
-from driftlog_metadata.model import Topic
+from driftlog_metadata.model import Topic, TopicPartition
 from driftlog_metadata.store import (
     CreateRevisionIs,
     Delete,
@@ -65,6 +74,11 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 
 _AT_ONCE: Final = 32
 """Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
+
+_SEEN_S: Final = 10.0
+_LED_S: Final = 5.0
+"""How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
+long as a takeover takes."""
 
 _MAX_PENDING: Final = 20_000
 """Changes that wait for their turn: two of the largest requests.  More are refused."""
@@ -94,8 +108,9 @@ class Topics:
         self.by_id: dict[UUID, Topic] = {}
         self.limits: dict[str, TopicLimits] = {}
         """Of every topic, by name; produce looks here."""
-        self.known = False
-        """Whether `by_name` is all there is: not before the first session."""
+        self.sealing: dict[str, TopicSealing] = {}
+        """What topics say of their segments, by name."""
+        broker.cluster.on_topic = self._changed
         self.repaired = asyncio.Event()
         """The files of all topics were looked through in this session."""
         self.pending = 0
@@ -105,6 +120,11 @@ class Topics:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether `by_name` is all there is: not before the topics were read once."""
+        return TOPICS_PREFIX in self._broker.view.loaded
 
     @property
     def agent_configs(self) -> dict[str, str]:
@@ -271,8 +291,7 @@ class Topics:
                     )
                 revision = there.mod_revision  # Our own attempt, its answer lost.
             await self._files.create(engine, topic)
-            self._know(engine, topic)  # Before it is led: a batch asks for its limits.
-            await engine.add_topic(topic, revision)
+            await self._everywhere(engine, revision, topic)
         self._log.info(
             "topic_created",
             topic=topic.name,
@@ -339,8 +358,7 @@ class Topics:
                     revision = kv.mod_revision  # Our own attempt, its answer lost.
                     break
             await self._files.update(engine, wanted)
-            self._know(engine, wanted)
-            await engine.add_topic(wanted, revision)
+            await self._everywhere(engine, revision, wanted)
         self._log.info(
             "topic_changed",
             topic=wanted.name,
@@ -364,13 +382,53 @@ class Topics:
                 if succeeded or deleted:
                     break
                 kv = there
-            await self._finish_deletion(engine, now)
+            revision = await self._finish_deletion(engine, now)
+            await self._everywhere(engine, revision, None)
         self._log.info("topic_deleted", topic=topic.name, topic_id=str(topic.topic_id))
 
-    async def _finish_deletion(self, engine: Engine, topic: Topic) -> None:
-        """All that follows a tombstone; harmless at any time after it."""
+    async def _everywhere(self, engine: Engine, revision: int, topic: Topic | None) -> None:
+        """Wait until every live agent knows the topics as of *revision*, and *topic* is led.
+
+        Not for ever: an agent that is gone is waited for until its lease has ended.
+        """
+        view, cluster = self._broker.view, self._broker.cluster
+        mine = engine.session.session_id
+
+        def seen() -> bool:
+            return view.topics_revision >= revision and view.seen_by_all(revision, but=mine)
+
+        if not await cluster.until(seen, _SEEN_S):
+            late = [
+                entry.said.node_id
+                for entry in view.sessions.values()
+                if entry.said.topics_revision < revision
+            ]
+            self._log.warning(
+                "topic_change_not_seen_by_all",
+                agents=late,
+                advice="their clients learn of it when they go on, or when their leases end",
+            )
+        if topic is None:
+            return
+        waiting = [TopicPartition(topic.topic_id, number) for number in range(topic.partitions)]
+
+        def led() -> bool:
+            while waiting:
+                leader, _ = view.leader_of(waiting[-1])
+                if leader is None or (leader.session_id == mine and not engine.find(waiting[-1])):
+                    return False
+                waiting.pop()
+            return True
+
+        await cluster.until(led, _LED_S)
+
+    async def _finish_deletion(self, engine: Engine, topic: Topic) -> int:
+        """All that follows a tombstone; harmless at any time after it.
+
+        Returns the revision at which its keys were gone.
+        """
         engine.remove_topic(topic.topic_id)
-        self._forget(engine, topic)
+        self._forget(topic)
         await self._files.mark_deleted(engine, topic)
         key = topic_key(topic.name)
         gone = (
@@ -388,12 +446,12 @@ class Topics:
                 )
             )
             if result.succeeded:
-                return
+                return result.revision
 
     # ── After a crash ──
 
     async def reconcile(self) -> None:
-        """Know the topics of a session that is ready; finish what was begun before it.
+        """Finish what was begun before a session that is ready now.
 
         Deletions are finished when this returns; the files of topics are looked through behind
         it, in a task of `run`.
@@ -401,7 +459,6 @@ class Topics:
         engine = self._broker.engine
         if engine is None:
             return
-        self._know_all(engine)
         self.repaired.clear()
         try:
             for kv in await engine.session.read_prefix(DELETED_PREFIX):
@@ -413,7 +470,17 @@ class Topics:
             self._log.info("reconcile_abandoned", reason=str(error))
             return
         if self._tasks is not None:
-            self._tasks.create_task(self._repair_files(engine, list(self.by_name.values())))
+            self._tasks.create_task(self._repair_files(engine, self._share()))
+
+    def _share(self) -> list[Topic]:
+        """The topics whose files this agent looks through: each is some agent's."""
+        broker = self._broker
+        nodes = {*broker.view.placed(), broker.node_id}
+        return [
+            topic
+            for topic in self.by_name.values()
+            if ranked(TopicPartition(topic.topic_id, 0), nodes, 1) == [broker.node_id]
+        ]
 
     async def _resume_deletion(self, engine: Engine, topic: Topic) -> None:
         async with self._only(topic.name):
@@ -439,16 +506,19 @@ class Topics:
 
     # ── What is known ──
 
-    def _know_all(self, engine: Engine) -> None:
-        self.by_name.clear()
-        self.by_id.clear()
-        self.limits.clear()
-        self._alike.clear()
-        for entry in engine.topics.values():
-            self._know(engine, entry.topic)
-        self.known = True
+    def _changed(self, old: TopicEntry | None, new: TopicEntry | None) -> None:
+        """What the watch tells."""
+        engine = self._broker.engine
+        if new is not None:
+            self._know(new.topic)  # Before it is led: a batch asks for its limits.
+            if engine is not None:
+                engine.know(new.topic)
+        elif old is not None:
+            self._forget(old.topic)
+            if engine is not None:
+                engine.remove_topic(old.topic.topic_id)
 
-    def _know(self, engine: Engine, topic: Topic) -> None:
+    def _know(self, topic: Topic) -> None:
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
         self._alike.setdefault(_unlike(topic.name), set()).add(topic.name)
@@ -460,16 +530,16 @@ class Topics:
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             self.limits[topic.name] = topic_limits({}, self.agent_configs)
             sealing = topic_sealing({}, self._broker.settings.seal_ms)
-        engine.topic_sealing[topic.name] = sealing
+        self.sealing[topic.name] = sealing
 
-    def _forget(self, engine: Engine, topic: Topic) -> None:
+    def _forget(self, topic: Topic) -> None:
         self.by_id.pop(topic.topic_id, None)
         now = self.by_name.get(topic.name)
         if now is None or now.topic_id != topic.topic_id:
             return
         del self.by_name[topic.name]
         self.limits.pop(topic.name, None)
-        engine.topic_sealing.pop(topic.name, None)
+        self.sealing.pop(topic.name, None)
         alike = self._alike[_unlike(topic.name)]
         alike.discard(topic.name)
         if not alike:

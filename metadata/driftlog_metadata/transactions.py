@@ -14,7 +14,7 @@ They are design.md's rules, which were model-checked; no clause is spare.
 Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,7 @@ from driftlog_metadata.keys import (
     leader_key,
     partition_key,
     session_key,
+    topic_key,
 )
 from driftlog_metadata.model import (
     CLOSED,
@@ -46,6 +47,7 @@ from driftlog_metadata.model import (
     TopicPartition,
 )
 from driftlog_metadata.store import (
+    MAX_TXN_BYTES,
     MAX_TXN_OPS,
     Compare,
     CreateRevisionIs,
@@ -214,17 +216,22 @@ class Claim:
         return replace(self.state, sessions=(*self.state.sessions, session_id))
 
 
-CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 1) // 3
-"""Three compares each, and one for the session."""
+def claim(
+    session_id: str,
+    session_revision: int,
+    claims: Sequence[Claim],
+    topics: Mapping[str, int] | None = None,
+) -> Txn:
+    """Lead all of *claims* (as many as `claim_batches` says) or none.
 
-
-def claim(session_id: str, session_revision: int, claims: Sequence[Claim]) -> Txn:
-    """Lead all of *claims* (at most `CLAIMS_PER_TXN`) or none.
-
+    *topics*: create revision by topic name, of topics that must still be there.  (design.md has
+    no such clause: without it a claim that comes after a deletion leaves keys behind.)
     Otherwise-reads: leader key and partition key of each claim, in order; then our session's key.
     """
-    assert 0 < len(claims) <= CLAIMS_PER_TXN
+    assert claims
     compares: list[Compare] = [CreateRevisionIs(session_key(session_id), session_revision)]
+    for name, revision in (topics or {}).items():
+        compares.append(CreateRevisionIs(topic_key(name), revision))
     then: list[Operation] = []
     otherwise: list[Operation] = []
     for c in claims:
@@ -238,7 +245,33 @@ def claim(session_id: str, session_revision: int, claims: Sequence[Claim]) -> Tx
         then.append(Put(partition_key(c.tp), encode_partition_state(state)))
         otherwise += [Get(leader_key(c.tp)), Get(partition_key(c.tp))]
     otherwise.append(Get(session_key(session_id)))
+    assert len(compares) <= MAX_TXN_OPS
     return Txn(tuple(compares), tuple(then), tuple(otherwise))
+
+
+_CLAIM_BYTES: Final = 500
+"""Of one claim's keys and leader value, about; its sessions come on top."""
+
+
+def claim_batches(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
+    """*claims* in transactions that keep to the store's limits, also with a topic compared for
+    each of them."""
+    batch: list[Claim] = []
+    size = 0
+    for c in claims:
+        sessions = sum(len(s) + 3 for s in c.state.sessions)
+        one = _CLAIM_BYTES + sessions
+        if batch and (len(batch) == CLAIMS_PER_TXN or size + one > MAX_TXN_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(c)
+        size += one
+    if batch:
+        yield batch
+
+
+CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 1) // 4
+"""Three compares each and one for its topic, and one for the session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,9 +238,11 @@ class RunningAgent:
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             topics = tasks.create_task(self.broker.topics.run())
+            cluster = tasks.create_task(self.broker.cluster.run())
             while not self._stopping:
                 await self._session()
             topics.cancel()
+            cluster.cancel()
 
     async def _session(self) -> None:
         engine = Engine(
@@ -254,7 +256,9 @@ class RunningAgent:
                 spool=_spool,
             ),
             agent=self.broker.agent,
+            cluster=self.broker.cluster,
             settings=self._engine_settings,
+            topic_sealing=self.broker.topics.sealing,
         )
         self.broker.engine = engine
         try:

@@ -172,9 +172,14 @@ class ClusterView:
         )
         return [(e.topic.topic_id, e.topic.partitions) for e in entries]
 
-    def seen_by_all(self, revision: int) -> bool:
-        """Whether every live session has seen the topics as of *revision*."""
-        return all(entry.said.topics_revision >= revision for entry in self.sessions.values())
+    def seen_by_all(self, revision: int, *, but: str = "") -> bool:
+        """Whether every session that serves or leaves, *but* one, has seen the topics as of
+        *revision*.  One that starts reads them before it serves."""
+        return all(
+            entry.said.topics_revision >= revision
+            for entry in self.sessions.values()
+            if entry.said.stage is not Stage.STARTING and entry.session_id != but
+        )
 
     # ── What watches tell ──
 

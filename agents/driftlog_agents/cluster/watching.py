@@ -69,6 +69,11 @@ class ClusterWatch:
         finally:
             self._waiting.discard(event)
 
+    def wake(self) -> None:
+        """Have whoever waits look again: what they wait for may be here, not in the view."""
+        for event in self._waiting:
+            event.set()
+
     # ── Following ──
 
     async def _follow(self, prefix: str) -> None:
@@ -113,5 +118,4 @@ class ClusterWatch:
                 )
         if damaged or self._reported:
             self._reported = dict(damaged)
-        for event in self._waiting:
-            event.set()
+        self.wake()

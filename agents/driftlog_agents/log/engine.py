@@ -1,9 +1,11 @@
 """One session of the log, wired: from opening it to losing or leaving it.
 
-    open session ──▶ take over ──▶ append leftovers ──▶ ready ──▶ drain, release, close
-                                                          │
-                                                          └─▶ lost: everything waiting fails,
-                                                              the agent begins a new session
+    open session ──▶ go on on its own disk ──▶ append leftovers ──▶ lead what is placed here
+                                                                              │
+       drain, release, close ◀── partitions come and go (`leading`) ◀── ready ┘
+                                                │
+                                                └─▶ lost: everything waiting fails,
+                                                    the agent begins a new session
 
 Nothing is admitted before `ready`.  `Engine.run` returns after `stop`, and raises
 `FencedError` when the session is lost; either way every waiter has been told.
@@ -21,12 +23,15 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import Admission
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
+from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.keep_alive import KeepAlive
+from driftlog_agents.log.leading import Leading, LeadingSettings
 from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
@@ -35,11 +40,11 @@ from driftlog_agents.log.recovery import REPAIR, Recovery
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
-from driftlog_agents.log.takeover import Takeover
+from driftlog_agents.log.takeover import Taken, Takeover
 from driftlog_metadata import transactions
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import flush_key
-from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
+from driftlog_metadata.model import Agent, FlushRecord, Stage, Topic, TopicPartition
 from driftlog_metadata.store import MAX_TXN_OPS, Delete, MetadataStore
 from driftlog_tiering import kernel
 from driftlog_tiering.flush_object import Slice
@@ -57,6 +62,7 @@ class EngineSettings:
     memory: MemorySettings = field(default_factory=MemorySettings)
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
+    leading: LeadingSettings = field(default_factory=LeadingSettings)
     drain_ms: float = 20_000
     """How long leaving waits for the store; less than a supervisor's patience (30 s)."""
 
@@ -85,18 +91,30 @@ class Ports:
 class TopicLogs:
     """A topic and its partitions that are led here, by number."""
 
-    __slots__ = ("logs", "revision", "topic")
+    __slots__ = ("logs", "topic")
 
-    def __init__(self, topic: Topic, revision: int) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.revision = revision
         self.logs: list[PartitionLog | None] = [None] * topic.partitions
 
 
 class Engine:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, *, ports: Ports, agent: Agent, settings: EngineSettings) -> None:
+    Args:
+        cluster: runs as long as the engine does.
+        topic_sealing: what topics say of their segments, by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        ports: Ports,
+        agent: Agent,
+        cluster: ClusterWatch,
+        settings: EngineSettings,
+        topic_sealing: dict[str, TopicSealing] | None = None,
+    ) -> None:
         self.ports = ports
         self.agent = agent
         self.settings = settings
@@ -134,23 +152,40 @@ class Engine:
             now_ms=ports.now_ms,
             patch=kernel.patch,
         )
-        self.takeover = Takeover(session=self.session, objects=ports.objects)
+        self.footers = Footers(session=self.session, objects=ports.objects, offload=ports.offload)
+        self.cluster = cluster
+        self.takeover = Takeover(
+            session=self.session, footers=self.footers, topics=cluster.view.topics
+        )
         self.topics: dict[str, TopicLogs] = {}
         self.topics_by_id: dict[UUID, TopicLogs] = {}
-        self.topic_sealing: dict[str, TopicSealing] = {}
+        self._going: set[UUID] = set()
+        """Topics that are being deleted, or are gone."""
+        self._own = Taken()
         self.sealer = Sealer(
             session=self.session,
             objects=ports.objects,
             logs=self.logs,
-            records=self.records,
             manifests=self.manifests,
             settings=settings.seal,
-            topic_sealing=lambda: self.topic_sealing,
+            topic_sealing=lambda: topic_sealing or {},
             offload=ports.offload,
             spool=ports.spool,
             rng=ports.rng,
             now_ms=ports.now_ms,
-            forget=self._forget,
+            sealed=self._sealed,
+            buffering=lambda tp: self._own.buffering(tp),
+        )
+        self.leading = Leading(
+            node_id=agent.node_id,
+            session=self.session,
+            cluster=cluster,
+            takeover=self.takeover,
+            flusher=self.flusher,
+            partitions=self,
+            settings=settings.leading,
+            now_ms=ports.now_ms,
+            offload=ports.offload,
         )
         self.unreadable = 0
         """Attempts to read what old sessions left that failed."""
@@ -166,6 +201,17 @@ class Engine:
     def logs(self) -> list[PartitionLog]:
         """Every partition led here."""
         return [log for topic in self.topics.values() for log in topic.logs if log is not None]
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        """The partition, if it is led here or being handed over."""
+        entry = self.topics_by_id.get(tp.topic_id)
+        if entry is None or tp.partition >= len(entry.logs):
+            return None
+        return entry.logs[tp.partition]
+
+    def is_going(self, topic_id: UUID) -> bool:
+        """Whether the topic is being deleted, or was."""
+        return topic_id in self._going
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
         """The partition, if it is led here."""
@@ -258,10 +304,12 @@ class Engine:
             background.append(tasks.create_task(self.flusher.run()))
             background.append(tasks.create_task(self._forget_records()))
             if await self._unless_stopped(self._begin(tasks, background)):
+                leading = tasks.create_task(self.leading.run())
+                background.append(leading)
                 background.append(tasks.create_task(self.sealer.run()))
                 background.append(tasks.create_task(self.sealer.hold_back()))
                 await self._stop.wait()
-                await self._leave()
+                await self._leave([leading])
             else:
                 await self.session.close()  # the directories stay for the next start
             for task in background:
@@ -272,14 +320,10 @@ class Engine:
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
         mine = self.agent.session_id
         old = [s for s in await self._directories() if s != mine]
-        await self.takeover.stand_by(old)
-        taken = await self.takeover.everything(old, self.ports.now_ms())
-        self.records = taken.records
-        self.sealer.use_taken(taken)
-        self._forget(taken.forgettable)
-        # Before anything can be flushed: a record of a topic that is not known would be forgotten.
-        for topic in taken.topics.values():
-            self._open_topic(topic, taken.topic_revisions[topic.topic_id])
+        await self.cluster.loaded()
+        for entry in self.cluster.view.topics.values():
+            self.know(entry.topic)
+        taken = self._own = await self.takeover.own(old, self.ports.now_ms())
         recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,
@@ -289,24 +333,29 @@ class Engine:
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
-        self.open_logs(taken.logs)
+        self.opened(taken)
         background.append(tasks.create_task(recovery.remove_directories(taken.old_sessions)))
+        await self.leading.say(Stage.SERVING)
+        await self.leading.begin()
         self._log.info(
             "session_ready",
             session=mine,
             topics=len(self.topics),
-            partitions=len(taken.logs),
+            partitions=len(self.logs()),
             leftover_batches=recovery.batches,
         )
         self.ready.set()
 
-    async def _leave(self) -> None:
+    async def _leave(self, background: list[asyncio.Task[None]]) -> None:
         """Flush, release every partition for good, and remove what is not needed any more."""
+        await self._say_that_we_leave()
+        for task in background:
+            task.cancel()  # nothing more is claimed
         self.ready.clear()
         # Not given up: only who goes on from it on this disk may append what is buffered for it.
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         for log in self.logs():
-            log.state = State.CLOSED
+            self.retire(log)
         if not await self._drained():
             outage = self.flusher.outage
             self._log.warning(
@@ -318,12 +367,22 @@ class Engine:
             )
             await self.session.close()
             return
-        await self._release(
-            [log for log in self.logs() if log.leader_revision and log not in waiting]
-        )
+        await self.leading.release([log for log in self.logs() if log not in waiting])
         if not waiting:
             self.ports.disk.remove_session(self.agent.session_id)
         await self.session.close()
+
+    async def _say_that_we_leave(self) -> None:
+        """Let others get ready for what they are about to lead, if there are others."""
+        if not set(self.cluster.view.placed()) - {self.agent.node_id}:
+            return
+        settings = self.settings
+        try:
+            async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
+                await self.leading.say(Stage.LEAVING)
+        except TimeoutError:
+            return  # they will see that this session is over
+        await asyncio.sleep(settings.leading.warm_up_ms / 1000)
 
     async def _drained(self) -> bool:
         """Wait until everything is committed; False: not while it makes sense to wait."""
@@ -348,23 +407,6 @@ class Engine:
             await asyncio.sleep(left_ms / 1000)
             left_ms = patience_ms - self.flusher.outage.lasted_ms(self.ports.now_ms())
 
-    async def _release(self, logs: list[PartitionLog]) -> None:
-        """Give the partitions up; one that is not ours any more is left alone."""
-        for i in range(0, len(logs), MAX_TXN_OPS):
-            releases = [
-                transactions.Release(
-                    TopicPartition(log.topic_id, log.partition),
-                    log.leader_epoch,
-                    log.leader_revision,
-                )
-                for log in logs[i : i + MAX_TXN_OPS]
-            ]
-            result = await self.session.transact(transactions.release(releases))
-            if result.succeeded or len(releases) == 1:
-                continue  # alone and refused: led elsewhere, or our own attempt was taken
-            for release in releases:
-                await self.session.transact(transactions.release([release]))
-
     def _close_all(self) -> None:
         self.ready.clear()
         # Also those of deleted topics whose last batches are on their way.
@@ -380,38 +422,51 @@ class Engine:
 
     # ── Topics and partitions ──
 
-    def _open_topic(self, topic: Topic, revision: int) -> TopicLogs:
+    def know(self, topic: Topic) -> None:
+        """A topic is in the metadata store, or has changed there."""
+        if topic.topic_id in self._going:
+            return
         entry = self.topics_by_id.get(topic.topic_id)
         if entry is None:
-            entry = TopicLogs(topic, revision)
+            entry = TopicLogs(topic)
             self.topics[topic.name] = entry
             self.topics_by_id[topic.topic_id] = entry
-        else:
-            entry.topic = topic
-            entry.revision = revision
-            entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
-        return entry
+        entry.topic = topic
+        entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
 
-    def open_logs(self, logs: dict[TopicPartition, PartitionLog]) -> None:
+    def opened(self, taken: Taken) -> None:
         """Serve partitions that were claimed."""
-        for tp, log in logs.items():
+        for tp, log in taken.logs.items():
+            entry = self.topics_by_id.get(tp.topic_id)
+            if entry is None:
+                log.close()  # its topic was deleted meanwhile
+                continue
             log.start_epoch(log.leader_epoch, log.log_end)
-            self.topics_by_id[tp.topic_id].logs[tp.partition] = log
+            entry.logs[tp.partition] = log
             if log.state is State.LOADING:
                 assert self._tasks is not None
                 self._loading.begin(self._tasks, log)
+        self.cluster.wake()
 
-    async def add_topic(self, topic: Topic, revision: int) -> None:
-        """Lead the partitions of a topic that is in the metadata store.
+    def retire(self, log: PartitionLog) -> None:
+        """Admit nothing and show nothing any more; what was admitted is still committed."""
+        for waiter in log.retire():
+            waiter.lost(log)
+        parked, log.parked = log.parked, []
+        for resume in parked:
+            resume()  # it is refused now, and so answered
 
-        Raises:
-            FencedError: the session ended first.
-        """
-        self._open_topic(topic, revision)
-        self.open_logs(await self.takeover.topic(topic))
+    def gone(self, log: PartitionLog) -> None:
+        """It was released: others may lead it."""
+        log.close()
+        self.manifests.drop(log)
+        entry = self.topics_by_id.get(log.topic_id)
+        if entry is not None and entry.logs[log.partition] is log:
+            entry.logs[log.partition] = None
 
     def remove_topic(self, topic_id: UUID) -> None:
-        """Stop serving a topic that was deleted."""
+        """Stop serving a topic that was deleted, or is about to be."""
+        self._going.add(topic_id)
         entry = self.topics_by_id.pop(topic_id, None)
         if entry is None:
             return
@@ -441,6 +496,9 @@ class Engine:
         known = self.records.add(key, record, ends)
         if known is not None:
             self._forget([known])
+
+    def _sealed(self, tp: TopicPartition, end: int) -> None:
+        self._forget(self.records.sealed(tp, end))
 
     def _forget(self, records: list[KnownRecord]) -> None:
         if records:

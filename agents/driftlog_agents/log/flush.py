@@ -226,6 +226,8 @@ class FlushPipeline:
         self._answered_ms = 0.0
         """Who waited for the last commit, and when it was."""
         self._draining = False
+        self._hurrying = False
+        """What is open is cut at once; what comes after it is not."""
         self._lost = False
         self._next_seq = 1
         self._flushes: deque[Flush] = deque()
@@ -296,6 +298,10 @@ class FlushPipeline:
             and 0 < source.answers - source.answers_then <= source.requests - source.requests_then
             and source.heard_ms <= self._answered_ms + self._settings.lockstep_ms
         )
+
+    def hurry(self) -> None:
+        """Cut what is open now, at once (hand-over of some partitions); then `tick`."""
+        self._hurrying = bool(self._open)
 
     def drain(self) -> None:
         """From now on cut whatever there is, at once (shutdown, release); then `tick`."""
@@ -407,7 +413,7 @@ class FlushPipeline:
 
     def _cut_due_ms(self, now_ms: float) -> float | None:
         """When the open buffer is to be cut; None while uploads are too many to cut by age."""
-        if self._draining or self._open_bytes >= self._settings.flush_bytes:
+        if self._draining or self._hurrying or self._open_bytes >= self._settings.flush_bytes:
             return now_ms
         if self._uploading() + self._queued() >= self._throttle.limit:
             return None  # waiting costs nothing now, and makes one larger object
@@ -427,7 +433,7 @@ class FlushPipeline:
         return max(source.heard_ms for source in self._sources) + quiet_ms
 
     def _cut_reason(self, now_ms: float) -> str | None:
-        if self._draining:
+        if self._draining or self._hurrying:
             return "drain"
         if self._open_bytes >= self._settings.flush_bytes:
             return "size"
@@ -441,6 +447,7 @@ class FlushPipeline:
         flush = Flush(self._next_seq, self._open, self._open_bytes, reason, self._sources)
         self._flushes.append(flush)
         self._next_seq += 1
+        self._hurrying = False
         self._open = {}
         self._open_bytes = 0
         self._sources = set()

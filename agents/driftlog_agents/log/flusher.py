@@ -209,6 +209,11 @@ class Flusher:
         """Do what is due."""
         self._handle(lambda now_ms: self._pipeline.tick(now_ms))
 
+    def hurry(self) -> None:
+        """Cut what is open at once: somebody waits for the commit of what is in it."""
+        self._pipeline.hurry()
+        self.tick()
+
     async def drain(self) -> None:
         """Cut at once and wait until everything admitted is committed.
 

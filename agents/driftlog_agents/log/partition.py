@@ -242,6 +242,14 @@ class PartitionLog:
             ]
         return ready
 
+    def retire(self) -> list[Waiter]:
+        """Admit nothing and show nothing any more; what was admitted is still committed, and its
+        producers are answered then.  Returns the fetches that wait, to be told so."""
+        self.state = State.CLOSED
+        waiting = list(self.waiting_fetches)
+        self.waiting_fetches.clear()
+        return waiting
+
     def close(self) -> list[Waiter]:
         """Stop leading: returns everyone who waits, to be told so."""
         self.state = State.CLOSED
@@ -271,6 +279,16 @@ class PartitionLog:
             self.unsealed_bytes -= tail.size_bytes
         self.oldest_unsealed_ms = now_ms if self.slices else None
         return dropped
+
+    def trim(self, tail: TailSlice) -> None:
+        """Drop what is sealed of the oldest slice: *tail* is the rest of it."""
+        first = self.slices[0]
+        assert first.base < tail.base <= self.sealed_end
+        assert tail.end == first.end
+        self.slices[0] = tail
+        self._bases[0] = tail.base
+        self.unsealed_batches -= first.count - tail.count
+        self.unsealed_bytes -= first.size_bytes - tail.size_bytes
 
     def find(self, offset: int) -> TailSlice | None:
         """The tail's slice that holds *offset*; None if it is sealed or not committed."""

@@ -23,7 +23,6 @@ import structlog
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
-from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.seal_policy import (
     Backpressure,
     SealSettings,
@@ -38,7 +37,6 @@ from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.segment_writing import FILLING, Offload, SegmentWriting, Spool
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
-from driftlog_agents.log.takeover import Taken
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_partition_state
 from driftlog_metadata.errors import (
@@ -47,6 +45,7 @@ from driftlog_metadata.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from driftlog_metadata.keys import leader_key
 from driftlog_metadata.model import PartitionState, TopicPartition
 from driftlog_tiering import layout
 from driftlog_tiering.batch import BatchHeader
@@ -74,7 +73,12 @@ _BLOCKED_MS: Final = 60_000
 
 
 class Sealer:
-    """Seals the partitions of one session."""
+    """Seals the partitions of one session.
+
+    Args:
+        sealed: told of each partition's new sealed end.
+        buffering: sessions that stay in the list of a partition although all is sealed.
+    """
 
     def __init__(
         self,
@@ -82,7 +86,6 @@ class Sealer:
         session: Session,
         objects: ObjectStore,
         logs: Callable[[], Iterable[PartitionLog]],
-        records: RecordsIndex,
         manifests: Manifests,
         settings: SealSettings,
         topic_sealing: Callable[[], dict[str, TopicSealing]],
@@ -90,20 +93,20 @@ class Sealer:
         spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
         now_ms: Callable[[], float],
-        forget: Callable[[list[KnownRecord]], None],
+        sealed: Callable[[TopicPartition, int], None],
+        buffering: Callable[[TopicPartition], set[str]],
     ) -> None:
         self._session = session
         self._objects = objects
         self._logs = logs
-        self._records = records
-        self._taken = Taken()
         self._manifests = manifests
         self._settings = settings
         self._topic_sealing = topic_sealing
         self._writing = SegmentWriting(objects=objects, offload=offload, spool=spool, rng=rng)
         self._rng = rng
         self._now_ms = now_ms
-        self._forget = forget
+        self._sealed = sealed
+        self._buffering = buffering
         self._sealing: dict[PartitionLog, asyncio.Event] = {}
         """A partition is sealed by one at a time; set when that is over."""
         self._cache = SealedCache()
@@ -125,11 +128,6 @@ class Sealer:
     def undecodable_batches(self) -> int:
         """Batches that were kept as they came."""
         return self._writing.undecodable_batches
-
-    def use_taken(self, taken: Taken) -> None:
-        """What the takeover of the session's first partitions found."""
-        self._records = taken.records
-        self._taken = taken
 
     async def run(self) -> None:
         """Seal what is due until cancelled.
@@ -282,9 +280,20 @@ class Sealer:
         manifest = await self._manifests.get(log)
         if manifest.end > log.sealed_end:
             # An earlier attempt got as far as the manifest: what it sealed is sealed.
-            assert manifest.end <= log.high_watermark
+            if manifest.end > log.high_watermark:
+                await self._must_be_deposed(log)
             await self._write_key(log, manifest)
         return manifest
+
+    async def _must_be_deposed(self, log: PartitionLog) -> None:
+        """Somebody has sealed what is not in our log: they lead it, and it can only be that."""
+        tp = TopicPartition(log.topic_id, log.partition)
+        leader = await self._session.read(leader_key(tp))
+        if log.state is State.CLOSED:
+            raise UnavailableError(f"{_name(log)} is not led here any more")
+        if leader is None or leader.mod_revision != log.leader_revision:
+            raise FencedError(f"{_name(log)} is led elsewhere")
+        raise AssertionError(f"{_name(log)}: its manifest is ahead of its log, which we lead")
 
     # ── One segment ──
 
@@ -362,7 +371,7 @@ class Sealer:
         end = manifest.end
         mine = self._session.session_id
         tp = TopicPartition(log.topic_id, log.partition)
-        needed = unsealed_sessions(log, end) | self._taken.buffering(tp)
+        needed = unsealed_sessions(log, end) | self._buffering(tp)
         state = PartitionState(
             sealed_end=end,
             manifest_version=manifest.version,
@@ -387,7 +396,7 @@ class Sealer:
         log.sessions = state.sessions
         log.log_start = state.log_start
         self._cache.add(log, log.seal(end, self._now_ms()))
-        self._forget(self._records.sealed(tp, end))
+        self._sealed(tp, end)
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"

@@ -1,12 +1,16 @@
 """Taking over partitions: claim, read what was committed, and go on where it ends.
 
-    close the heads of our dead sessions ──▶ claim ──▶ revoke their leases
-        ──▶ read the flush records ──▶ footers ──▶ sealed end + slices join? ──▶ logs
-                                                         ╳ offline, with the reason
+    leader and partition keys ──▶ claim ──▶ the flush records of the sessions that the partitions
+        list ──▶ footers ──▶ sealed end + slices join? ──▶ logs
+                                     ╳ offline, with the reason
         ──▶ drop finished sessions from the lists of those who have led
 
-design.md, "Takeover" and "Back on its own disk": nothing of an old session can be
-committed after its head is closed, so what is read after that is all there is.
+    on our own disk: close the heads of its dead sessions ──▶ claim ──▶ revoke their leases ──▶ …
+
+design.md, "Takeover" and "Back on its own disk": nothing of a session that is over can be
+committed, of one whose head is closed neither, and one that has released a partition commits
+nothing of it: what is read after the claim is all there is.  Footers are read once per session,
+not once per partition.
 
 A session is *finished* for a partition when its key was gone before the flush records were
 read, and none of them holds a batch of it above the partition's sealed end:
@@ -26,56 +30,50 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 import structlog
 
+from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
-from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.session import Session, close_head
 from driftlog_agents.log.tail import TailData, unsealed_sessions
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import (
+    decode_at,
     decode_flush_record,
     decode_leader,
     decode_partition_state,
-    decode_topic,
 )
-from driftlog_metadata.errors import (
-    CorruptError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from driftlog_metadata.errors import CorruptError, FencedError
 from driftlog_metadata.keys import (
-    FLUSHES_PREFIX,
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
-    TOPICS_PREFIX,
+    flushes_prefix,
     leader_key,
-    parse_flush_key,
     parse_leader_key,
-    parse_partition_key,
     parse_session_key,
     partition_key,
 )
 from driftlog_metadata.model import FlushRecord, Leader, PartitionState, Topic, TopicPartition
-from driftlog_metadata.store import KeyValue
-from driftlog_metadata.transactions import CLAIMS_PER_TXN, STATES_PER_TXN, Claim, StateWrite
-from driftlog_tiering.flush_object import Footer, decode_footer
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_metadata.store import MAX_TXN_OPS, Get, KeyValue
+from driftlog_metadata.transactions import STATES_PER_TXN, Claim, StateWrite, claim_batches
+from driftlog_tiering.flush_object import Footer
 
-_FOOTERS_AT_ONCE: Final = 16
-"""Ranged GETs in flight: an agent's share of a bucket's request rate, and little memory."""
+_TXNS_AT_ONCE: Final = 4
+"""Reads and claims in flight.  More: thousands of partitions are led sooner, and others' commits
+wait longer behind them."""
 
-_FOOTER_DEADLINE_S: Final = 10.0
-_RETRY_S: Final = 0.2
-_DEAD_YET_S: Final = 0.5
-"""Between two looks whether a session that is not of this disk has ended."""
+_READ_ALL: Final = 2_000
+"""So many partitions are not read one by one, but all that there are."""
+
+_BREATHE_SLICES: Final = 2_000
+"""Let the loop run after so many: keep-alives and other partitions must not wait."""
 
 _FINISHED_SESSIONS: Final = 4
 """A list is written again when so many in it are finished.  Fewer: more writes at each start;
@@ -91,12 +89,13 @@ class Taken:
     buffered: set[str] = field(default_factory=set)
     """Of these, whose directories are still there: what they promised may be nowhere else."""
     topics: dict[UUID, Topic] = field(default_factory=dict)
-    topic_revisions: dict[UUID, int] = field(default_factory=dict)
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     continued: set[TopicPartition] = field(default_factory=set)
     """Claimed from a session whose buffer files are ours."""
-    records: RecordsIndex = field(default_factory=RecordsIndex)
-    forgettable: list[KnownRecord] = field(default_factory=list)
+    fresh: set[TopicPartition] = field(default_factory=set)
+    """Nobody ever led them."""
+    refused: set[TopicPartition] = field(default_factory=set)
+    """Not claimed: somebody else leads them, or their topic is gone."""
 
     def buffering(self, tp: TopicPartition) -> set[str]:
         """Sessions that stay in the partition's list, because their directories may have what
@@ -105,17 +104,22 @@ class Taken:
 
 
 class Takeover:
-    """Claims and opens partitions for one session."""
+    """Claims and opens partitions for one session.
 
-    def __init__(self, *, session: Session, objects: ObjectStore) -> None:
+    Args:
+        topics: every topic that is known, by id.
+    """
+
+    def __init__(
+        self, *, session: Session, footers: Footers, topics: Mapping[UUID, TopicEntry]
+    ) -> None:
         self._session = session
-        self._objects = objects
+        self._footers = footers
+        self._topics = topics
         self._log = structlog.get_logger()
 
-    async def everything(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
-        """Lead every partition that nobody else leads.
-
-        *old_sessions*: those whose directories are ours; they are dead.
+    async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
+        """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
 
         Raises:
             FencedError: our own session ended first.
@@ -124,125 +128,133 @@ class Takeover:
         taken = Taken(
             old_sessions=sorted(opened, key=lambda old: opened[old]), buffered=set(old_sessions)
         )
-        await self._read_topics(taken)
-        waited_for = 0
-        while left := await self._claim_all(taken, frozenset(old_sessions)):
-            # Their sessions are not of this disk, and not over yet.
-            if left != waited_for:
-                self._log.warning(
-                    "partitions_led_elsewhere",
-                    partitions=left,
-                    advice="claimed when that session's lease ends; is another agent running?",
-                )
-                waited_for = left
-            await asyncio.sleep(_DEAD_YET_S)
-            await self._read_topics(taken)  # they make topics
-        for old in old_sessions:
-            await self._session.revoke(transactions.lease_id_of(old))
-        # After the claims and before the flush records: see the module.
-        live = await self._live()
-        await self._read_flushes(taken, now_ms)
-        await self._drop_finished(taken, live)
+        taken.topics = {i: entry.topic for i, entry in self._topics.items()}
+        if old_sessions:
+            old = frozenset(old_sessions)
+            leaders = await self._session.read_prefix(LEADERS_PREFIX)
+            ours = [
+                parse_leader_key(kv.key)
+                for kv in leaders
+                if (leader := self._leader(kv)) is not None and leader.session_id in old
+            ]
+            await self._claim_all(taken, ours, old)
+            for session_id in old_sessions:
+                await self._session.revoke(transactions.lease_id_of(session_id))
+            await self._open(taken, now_ms)
         return taken
 
-    async def topic(self, topic: Topic) -> dict[TopicPartition, PartitionLog]:
-        """Lead the partitions of a topic that was just created or got more partitions.
-
-        Only those that nobody has ever led: the others may have flush records, which are read
-        by `everything`.
+    async def take(self, wanted: Collection[TopicPartition], now_ms: float) -> Taken:
+        """Lead those of *wanted* that nobody leads.
 
         Raises:
             FencedError: our own session ended first.
         """
-        taken = Taken(topics={topic.topic_id: topic})
-        await self._claim_all(taken, frozenset(), topic.topic_id, new_only=True)
-        return taken.logs
+        taken = Taken(topics={i: entry.topic for i, entry in self._topics.items()})
+        await self._claim_all(taken, wanted, frozenset())
+        await self._open(taken, now_ms)
+        return taken
 
-    async def stand_by(self, old_sessions: Sequence[str]) -> None:
-        """Wait until no session is there that began before ours, but for those of this disk.
-
-        One agent serves, and the others are there for when it is not: partitions are not divided
-        among agents yet, and nobody but their leader hears of new topics.
+    async def warm_up(self, session_ids: Iterable[str]) -> None:
+        """Read the footers of what *session_ids* committed: their partitions are about to come.
 
         Raises:
             FencedError: our own session ended first.
         """
-        said = False
-        while others := [
-            parse_session_key(kv.key)
-            for kv in await self._session.read_prefix(SESSIONS_PREFIX)
-            if kv.create_revision < self._session.revision
-            and parse_session_key(kv.key) not in old_sessions
-        ]:
-            if not said:
-                self._log.warning(
-                    "standing_by",
-                    sessions=others,
-                    advice="another agent serves; this one takes over when that session ends",
-                )
-                said = True
-            await asyncio.sleep(_DEAD_YET_S)
-
-    async def _read_topics(self, taken: Taken) -> None:
-        claimed = {tp.topic_id for tp in taken.logs}
-        taken.topics = {i: topic for i, topic in taken.topics.items() if i in claimed}
-        for kv in await self._session.read_prefix(TOPICS_PREFIX):
-            topic = decode_topic(kv.value)
-            taken.topics[topic.topic_id] = topic
-            taken.topic_revisions[topic.topic_id] = kv.mod_revision
+        for session_id in session_ids:
+            await self._footers_of(session_id)
 
     # ── Claims ──
 
+    def _leader(self, kv: KeyValue) -> Leader | None:
+        try:
+            return decode_at(kv.key, kv.value, decode_leader)
+        except CorruptError as error:
+            self._unreadable(error)
+            return None
+
+    def _unreadable(self, error: CorruptError) -> None:
+        self._log.error(
+            "partition_not_claimed",
+            error=str(error),
+            advice="nobody leads it until that key is what it was; or upgrade the agent",
+        )
+
     async def _claim_all(
-        self,
-        taken: Taken,
-        old_sessions: frozenset[str],
-        topic_id: UUID | None = None,
-        *,
-        new_only: bool = False,
-    ) -> int:
-        """Claim what can be; returns how many partitions others lead."""
-        suffix = "" if topic_id is None else f"{topic_id}/"
-        leaders = {
-            parse_leader_key(kv.key): kv
-            for kv in await self._session.read_prefix(LEADERS_PREFIX + suffix)
-        }
-        states = {
-            parse_partition_key(kv.key): kv
-            for kv in await self._session.read_prefix(PARTITIONS_PREFIX + suffix)
-        }
+        self, taken: Taken, wanted: Collection[TopicPartition], old_sessions: frozenset[str]
+    ) -> None:
+        wanted = [tp for tp in wanted if tp.topic_id in self._topics]
+        keys = await self._read_keys(wanted)
         live = await self._live()
+        mine = self._session.session_id
         claims: list[Claim] = []
-        wanted = 0
-        for topic in taken.topics.values():
-            for partition in range(topic.partitions):
-                tp = TopicPartition(topic.topic_id, partition)
-                if tp in taken.logs or (new_only and tp in leaders):
-                    continue
-                claim = _as_claim(tp, leaders.get(tp), states.get(tp), old_sessions)
-                wanted += 1
-                if self._claimable(claim, live):
-                    claims.append(claim)
-        before = len(taken.logs)
-        for i in range(0, len(claims), CLAIMS_PER_TXN):
-            await self._claim(taken, claims[i : i + CLAIMS_PER_TXN], old_sessions)
-        return wanted - (len(taken.logs) - before)
+        strays: list[transactions.Release] = []
+        for tp in wanted:
+            leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
+            try:
+                claim = _as_claim(tp, leader_kv, state_kv, old_sessions)
+            except CorruptError as error:
+                self._unreadable(error)
+                taken.refused.add(tp)
+                continue
+            leader = claim.leader
+            if leader is None or leader.session_id is None or claim.same_disk:
+                claims.append(claim)
+            elif leader.session_id == mine:
+                # A claim of ours that was given up, and happened: nothing was written in it.
+                strays.append(transactions.Release(tp, leader.leader_epoch, claim.leader_revision))
+                taken.refused.add(tp)
+            elif leader.session_id in live:
+                taken.refused.add(tp)
+            else:
+                claims.append(claim)
+        await self._release(strays)
+        limit = asyncio.Semaphore(_TXNS_AT_ONCE)
+
+        async def limited(batch: list[Claim]) -> None:
+            async with limit:
+                await self._claim(taken, batch, old_sessions)
+
+        async with asyncio.TaskGroup() as tasks:
+            for batch in claim_batches(claims):
+                tasks.create_task(limited(batch))
+
+    async def _read_keys(self, wanted: Sequence[TopicPartition]) -> dict[str, KeyValue]:
+        """Leader keys and partition keys of *wanted*."""
+        if len(wanted) > _READ_ALL:
+            leaders = await self._session.read_prefix(LEADERS_PREFIX)
+            return {kv.key: kv for kv in (*leaders, *await self._states())}
+        found: dict[str, KeyValue] = {}
+        limit = asyncio.Semaphore(_TXNS_AT_ONCE)
+
+        async def read(some: Sequence[TopicPartition]) -> None:
+            gets = tuple(Get(key(tp)) for tp in some for key in (leader_key, partition_key))
+            async with limit:
+                result = await self._session.transact(transactions.Txn((), gets))
+            found.update((kv.key, kv) for kvs in result.reads for kv in kvs)
+
+        async with asyncio.TaskGroup() as tasks:
+            for at in range(0, len(wanted), MAX_TXN_OPS // 2):
+                tasks.create_task(read(wanted[at : at + MAX_TXN_OPS // 2]))
+        return found
+
+    async def _states(self) -> list[KeyValue]:
+        return await self._session.read_prefix(PARTITIONS_PREFIX)
 
     async def _live(self) -> set[str]:
         """Sessions whose key is there."""
         kvs = await self._session.read_prefix(SESSIONS_PREFIX)
         return {parse_session_key(kv.key) for kv in kvs}
 
-    def _claimable(self, claim: Claim, live: set[str]) -> bool:
-        if claim.leader is None or claim.leader.session_id is None or claim.same_disk:
-            return True
-        return claim.leader.session_id not in live
-
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
         """Claim in one transaction; where it does not hold, each by itself on what is there now."""
         session = self._session
+        entries = [self._topics.get(claim.tp.topic_id) for claim in claims]
+        topics = {e.topic.name: e.create_revision for e in entries if e is not None}
+        if len(topics) < len({claim.tp.topic_id for claim in claims}):
+            taken.refused.update(claim.tp for claim in claims)  # a topic went just now
+            return
         result = await session.transact(
-            transactions.claim(session.session_id, session.revision, claims)
+            transactions.claim(session.session_id, session.revision, claims, topics)
         )
         if result.succeeded:
             for claim in claims:
@@ -264,12 +276,13 @@ class Takeover:
             elif len(claims) > 1 or now != claim:
                 await self._claim(taken, [now], old_sessions)
             else:
-                # As the store has it and still refused: its leader's session lives.
-                self._log.info(
-                    "partition_led_elsewhere",
-                    partition=f"{claim.tp.topic_id}/{claim.tp.partition}",
-                    session=claim.leader.session_id if claim.leader else None,
-                )
+                # As the store has it and still refused: its leader's session lives, or its topic
+                # is gone.
+                taken.refused.add(claim.tp)
+                self._log.debug("claim_refused", partition=f"{claim.tp}", leader=claim.leader)
+
+    async def _release(self, releases: list[transactions.Release]) -> None:
+        await release(self._session, releases)
 
     def _claimed(
         self, taken: Taken, claim: Claim, leader_revision: int, state_revision: int
@@ -291,46 +304,42 @@ class Takeover:
         taken.logs[claim.tp] = log
         if claim.same_disk:
             taken.continued.add(claim.tp)
+        if claim.leader is None:
+            taken.fresh.add(claim.tp)
 
     # ── What was committed ──
 
+    async def _open(self, taken: Taken, now_ms: float) -> None:
+        """Find where the claimed logs end, and what they have that is not sealed."""
+        if taken.logs.keys() == taken.fresh:
+            return  # nobody has led them before
+        # After the claims and before the flush records: see the module.
+        live = await self._live()
+        await self._read_flushes(taken, now_ms)
+        await self._drop_finished(taken, live)
+
     async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
-        records = [
-            (kv, decode_flush_record(kv.value))
-            for kv in await self._session.read_prefix(FLUSHES_PREFIX)
-        ]
-        limit = asyncio.Semaphore(_FOOTERS_AT_ONCE)
-        async with asyncio.TaskGroup() as tasks:
-            reads = [
-                tasks.create_task(self._footer(kv.key, record, limit)) for kv, record in records
-            ]
-        # A topic is gone only if a read that began after the records were read lacks it.
-        there = {
-            decode_topic(kv.value).topic_id for kv in await self._session.read_prefix(TOPICS_PREFIX)
-        }
+        listed = {session for log in taken.logs.values() for session in log.sessions}
         slices: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
-        for (kv, record), read in zip(records, reads, strict=True):
-            footer = read.result()
-            if isinstance(footer, str):
-                self._damaged(taken, parse_flush_key(kv.key)[0], footer)
-                continue
-            data = TailData.of_footer(footer, record.object_key)
-            ends: list[tuple[TopicPartition, int]] = []
-            for s in footer.slices():
-                tp = TopicPartition(s.topic_id, s.partition)
-                log = taken.logs.get(tp)
-                if log is None:
-                    if s.topic_id in there:
-                        ends.append((tp, s.end))  # led elsewhere: not ours to forget
+        seen = 0
+        for session_id in sorted(listed):
+            for record, footer in await self._footers_of(session_id):
+                if isinstance(footer, str):
+                    self._damaged(taken, session_id, footer)
                     continue
-                if s.end > log.sealed_end:
-                    ends.append((tp, s.end))
+                data: TailData | None = None
+                for s in footer.slices():
+                    seen += 1
+                    if not seen % _BREATHE_SLICES:
+                        await asyncio.sleep(0)
+                    tp = TopicPartition(s.topic_id, s.partition)
+                    log = taken.logs.get(tp)
+                    if log is None or s.end <= log.sealed_end:
+                        continue
+                    data = data or TailData.of_footer(footer, record.object_key)
                     size = sum(data.lengths[s.first : s.first + s.count])
                     tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
                     slices.setdefault(tp, []).append((tail, footer))
-            known = taken.records.add(kv.key, record, sorted(ends, key=lambda end: end[1]))
-            if known is not None:
-                taken.forgettable.append(known)
         for tp, found in slices.items():
             found.sort(key=lambda entry: entry[0].base)
             self._restore(taken.logs[tp], found, now_ms)
@@ -343,6 +352,33 @@ class Takeover:
                     reason=log.offline_reason,
                     advice="nothing is read from it or written to it until the object is restored",
                 )
+
+    async def _footers_of(self, session_id: str) -> list[tuple[FlushRecord, Footer | str]]:
+        """Every flush record of a session at one revision, and its footer, or why it has none."""
+        while True:
+            kvs = await self._session.read_prefix(flushes_prefix(session_id))
+            try:
+                records = [(kv.key, decode_at(kv.key, kv.value, decode_flush_record)) for kv in kvs]
+            except CorruptError as error:
+                none = FlushRecord(object_key="", size_bytes=0, footer_start=0)
+                return [(none, str(error))]
+            gone = False
+
+            async def footer(key: str, record: FlushRecord) -> Footer | str:
+                nonlocal gone
+                try:
+                    return await self._footers.get(key, record)
+                except RecordGoneError as error:
+                    gone = True  # consolidated meanwhile, or sealed: read again
+                    return str(error)
+
+            async with asyncio.TaskGroup() as tasks:
+                reads = [tasks.create_task(footer(key, record)) for key, record in records]
+            if not gone:
+                return [
+                    (record, read.result())
+                    for (_, record), read in zip(records, reads, strict=True)
+                ]
 
     def _restore(
         self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float
@@ -419,27 +455,20 @@ class Takeover:
                 log.sessions = write.state.sessions
                 log.partition_revision = revision
 
-    async def _footer(
-        self, key: str, record: FlushRecord, limit: asyncio.Semaphore
-    ) -> Footer | str:
-        """The footer; or why there is none, once it is sure that it is damage."""
-        async with limit:
-            while True:
-                try:
-                    async with asyncio.timeout(_FOOTER_DEADLINE_S):
-                        data = await self._objects.get(
-                            record.object_key, record.footer_start, record.size_bytes
-                        )
-                    return decode_footer(data)
-                except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                    self._log.warning(
-                        "footer_read_repeated", object=record.object_key, error=str(error)
-                    )
-                    await asyncio.sleep(_RETRY_S)
-                except (NotFoundError, CorruptError) as error:
-                    if await self._session.read(key) is None:
-                        return f"flush record {key} went while it was read"
-                    return f"flush object {record.object_key}: {error or 'not found'}"
+
+async def release(session: Session, releases: Sequence[transactions.Release]) -> None:
+    """Give partitions up, finally; one that is not ours any more is left alone.
+
+    Raises:
+        FencedError: the session ended first.
+    """
+    for at in range(0, len(releases), MAX_TXN_OPS):
+        some = releases[at : at + MAX_TXN_OPS]
+        result = await session.transact(transactions.release(some))
+        if result.succeeded or len(some) == 1:
+            continue  # alone and refused: led elsewhere, or our own attempt was taken
+        for one in some:
+            await session.transact(transactions.release([one]))
 
 
 def _as_claim(
@@ -450,12 +479,17 @@ def _as_claim(
 ) -> Claim:
     assert leader_kv is None or leader_kv.key == leader_key(tp)
     assert state_kv is None or state_kv.key == partition_key(tp)
-    leader: Leader | None = decode_leader(leader_kv.value) if leader_kv else None
+    leader: Leader | None = None
+    if leader_kv is not None:
+        leader = decode_at(leader_kv.key, leader_kv.value, decode_leader)
+    state = PartitionState()
+    if state_kv is not None:
+        state = decode_at(state_kv.key, state_kv.value, decode_partition_state)
     return Claim(
         tp=tp,
         leader=leader,
         leader_revision=leader_kv.mod_revision if leader_kv else 0,
-        state=decode_partition_state(state_kv.value) if state_kv else PartitionState(),
+        state=state,
         state_revision=state_kv.mod_revision if state_kv else 0,
         same_disk=leader is not None and leader.session_id in old_sessions,
     )

@@ -22,6 +22,8 @@ from random import Random
 from typing import Any, ParamSpec, cast
 from uuid import UUID
 
+from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import Admitted
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
@@ -31,7 +33,7 @@ from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import topic_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import Agent, Topic
+from driftlog_metadata.model import Agent, Topic, TopicPartition
 from driftlog_metadata.store import Delete, MetadataStore, Put
 from driftlog_tiering.batch import HEADER_BYTES, build_batch, check_batch
 from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
@@ -234,11 +236,13 @@ class World:
             name: Topic(name=name, topic_id=UUID(int=n + 1), partitions=partitions)
             for n, (name, partitions) in enumerate((topics or {"t": 2}).items())
         }
+        self.node_id = 1
         self._created = False
 
     def other_disk(self) -> "World":
         """Another machine of the same cluster."""
         other = World()
+        other.node_id = self.node_id + 1
         other.rng = Random(2)
         other.metadata, other.bucket = self.metadata, self.bucket
         other.topics, other._created = self.topics, True
@@ -277,10 +281,11 @@ class Life:
 
     def __init__(self, world: World, settings: EngineSettings, metadata: MetadataStore) -> None:
         self.world = world
-        self.process = Process("agent")
+        self.process = Process("agent", cast(VirtualLoop, asyncio.get_running_loop()))
         rng = Random(world.rng.getrandbits(64))
         self.disk = SimDisk(world.platter, self.process, rng)
         self.session_id = f"{rng.getrandbits(128):032x}"
+        self.cluster = ClusterWatch(metadata)
         self.engine = Engine(
             ports=Ports(
                 metadata=metadata,
@@ -292,25 +297,51 @@ class Life:
                 spool=_spool,
             ),
             agent=Agent(
-                node_id=1,
+                node_id=world.node_id,
                 session_id=self.session_id,
                 listeners=(),
                 http_address="localhost:9644",
                 rack=None,
                 started_at_ms=0,
             ),
+            cluster=self.cluster,
             settings=settings,
         )
-        self.task = asyncio.get_running_loop().create_task(self.engine.run())
+        self.cluster.on_topic = self._topic_changed
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        watching = asyncio.get_running_loop().create_task(self.cluster.run())
+        try:
+            await self.engine.run()
+        finally:
+            watching.cancel()
+
+    def _topic_changed(self, old: TopicEntry | None, new: TopicEntry | None) -> None:
+        if new is not None:
+            self.engine.know(new.topic)
+        elif old is not None:
+            self.engine.remove_topic(old.topic.topic_id)
 
     async def ready(self) -> None:
-        """Until it serves; what ends it before is raised."""
-        ready = asyncio.get_running_loop().create_task(self.engine.ready.wait())
+        """Until it serves and leads everything; what ends it before is raised."""
+        ready = asyncio.get_running_loop().create_task(self._leads_all())
         async with asyncio.timeout(120):
             await asyncio.wait((ready, self.task), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self.task.done():
             await self.task
+
+    async def _leads_all(self) -> None:
+        await self.engine.ready.wait()
+        view = self.cluster.view
+        wanted = [
+            TopicPartition(topic_id, n)
+            for topic_id, count in view.placement_order()
+            for n in range(count)
+        ]
+        while not all(self.engine.find(tp) for tp in wanted):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     def log(self, partition: int = 0, topic: str = "t") -> PartitionLog:
         """A partition that is led here."""

@@ -1,0 +1,410 @@
+"""Which partitions a session leads: those that are placed on it.
+
+    view changes ──▶ plan: partition ──▶ node
+        placed here, led by nobody that lives ──▶ claim, read what was committed ──▶ lead
+        led here, placed elsewhere            ──▶ hand over, some at a time:
+            stop admission ──▶ cut ──▶ every flush that holds it resolved ──▶ release
+
+All agents compute the same plan from the same agents and topics (`cluster.placement`).  Where
+they see different ones for a moment, a claim is refused, or a partition moves once too often:
+nothing worse, for claims and releases compare what they were made from.
+
+1. What is released has nothing on its way: a release is sent when all that was admitted is
+   committed, and repeated until it is answered.
+2. Nothing is admitted again without a new claim.
+3. A few partitions of each receiver are without a leader at a time: the next are stopped when
+   the receiver leads these, or has taken too long.
+
+Before it hands anything over it waits for a moment: agents that start together make one plan,
+and who is to lead reads the footers of what it will need.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.cluster.placement import place
+from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.session import Session
+from driftlog_agents.log.takeover import Taken, Takeover, release
+from driftlog_metadata import transactions
+from driftlog_metadata.errors import FencedError
+from driftlog_metadata.model import LiveSession, Stage, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadingSettings:
+    """How partitions move."""
+
+    settle_ms: float = 300
+    """Before a new plan's first hand-over.  Longer: fewer moves where agents start together;
+    shorter: an agent that joins leads sooner."""
+
+    group: int = 64
+    """Partitions of each receiver that are on their way at once.  More: a join is over sooner,
+    and more partitions are without a leader meanwhile."""
+
+    taken_ms: float = 1_000
+    """How long a receiver may take to lead what was released to it before more is."""
+
+    retry_ms: float = 300
+    """Between two attempts to claim what was refused."""
+
+    warm_up_ms: float = 150
+    """How long who leaves waits before it stops, for the others to read what they will need."""
+
+
+_TOGETHER_S: Final = 0.005
+"""Changes of so long are looked at together: thousands of claims come one by one."""
+
+_PLACED_HERE: Final = 2_000
+"""So many partitions are placed on the event loop; more take it tens of milliseconds."""
+
+
+class Partitions(Protocol):
+    """What the engine does about a partition; see `engine`."""
+
+    def logs(self) -> list[PartitionLog]:
+        """Every partition that is led here, and those that are being handed over."""
+        ...
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        """The partition, if it is led here or being handed over."""
+        ...
+
+    def is_going(self, topic_id: UUID) -> bool:
+        """Whether the topic is being deleted."""
+        ...
+
+    def opened(self, taken: Taken) -> None:
+        """Serve what was claimed."""
+        ...
+
+    def retire(self, log: PartitionLog) -> None:
+        """Admit nothing and show nothing any more."""
+        ...
+
+    def gone(self, log: PartitionLog) -> None:
+        """It was released."""
+        ...
+
+
+class _Arrival:
+    """A `Waiter` that says when the last batch that was admitted is committed, or lost."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def committed(self, log: PartitionLog) -> None:
+        self.event.set()
+
+    def synced(self, log: PartitionLog) -> None:
+        raise AssertionError("a hand-over waits for the commit")
+
+    def lost(self, log: PartitionLog) -> None:
+        self.event.set()  # its topic was deleted; or the session is over, and so is this
+
+
+class Leading:
+    """See the module; for one session."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        session: Session,
+        cluster: ClusterWatch,
+        takeover: Takeover,
+        flusher: Flusher,
+        partitions: Partitions,
+        settings: LeadingSettings,
+        now_ms: Callable[[], float],
+        offload: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._node_id = node_id
+        self._session = session
+        self._cluster = cluster
+        self._view = cluster.view
+        self._takeover = takeover
+        self._flusher = flusher
+        self._partitions = partitions
+        self._settings = settings
+        self._now_ms = now_ms
+        self._offload = offload
+        self._log = structlog.get_logger()
+        self._stage = Stage.STARTING
+        self._said = LiveSession(node_id=node_id)
+        self._said_revision = session.revision
+        self._plan: dict[TopicPartition, int] = {}
+        self._planned: tuple[tuple[int, ...], int] | None = None
+        self._plan_ms = 0.0
+        self._mine: list[TopicPartition] = []
+        """Placed here."""
+        self._replanned = asyncio.Event()
+        self._misplaced = asyncio.Event()
+        """There may be something to read before it comes, or to hand over."""
+        self._acted: dict[TopicPartition, int] = {}
+        """Revisions of our own claims and releases: what the view has of before is old."""
+        self.handed_over = 0
+        self.taken_over = 0
+
+    # ── What we say ──
+
+    async def say(self, stage: Stage) -> None:
+        """Let the others know how far we are.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        self._stage = stage
+        await self._report()
+
+    async def _report(self) -> None:
+        """Say stage and topics as they are, until the key says so."""
+        while True:
+            wanted = LiveSession(
+                node_id=self._node_id,
+                stage=self._stage,
+                topics_revision=self._view.topics_revision,
+            )
+            if wanted == self._said:
+                return
+            session = self._session
+            revision = self._said_revision or session.revision
+            result = await session.transact(
+                transactions.report(session.session_id, session.revision, revision, wanted)
+            )
+            if result.succeeded:
+                self._said, self._said_revision = wanted, result.revision
+                continue
+            kvs = result.reads[0]
+            if not kvs or kvs[0].create_revision != session.revision:
+                raise FencedError("the session ended before it could say what it does")
+            self._said_revision = kvs[0].mod_revision  # our own attempt, its answer lost
+
+    async def keep_told(self) -> None:
+        """Say which topics we have seen, whenever somebody may wait for it; until cancelled.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        with self._cluster.changes() as changed:
+            while True:
+                changed.clear()
+                if len(self._view.sessions) > 1 and self._stage is not Stage.STARTING:
+                    await self._report()
+                await changed.wait()
+
+    # ── Rounds ──
+
+    async def begin(self) -> None:
+        """Lead what is placed here and led by nobody, this session counted among those that serve.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        await self._make_plan()
+        await self._claim()
+
+    async def run(self) -> None:
+        """Claim and hand over as the cluster changes, until cancelled.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.keep_told())
+            tasks.create_task(self._warm_up())
+            tasks.create_task(self._hand_over())
+            await self._claims()
+
+    async def _claims(self) -> None:
+        with self._cluster.changes() as changed:
+            while True:
+                changed.clear()
+                await self._make_plan()
+                refused = await self._claim()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.retry_ms / 1000 if refused else None):
+                        await changed.wait()
+                await asyncio.sleep(_TOGETHER_S)
+
+    async def _make_plan(self) -> None:
+        view = self._view
+        while True:
+            nodes = tuple(sorted({*view.placed(), self._node_id}))
+            version = (nodes, view.topics_version)
+            if version == self._planned:
+                return
+            order = view.placement_order()
+            if len(nodes) > 1 and sum(count for _, count in order) > _PLACED_HERE:
+                plan = await self._offload(place, order, nodes)
+            else:
+                plan = place(order, nodes)
+            if self._planned is None or self._planned[0] != nodes:
+                self._plan_ms = self._now_ms()
+            self._plan, self._planned = plan, version
+            self._mine = [tp for tp, node in plan.items() if node == self._node_id]
+            self._replanned.set()
+            self._misplaced.set()
+
+    def _is_stale(self, tp: TopicPartition) -> bool:
+        """Whether the view is older than what we did to the partition."""
+        entry = self._view.leaders.get(tp)
+        acted = self._acted.get(tp, 0)
+        if entry is not None and entry.mod_revision >= acted:
+            self._acted.pop(tp, None)
+            return False
+        return acted > 0
+
+    async def _claim(self) -> bool:
+        """Claim what is placed here and can be; True: something was refused."""
+        view, mine = self._view, self._session.session_id
+        wanted: list[TopicPartition] = []
+        for tp in self._mine:
+            if self._partitions.find(tp) is not None:
+                continue
+            if self._partitions.is_going(tp.topic_id) or tp.topic_id not in view.topics:
+                continue
+            entry = view.leaders.get(tp)
+            leader = None if entry is None else entry.leader.session_id
+            free = leader is None or leader not in view.sessions or leader == mine
+            if free and not self._is_stale(tp):
+                wanted.append(tp)
+        if not wanted:
+            return False
+        taken = await self._takeover.take(wanted, self._now_ms())
+        for tp, log in taken.logs.items():
+            self._acted[tp] = log.leader_revision
+        self.taken_over += len(taken.logs)
+        self._partitions.opened(taken)
+        self._misplaced.set()
+        if len(taken.logs) > len(taken.fresh):
+            self._log.info(
+                "partitions_taken_over",
+                partitions=len(taken.logs),
+                of=len(wanted),
+            )
+        return bool(taken.refused)
+
+    # ── Handing over ──
+
+    async def _warm_up(self) -> None:
+        """Read the footers of sessions whose partitions are placed here, before they come."""
+        mine = self._session.session_id
+        warm: set[str] = set()
+        while True:
+            self._replanned.clear()
+            leaders = self._view.leaders
+            wanted = {
+                session_id
+                for tp in self._mine
+                if (entry := leaders.get(tp)) is not None
+                and (session_id := entry.leader.session_id) is not None
+                and session_id != mine
+            }
+            await self._takeover.warm_up(wanted - warm)
+            warm = wanted
+            await self._replanned.wait()
+
+    async def _hand_over(self) -> None:
+        while True:
+            self._misplaced.clear()
+            groups = self._moving()
+            if groups and (wait_ms := self._not_yet_ms()) > 0:
+                await asyncio.sleep(wait_ms / 1000)
+            elif groups:
+                logs = [log for group in groups.values() for log in group]
+                await self.give_up(logs)
+                await self._taken_by_others(logs)
+            else:
+                await self._misplaced.wait()
+
+    def _not_yet_ms(self) -> float:
+        """How long the plan must stand before anything is handed over; while nothing can be
+        committed nothing is stopped either: nobody else would do better for sure."""
+        if self._flusher.outage.since_ms is not None:
+            return self._settings.settle_ms
+        return self._plan_ms + self._settings.settle_ms - self._now_ms()
+
+    def _moving(self) -> dict[int, list[PartitionLog]]:
+        """Some of what is led here and placed on others, by receiver."""
+        groups: dict[int, list[PartitionLog]] = {}
+        for log in self._partitions.logs():
+            if log.state not in (State.ONLINE, State.LOADING):
+                continue  # what is offline stays where its buffer files are
+            node = self._plan.get(TopicPartition(log.topic_id, log.partition), self._node_id)
+            if node == self._node_id or node not in self._view.agents:
+                continue
+            group = groups.setdefault(node, [])
+            if len(group) < self._settings.group:
+                group.append(log)
+        return groups
+
+    async def give_up(self, logs: Sequence[PartitionLog]) -> None:
+        """Stop, flush and release *logs*, for good.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        for log in logs:
+            self._partitions.retire(log)
+        arrivals: list[_Arrival] = []
+        for log in logs:
+            if log.high_watermark < log.log_end:
+                arrivals.append(_Arrival())
+                log.waiting_duplicates.append((log.log_end, arrivals[-1]))
+        if arrivals:
+            self._flusher.hurry()
+        for arrival in arrivals:
+            await arrival.event.wait()
+        await self.release(logs)
+
+    async def release(self, logs: Iterable[PartitionLog]) -> None:
+        """Release *logs*, of which nothing is on its way.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        logs = [log for log in logs if not self._partitions.is_going(log.topic_id)]
+        for log in logs:
+            assert log.high_watermark == log.log_end or self._flusher.lost, (
+                f"{log!r} is not flushed"
+            )
+        await release(
+            self._session,
+            [
+                transactions.Release(
+                    TopicPartition(log.topic_id, log.partition),
+                    log.leader_epoch,
+                    log.leader_revision,
+                )
+                for log in logs
+            ],
+        )
+        for log in logs:
+            self._acted[TopicPartition(log.topic_id, log.partition)] = log.leader_revision + 1
+            self._partitions.gone(log)
+        self.handed_over += len(logs)
+        if logs:
+            self._log.info("partitions_handed_over", partitions=len(logs))
+
+    async def _taken_by_others(self, logs: Sequence[PartitionLog]) -> None:
+        tps = [TopicPartition(log.topic_id, log.partition) for log in logs]
+        await self._cluster.until(
+            lambda: all(
+                tp.topic_id not in self._view.topics
+                or (self._view.is_led(tp) and not self._is_stale(tp))
+                for tp in tps
+            ),
+            self._settings.taken_ms / 1000,
+        )
