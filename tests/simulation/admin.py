@@ -5,6 +5,7 @@ for the end.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topics import NewTopic
+from driftlog_agents.topics import NewTopic, Topics
 from driftlog_metadata.model import Topic
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _NAMES = ("a", "c", "d")
 """Never b: something is to be produced from the first second to the last."""
+
+_PATIENCE_S = 20.0
+"""Then a request to an agent that does not answer is given up."""
 
 _REFUSED = {
     ErrorCode.NOT_CONTROLLER,
@@ -42,65 +46,77 @@ class Admin:
     deleted: set[UUID] = field(default_factory=set)
     configs: dict[UUID, Mapping[str, str]] = field(default_factory=dict)
     """What they must be; absent while an answer is missing."""
+    unsure: set[UUID] = field(default_factory=set)
+    """Whose configs are not known any more: nobody waited for an answer."""
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self.rng.uniform(0.5, 5))
-            if self.world.process.serving:
-                await self.world.process.do(self._change())
+            nodes = self.world.nodes
+            process = (nodes[0] if len(nodes) == 1 else self.rng.choice(nodes)).process
+            if process.serving:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PATIENCE_S if self.world.many else None):
+                        await process.do(self._change(process.broker.topics))
 
-    async def _change(self) -> None:
+    async def _change(self, topics: Topics) -> None:
         try:
             match self.rng.choice(("create", "alter", "alter", "extend", "delete", "again")):
                 case "create":
-                    await self._create(self.rng.choice(_NAMES))
+                    await self._create(topics, self.rng.choice(_NAMES))
                 case "alter":
-                    await self._alter()
+                    await self._alter(topics)
                 case "extend":
-                    await self._extend()
+                    await self._extend(topics)
                 case "delete":
-                    await self._delete(self.rng.choice(_NAMES))
+                    await self._delete(topics, self.rng.choice(_NAMES))
                 case "again":
                     name = self.rng.choice(_NAMES)
-                    await self._delete(name)
-                    await self._create(name)
+                    await self._delete(topics, name)
+                    await self._create(topics, name)
         except RefusedError as error:
             self.world.expect(error.code in _REFUSED, f"an admin was refused: {error}")
 
-    def _there(self, name: str) -> Topic:
-        topic = self.world.process.broker.topics.by_name.get(name)
+    def _there(self, topics: Topics, name: str) -> Topic:
+        topic = topics.by_name.get(name)
         if topic is None:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic
 
-    async def _create(self, name: str) -> None:
+    async def _create(self, topics: Topics, name: str) -> None:
         new = NewTopic(name=name, partitions=self.rng.randint(1, 2), configs=self._some_configs())
-        topic = await self.world.process.broker.topics.create(new)
+        topic = await topics.create(new)
         self.world.count("topics made")
         self.made[topic.topic_id] = topic
         self.configs[topic.topic_id] = topic.configs
         self.world.produce_to(topic, batches=15)
 
-    async def _delete(self, name: str) -> None:
-        topic = self._there(name)
+    async def _delete(self, topics: Topics, name: str) -> None:
+        topic = self._there(topics, name)
         self.dying.add(topic.topic_id)
-        await self.world.process.broker.topics.delete(topic)
+        await topics.delete(topic)
         self.world.count("topics deleted")
         self.deleted.add(topic.topic_id)
 
-    async def _alter(self) -> None:
-        topic = self._there(self.rng.choice(("b", *_NAMES)))
+    async def _alter(self, topics: Topics) -> None:
+        topic = self._there(topics, self.rng.choice(("b", *_NAMES)))
         configs = self._some_configs()
         self.configs.pop(topic.topic_id, None)
-        changed = await self.world.process.broker.topics.alter_configs(topic, lambda _: configs)
+        try:
+            changed = await topics.alter_configs(topic, lambda _: configs)
+        except asyncio.CancelledError:
+            if self.world.many:
+                self.unsure.add(topic.topic_id)  # an agent that is slow may do it yet
+            raise
         self.world.count("topics changed")
-        self.configs[topic.topic_id] = changed.configs
+        if topic.topic_id not in self.unsure:
+            self.configs[topic.topic_id] = changed.configs
 
-    async def _extend(self) -> None:
-        topic = self._there(self.rng.choice(_NAMES))
+    async def _extend(self, topics: Topics) -> None:
+        topic = self._there(topics, self.rng.choice(_NAMES))
         if topic.partitions < 3:
-            await self.world.process.broker.topics.create_partitions(topic, topic.partitions + 1)
+            await topics.create_partitions(topic, topic.partitions + 1)
             self.world.count("topics extended")
 
     def _some_configs(self) -> dict[str, str]:

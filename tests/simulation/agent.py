@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
@@ -31,7 +31,7 @@ from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Proc
 from tests.simulation.sim_disk import SimDisk
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.node import Node
 
 SETTINGS = EngineSettings(
     session=SessionSettings(ttl_ms=6_000),
@@ -71,6 +71,14 @@ _RESIDENT_BYTES: Final = 2 * SETTINGS.memory.memory_bytes
 (200 seeds came to 1.2 of the budget.)"""
 
 
+class Led(NamedTuple):
+    """A partition, where it is led."""
+
+    process: "AgentProcess"
+    engine: Engine
+    log: PartitionLog
+
+
 class Waiting(Protocol):
     """A request that has no answer yet."""
 
@@ -102,10 +110,12 @@ async def offload(fn: Callable[..., Any], *args: Any) -> Any:
 class AgentProcess(Process):
     """See the module."""
 
-    def __init__(self, world: "World", number: int) -> None:
-        super().__init__(f"agent-{number}")
+    def __init__(self, node: "Node", life: int) -> None:
+        world = node.world
+        super().__init__(f"agent-{node.number}-{life}", world.loop)
         self._world = world
-        self.disk = SimDisk(world.platter, self, Random(world.rng.random()))
+        self.node = node
+        self.disk = SimDisk(node.platter, self, Random(world.rng.random()))
         self.overloaded = False
         """Connections are not read: what the flusher says."""
         self.begun = False
@@ -115,9 +125,9 @@ class AgentProcess(Process):
         self.waiting: list[tuple[Engine, Waiting]] = []
         """Requests that the sessions were asked; those that were answered go, in time."""
         self._metadata = FaultyMetadata(
-            world.metadata, self._network("metadata", world.metadata_weather)
+            world.metadata, self._network("metadata", node.metadata_weather)
         )
-        self._objects = FaultyObjects(world.bucket, self._network("objects", world.store_weather))
+        self._objects = FaultyObjects(world.bucket, self._network("objects", node.store_weather))
         self.reader = LogReader(
             store=self._objects,
             offload=offload,
@@ -133,7 +143,7 @@ class AgentProcess(Process):
             metadata=self._metadata,
             objects=self._objects,
             reader=self.reader,
-            wall_ms=lambda: int(world.now_ms()),
+            wall_ms=lambda: int(world.now_ms() + node.wall_skew_ms),
         )
         self.broker.topics = Topics(self.broker)
         self.producing = Producing(self.broker, offload, self._spawn)
@@ -160,6 +170,13 @@ class AgentProcess(Process):
         """Whether the session is ready."""
         engine = self.engine
         return self.begun and engine is not None and engine.ready.is_set()
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        """What Metadata says: the node id of the partition's leader, as far as is known here."""
+        engine = self.engine
+        if engine is None or not engine.ready.is_set():
+            return None
+        return None if engine.log(topic, partition) is None else self.node.number
 
     @property
     def leads(self) -> bool:
@@ -227,12 +244,7 @@ class AgentProcess(Process):
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
-        world = self._world
-        for log in engine.logs():
-            if log.topic_id in world.admin.dying:
-                continue  # its flush records go before its keys do
-            world.expect(log.state is not State.OFFLINE, f"{log!r}: {log.offline_reason}")
-            world.leads(TopicPartition(log.topic_id, log.partition), log.leader_epoch)
+        self._nothing_offline(engine)
         while True:
             try:
                 await self.broker.topics.reconcile()
@@ -240,6 +252,12 @@ class AgentProcess(Process):
             except (UnavailableError, OutcomeUnknownError, TimeoutError):
                 await asyncio.sleep(1)
         self.begun = True
+
+    def _nothing_offline(self, engine: Engine) -> None:
+        world = self._world
+        for log in engine.logs():
+            if log.state is State.OFFLINE and log.topic_id not in world.admin.dying:
+                world.expect(False, f"{log!r}: {log.offline_reason}")
 
     async def _sweep(self) -> None:
         while True:
@@ -253,7 +271,8 @@ class AgentProcess(Process):
             self.waiting = [entry for entry in self.waiting if not entry[1].done]
 
     async def _all_told(self, engine: Engine) -> None:
-        await asyncio.sleep(_TELL_S)
+        for _ in range(10):  # it may be frozen meanwhile
+            await asyncio.sleep(_TELL_S / 10)
         forgotten = [one for asked, one in self.waiting if asked is engine and not one.done]
         self._world.expect(not forgotten, f"nobody told {forgotten} that the session ended")
 
@@ -263,6 +282,7 @@ class AgentProcess(Process):
             engine = self.broker.engine
             if engine is None:
                 continue
+            self._nothing_offline(engine)
             flusher, expect = engine.flusher, self._world.expect
             # What it counts for itself is private; who else knows what it holds?
             held = flusher._resident_bytes() + flusher._cached_bytes + flusher.held_bytes
@@ -276,10 +296,11 @@ class AgentProcess(Process):
         finally:
             self._world.count_many("objects collected", self._collector.deleted_objects)
 
-    def admitted(self) -> None:
+    def admitted(self, tp: TopicPartition) -> None:
         """A batch was appended just now: what it relies on must hold by the lease's own time."""
         engine = self.engine
         assert engine is not None
+        self._world.ledger.admitted(engine.session.session_id, tp)
         until_ms = self._metadata.leases[engine.session.lease_id]
         now_ms = self._world.now_ms()
         self._world.expect(now_ms < until_ms, f"appended {now_ms - until_ms} ms after the lease")
@@ -295,7 +316,7 @@ class AgentProcess(Process):
 
     def _agent(self) -> Agent:
         return Agent(
-            node_id=1,
+            node_id=self.node.number,
             session_id=f"{self._world.rng.getrandbits(128):032x}",
             listeners=(Listener("PLAINTEXT", "localhost", 9092),),
             http_address="localhost:9644",
@@ -335,4 +356,5 @@ class AgentProcess(Process):
             weather=weather,
             rng=Random(self._world.rng.random()),
             trace=self._world.trace,
+            acted=self.node.acted,
         )

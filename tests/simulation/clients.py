@@ -4,8 +4,10 @@ They send Produce requests of one batch to the agent's own handler and read its 
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +28,7 @@ from tests.simulation.batches import make_batch
 from tests.simulation.oracle import Place, Told
 
 if TYPE_CHECKING:
+    from tests.simulation.node import Node
     from tests.simulation.world import World
 
 _VERSION: Final = 9
@@ -38,6 +41,7 @@ _RETRIED: Final = {
     ErrorCode.INVALID_RECORD,
 }
 _NOT_NOW: Final = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
+_ELSEWHERE: Final = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 _OLD_EPOCH: Final = ErrorCode.INVALID_PRODUCER_EPOCH
 _SEND_TRIES: Final = 600
 _OLD: Final = 20
@@ -84,15 +88,19 @@ class _Attempt:
     """What they were then."""
     connection: _Connection
     process: AgentProcess
-    engine: object
-    tp: TopicPartition | None
-    """What its topic's name stood for then; None: for nothing."""
+    sent_ms: float
     of: "_Attempt | None" = None
     """It is a copy of this one."""
+    tp: TopicPartition | None = None
+    """What its topic's name stood for when the agent read it; None: for nothing."""
     place: Place | None = None
     """Where its batch is, as it was told."""
     answer: PartitionProduceResponse | None = None
     responded: bool = False
+    late: bool = False
+    """Its agent was stopped when it came; the connection may be gone before the agent knows."""
+    leader_epoch: int = -1
+    """Of the leader that took it."""
 
     @property
     def done(self) -> bool:
@@ -104,7 +112,9 @@ class _Attempt:
         self.responded = True
         if self.process.dead or not answer:
             return  # (acks=0: admitted, as far as anybody knows)
-        assert not self.connection.closed
+        assert not self.connection.closed or self.late
+        if self.connection.closed:
+            return
         _, response = API.decode_response(_VERSION, b"".join(answer)[4:])
         ((self.answer,),) = ([*topic.partition_responses] for topic in response.responses)
         if self.of is not None:
@@ -126,7 +136,7 @@ class _Turn:
 
     @property
     def closed(self) -> bool:
-        return self._attempt.connection.closed
+        return self._attempt.connection.closed and not self._attempt.late
 
     def turn(self) -> _Attempt:
         return self._attempt
@@ -153,6 +163,8 @@ class Producer:
     window: int
     total: int
     rng: Random
+    patience_ms: float = math.inf
+    """For an answer; then it looks for another leader."""
     epoch: int = 0
     unacknowledged: list[_Sent] = field(default_factory=list)
     produced: int = 0
@@ -160,6 +172,8 @@ class Producer:
     retry: bool = False
     abandoned: bool = False
     """Its topic is gone for good."""
+    leader: "Node | None" = None
+    """Who leads, as far as it was told."""
     last: _Attempt | None = None
     fenced: _Attempt | None = None
     """The last one of an epoch that a later one of this producer has ended."""
@@ -188,12 +202,40 @@ class Producer:
                         sent.attempt = None  # its connection is gone
             if self.rng.random() < 0.02:
                 self._reconnect()
+            if not self._patient():
+                self.leader = None
+                self._reconnect()
             if self._send_all():
                 await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02, 0.2, 1.5)))
             else:
                 await asyncio.sleep(0.1)
                 if self._stale():
                     self.retry = True
+
+    def _target(self) -> AgentProcess | None:
+        """The agent to send to; None: none is known now, and the next one was asked."""
+        nodes = self.world.nodes
+        if len(nodes) == 1:
+            process = nodes[0].process
+            return process if process.listening else None
+        if self.leader is not None and not self.leader.process.listening:
+            self.leader = None
+        if self.leader is None:
+            asked = self.rng.choice(nodes).process
+            if asked.listening and not asked.freezer.frozen:
+                node_id = asked.leader_of(self.topic, self.partition)
+                self.leader = next((node for node in nodes if node.number == node_id), None)
+            if self.leader is None or not self.leader.process.listening:
+                return None
+            self._reconnect()
+        return self.leader.process
+
+    def _patient(self) -> bool:
+        """Whether it goes on to wait for the agent that it has sent to."""
+        oldest = self.unacknowledged[0].attempt if self.unacknowledged else None
+        if not self.world.many or oldest is None:
+            return True
+        return self.world.now_ms() - oldest.sent_ms < self.patience_ms
 
     def _reconnect(self) -> None:
         """Lose the connection, and the answers on it; send again what is unacknowledged."""
@@ -214,14 +256,12 @@ class Producer:
             return
         original, place = self.last, self.last.place
         assert place is not None
-        process = self.world.process
-        engine = process.engine
-        assert engine is not None
-        log = engine.log(self.topic, self.partition)
-        if log is None or place.tp != TopicPartition(log.topic_id, log.partition):
+        if self.world.topic_partition(self.topic, self.partition) != place.tp:
             return  # the topic that has it is gone
         answer = await self._late_copy(original)
         code, there = ErrorCode(answer.error_code), answer.base_offset == place.base_offset
+        if code is ErrorCode.INVALID_RECORD and original.sent.garbage:
+            return  # the topic's batches are looked into by now
         lost = self.world.oracle.may_be_lost(place)
         if lost and not (code is ErrorCode.NONE and there):
             self.world.count("lost with a disk")
@@ -242,14 +282,14 @@ class Producer:
 
     def send_old_one(self) -> None:
         """A copy of one of the last batches, that nobody waits for."""
-        process = self.world.process
-        if not self.idempotent or self.acks != -1 or not self.promised or not process.listening:
+        process = self._target()
+        if not self.idempotent or self.acks != -1 or not self.promised or process is None:
             return
         original = self.rng.choice(list(self.promised.values())[-_OLD:])
         log = process.engine and process.engine.log(self.topic, self.partition)
         there = log and TopicPartition(log.topic_id, log.partition) == original.tp
         if there and not original.sent.garbage:
-            self.copies.append(self._attempt(original.sent, _Connection(), of=original))
+            self.copies.append(self._attempt(process, original.sent, _Connection(), of=original))
 
     def check_copies(self) -> None:
         """What was answered to copies: where it is, or nothing that says anything of it."""
@@ -268,19 +308,20 @@ class Producer:
     async def _late_copy(self, original: _Attempt) -> PartitionProduceResponse:
         """What is answered to it.  A session may be over by its own clock: then the next one."""
         for _ in range(_SEND_TRIES):
-            process = self.world.process
+            process = self._target()
             await asyncio.sleep(0.1)
-            if not process.listening:
+            if process is None or not process.listening:
                 continue
-            attempt = self._attempt(original.sent, _Connection(), of=original)
+            attempt = self._attempt(process, original.sent, _Connection(), of=original)
             for _ in range(_SEND_TRIES):
                 if attempt.done:
                     break
                 await asyncio.sleep(0.1)
             self.world.expect(attempt.done, f"{self.name}: a duplicate was not answered")
             assert attempt.answer is not None
-            if attempt.answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            if attempt.answer.error_code not in _ELSEWHERE:
                 return attempt.answer
+            self.leader = None
         self.world.expect(False, f"{self.name}: nobody takes a duplicate")
         raise AssertionError
 
@@ -288,8 +329,8 @@ class Producer:
 
     def _send_all(self) -> bool:
         """Send what is due; False: nothing could be sent."""
-        process = self.world.process
-        if not process.listening or self.retry:
+        process = self._target()
+        if process is None or self.retry:
             return False
         if self.connection.closed:
             self._reconnect()
@@ -297,7 +338,7 @@ class Producer:
             if not process.listening:
                 return False
             if sent.attempt is None:
-                self._attempt(sent, self.connection)
+                self._attempt(process, sent, self.connection)
                 if self.retry:
                     return False
         if self.produced >= self.total or len(self.unacknowledged) >= self.window:
@@ -317,18 +358,20 @@ class Producer:
         self.produced += count
         if self.acks != 0:
             self.unacknowledged.append(sent)
-        self._attempt(sent, self.connection)
+        self._attempt(process, sent, self.connection)
         return True
 
     def _attempt(
-        self, sent: _Sent, connection: _Connection, *, of: _Attempt | None = None
+        self,
+        process: AgentProcess,
+        sent: _Sent,
+        connection: _Connection,
+        *,
+        of: _Attempt | None = None,
     ) -> _Attempt:
         epoch, sequence = (of.epoch, of.sequence) if of else (sent.epoch, sent.sequence)
-        process = self.world.process
-        engine = process.engine
-        log = None if engine is None else engine.log(self.topic, self.partition)
-        tp = None if log is None else TopicPartition(log.topic_id, log.partition)
-        attempt = _Attempt(self, sent, epoch, sequence, connection, process, engine, tp, of)
+        now_ms, late = self.world.now_ms(), process.freezer.frozen
+        attempt = _Attempt(self, sent, epoch, sequence, connection, process, now_ms, of, late=late)
         if of is None:
             sent.first = sent.first or process
             sent.overtaken |= sent.first is not process
@@ -348,14 +391,25 @@ class Producer:
             timeout_ms=self.rng.choice((3_000, 30_000)),
             topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
         )
+        process.receive(partial(self._arrive, attempt, request))
+        return attempt
+
+    def _arrive(self, attempt: _Attempt, request: ProduceRequest) -> None:
+        """The agent reads it."""
+        process = attempt.process
+        engine = process.engine
+        log = None if engine is None else engine.log(self.topic, self.partition)
+        if log is not None:
+            attempt.tp = TopicPartition(log.topic_id, log.partition)
+            attempt.leader_epoch = log.leader_epoch
         turn: Any = _Turn(attempt)
         log_end = -1 if log is None else log.log_end
         process.producing.handle(turn, _VERSION, 0, request)
         if log is not None and log.log_end > log_end:
-            process.admitted()
+            assert attempt.tp is not None
+            process.admitted(attempt.tp)
         if engine is not None and not attempt.done and self.acks != 0:
             process.waits(engine, attempt)
-        return attempt
 
     def _bump_epoch(self) -> None:
         """As InitProducerId gives it: sequences begin again."""
@@ -388,6 +442,8 @@ class Producer:
         if code is ErrorCode.INVALID_RECORD:
             expect(sent.garbage, f"{name}: {sent.values} was called garbage")
             sent.garbage = False  # mended, it takes the place that it had
+        if code in _ELSEWHERE:
+            self.leader = None
         for other in self.unacknowledged:
             if other.attempt is not None and (other.attempt.done or other.attempt.process.dead):
                 other.attempt = None
@@ -435,4 +491,6 @@ class Producer:
         told = tuple(Told(value, sent.garbage) for value in sent.values)
         attempt.place = Place(attempt.tp, answer.base_offset, told)
         self.promised[attempt.epoch, attempt.sequence + len(told)] = attempt
-        self.world.acknowledge(attempt.place, one=self.acks == 1)
+        self.world.acknowledge(
+            attempt.place, attempt.process.node, attempt.leader_epoch, one=self.acks == 1
+        )

@@ -5,17 +5,18 @@ above the high watermark, and who reads on gets to it.
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import Codec, check_batch
 from driftlog_tiering.object_store import Buffer
+from tests.simulation.agent import Led
 from tests.simulation.batches import rows_of
 from tests.simulation.oracle import Lookup, random_target
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _LIMITS = (1, 150, 400, 2_000, 20_000)
+_PATIENCE_S = 10.0
+"""Then a request to an agent that does not answer is given up."""
+
 _CODECS = (None, None, None, Codec.NONE, Codec.GZIP, Codec.ZSTD)
 
 
@@ -59,64 +63,71 @@ class Consumer:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self.rng.uniform(0.05, 0.8))
-            process = self.world.process
+            nodes = self.world.nodes
+            process = (nodes[0] if len(nodes) == 1 else self.rng.choice(nodes)).process
             engine = process.engine
             if engine is None or not process.serving:
                 continue
             logs = engine.logs()
             if logs:
                 # Whoever has a request at a process that is killed hears no more of it.
-                await process.do(self._visit(engine, self.rng.choice(logs)))
+                led = Led(process, engine, self.rng.choice(logs))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PATIENCE_S if self.world.many else None):
+                        await process.do(self._visit(led))
 
-    async def _visit(self, engine: Engine, log: PartitionLog) -> None:
+    async def _visit(self, led: Led) -> None:
         try:
             if self.rng.random() < 0.15:
-                await self._look_up(engine, log)
+                await self._look_up(led)
             elif self.rng.random() < 0.1:
-                self._poll(engine, log)
+                self._poll(led)
             else:
-                await self._read(engine, log)
+                await self._read(led)
         except NotServedError:
             return
 
-    def _poll(self, engine: Engine, log: PartitionLog) -> None:
-        self._see(engine, log)
+    def _poll(self, led: Led) -> None:
+        self._see(led)
         poll = _Poll()
-        log.waiting_fetches[poll] = None
-        self.world.process.waits(engine, poll)
+        led.log.waiting_fetches[poll] = None
+        led.process.waits(led.engine, poll)
 
-    async def _read(self, engine: Engine, log: PartitionLog) -> None:
+    async def _read(self, led: Led) -> None:
+        log = led.log
         tp = TopicPartition(log.topic_id, log.partition)
         rng, end = self.rng, log.high_watermark
-        self._see(engine, log)
+        self._see(led)
         offset = self.positions.get(tp, 0)
         if rng.random() < 0.5 or offset > end:
             offset = rng.randint(log.log_start, end)
         for _ in range(rng.choice((1, 1, 3, 30))):
-            offset = await self._fetch(engine, log, offset)
+            offset = await self._fetch(led, offset)
             if offset == log.high_watermark:
                 break
         self.positions[tp] = offset
 
-    async def read_all(self, engine: Engine, log: PartitionLog) -> None:
+    async def read_all(self, led: Led) -> None:
         """From log start to the high watermark, with one limit per fetch.
 
         Raises:
             NotServedError: the session ended first.
         """
-        self._see(engine, log)
+        self._see(led)
+        log = led.log
         offset, end = log.log_start, log.high_watermark
         while offset < end:
             try:
-                offset = await self._fetch(engine, log, offset)
+                offset = await self._fetch(led, offset)
             except NotServedError:
                 if log.state is State.CLOSED:
                     raise
                 await asyncio.sleep(0.5)
         self.world.oracle.read_back[TopicPartition(log.topic_id, log.partition)] = end
 
-    def _see(self, engine: Engine, log: PartitionLog) -> None:
-        if log.state is State.CLOSED or not engine.session.alive:
+    def _see(self, led: Led) -> None:
+        log = led.log
+        if log.state is State.CLOSED or not led.engine.session.alive:
             raise NotServedError  # the Fetch handler looks first, too
         self.world.saw_high_watermark(
             TopicPartition(log.topic_id, log.partition), log.high_watermark
@@ -124,11 +135,12 @@ class Consumer:
 
     # ── One request ──
 
-    async def _fetch(self, engine: Engine, log: PartitionLog, offset: int) -> int:
+    async def _fetch(self, led: Led, offset: int) -> int:
         """Read from *offset* once; returns where the next request goes on."""
+        log = led.log
         limit = self.rng.choice(_LIMITS)
         before = log.high_watermark
-        reader = self.world.process.reader
+        reader = led.process.reader
         batches = reader.read_local(log, offset, limit)
         if batches is None or self.rng.random() < 0.3:
             try:
@@ -149,11 +161,10 @@ class Consumer:
                 raise NotServedError from error
         else:
             self.world.count("local reads")
-        return self._check(engine, log, offset, limit, before, batches)
+        return self._check(log, offset, limit, before, batches)
 
     def _check(
         self,
-        engine: Engine,
         log: PartitionLog,
         offset: int,
         limit: int,
@@ -186,14 +197,15 @@ class Consumer:
         self._expect(end <= log.high_watermark, f"{log!r}: read up to {end}")
         return end
 
-    async def _look_up(self, engine: Engine, log: PartitionLog) -> None:
-        self._see(engine, log)
+    async def _look_up(self, led: Led) -> None:
+        self._see(led)
+        log = led.log
         tp = TopicPartition(log.topic_id, log.partition)
         before = log.high_watermark
         target_ms = random_target(self.rng, self.world.now_ms())
-        reader = self.world.process.reader
+        reader = led.process.reader
         try:
-            await engine.loaded(log)  # as the ListOffsets handler does
+            await led.engine.loaded(log)  # as the ListOffsets handler does
             if target_ms is None:
                 found = await reader.max_timestamp(log)
             else:

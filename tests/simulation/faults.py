@@ -9,14 +9,25 @@ was cancelled, or killed, may find that what it asked for happens later.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.store import Compare, KeyValue, Operation, TxnResult
+from driftlog_metadata.store import Compare, KeyValue, Operation, TxnResult, Watch, WatchEvent
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import Buffer, Listing, ObjectInfo
+from tests.simulation.loop import NOBODY, Freezer, VirtualLoop
+
+
+class Cut(Enum):
+    """Which way nothing gets through, and nobody says so."""
+
+    REQUESTS = "requests"
+    """They never arrive."""
+    ANSWERS = "answers"
+    """What was asked for happens."""
 
 
 @dataclass(slots=True)
@@ -32,19 +43,47 @@ class Weather:
     """Travels this share of requests for seconds."""
     latency_ms: tuple[float, float] = (1.0, 10.0)
     down: bool = False
+    cut: Cut | None = None
+    watch_lag_ms: float = 0.0
+    """At most so long after they happened events are told."""
 
 
 class Process:
-    """A life of an agent: when it is dead, nothing it still tries has an effect."""
+    """A life of an agent: when it is dead, nothing it still tries has an effect.
 
-    def __init__(self, name: str) -> None:
+    While it is frozen (SIGSTOP, a paused machine) requests wait in its sockets.
+    """
+
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
+        self.loop = loop
         self.dead = False
+        self.freezer = Freezer(loop)
+        self._inbox: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def receive(self, request: Callable[[], None]) -> None:
+        """Handle a client's request, now or when the process goes on."""
+        if self.freezer.frozen:
+            self._inbox.append(request)
+        elif not self.dead:
+            self.freezer.context.copy().run(request)
+
+    def freeze(self) -> None:
+        """It does nothing, until `thaw`."""
+        self.freezer.freeze()
+
+    def thaw(self, *, timers_last: bool = False) -> None:
+        """Go on; what was sent meanwhile is read."""
+        self.freezer.thaw(timers_last=timers_last)
+        inbox, self._inbox = self._inbox, []
+        for request in inbox:
+            self.loop.call_soon(self.receive, request, context=NOBODY)
 
     async def do(self, work: Coroutine[Any, Any, None]) -> None:
         """What a client makes the process do, as long as both live."""
-        task = asyncio.get_running_loop().create_task(work)
+        context = self.freezer.context.copy()
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         try:
             await asyncio.wait([task])
@@ -59,6 +98,8 @@ class Process:
         self.dead = True
         for task in self._tasks:
             task.cancel()
+        self._inbox.clear()
+        self.freezer.thaw()
 
 
 class Network:
@@ -72,12 +113,29 @@ class Network:
         weather: Weather,
         rng: Random,
         trace: Callable[..., None],
+        acted: Callable[[str], None],
     ) -> None:
         self._process = process
         self._peer = peer
         self._weather = weather
         self._rng = rng
         self._trace = trace
+        self._acted = acted
+
+    @property
+    def weather(self) -> Weather:
+        """How it is now."""
+        return self._weather
+
+    @property
+    def process(self) -> Process:
+        """Whose requests it carries."""
+        return self._process
+
+    @property
+    def rng(self) -> Random:
+        """For what depends on the weather."""
+        return self._rng
 
     async def request(
         self, what: str, act: Callable[[], Coroutine[Any, Any, Any]], *, writes: bool
@@ -103,15 +161,20 @@ class Network:
             else:
                 answer.set_result(result)
 
+        def answered(result: Any, error: Exception | None) -> None:
+            loop.call_later(back / 1000, settle, result, error, context=NOBODY)
+
         def lost() -> None:
             if not silent:
                 error = OutcomeUnknownError(what) if writes else UnavailableError(what)
-                loop.call_later(back / 1000, settle, None, error)
+                answered(None, error)
 
         def arrive() -> None:
+            if weather.cut is Cut.REQUESTS:
+                return
             limit = weather.refused
             if weather.down or fate < limit:
-                loop.call_later(back / 1000, settle, None, UnavailableError(f"{what}: refused"))
+                answered(None, UnavailableError(f"{what}: refused"))
                 return
             limit += weather.lost_before
             if fate < limit:
@@ -119,12 +182,15 @@ class Network:
                 return
             result, error = now(act())
             self._trace(self._process.name, self._peer, what, "acted", type(error).__name__)
+            self._acted(what)
+            if weather.cut is Cut.ANSWERS:
+                return
             if fate < limit + weather.lost_after:
                 lost()
                 return
-            loop.call_later(back / 1000, settle, result, error)
+            answered(result, error)
 
-        loop.call_later(there / 1000, arrive)
+        loop.call_later(there / 1000, arrive, context=NOBODY)
         return await answer
 
     def _travel_ms(self) -> float:
@@ -196,11 +262,45 @@ class FaultyMetadata:
             "revoke", lambda: self._store.revoke_lease(lease_id), writes=True
         )
 
-    def watch(self, prefix: str, start_revision: int) -> Any:
-        raise NotImplementedError("nothing of one agent watches")
+    def watch(self, prefix: str, start_revision: int) -> Watch:
+        return _LateWatch(self._store.watch(prefix, start_revision), self._network)
 
     async def close(self) -> None:
         """The memory store outlives its processes."""
+
+
+_CUT_OFF_S = 0.1
+
+
+class _LateWatch:
+    """A `Watch` whose events travel; none while its process is cut off, or the store is down."""
+
+    def __init__(self, watch: Watch, network: Network) -> None:
+        self._watch = watch
+        self._network = network
+        self._events: list[WatchEvent] | None = None
+        self._due_s = 0.0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[WatchEvent]:
+        loop = asyncio.get_running_loop()
+        weather, rng = self._network.weather, self._network.rng
+        if self._network.process.dead:
+            raise asyncio.CancelledError
+        if self._events is None:
+            self._events = await anext(self._watch)
+            travels_ms = rng.uniform(*weather.latency_ms) + weather.watch_lag_ms * rng.random()
+            self._due_s = loop.time() + travels_ms / 1000
+        while loop.time() < self._due_s or weather.down or weather.cut:
+            left_s = self._due_s - loop.time()  # it is a journey, and no event ends it
+            await asyncio.sleep(left_s if left_s > 0 else _CUT_OFF_S)
+        events, self._events = self._events, None
+        return events
+
+    async def aclose(self) -> None:
+        await self._watch.aclose()
 
 
 def op_key(op: Operation) -> str:

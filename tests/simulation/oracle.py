@@ -54,11 +54,11 @@ class Oracle:
     expect: Expect
     acked: dict[At, Told] = field(default_factory=dict)
     """By the offset that the producer was told."""
-    ones: set[At] = field(default_factory=set)
-    """What of it was acks=1."""
+    ones: dict[At, int] = field(default_factory=dict)
+    """What of it was acks=1, and on which node's disk it is."""
     lost: set[tuple[At, Told]] = field(default_factory=set)
-    """What of that was only on a disk that is gone, and was not seen since: it may be there, or
-    not, and another record may have its place by now."""
+    """What of that was only on a disk that is gone, or of a node that does not lead any more, and
+    was not seen since: it may be there, or not, and another record may have its place by now."""
     gone: set[tuple[At, Told]] = field(default_factory=set)
     """What of that is not in the log, as the agent itself said, while its disk is away."""
     shown: dict[At, Row] = field(default_factory=dict)
@@ -66,25 +66,33 @@ class Oracle:
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
     read_back: dict[TopicPartition, int] = field(default_factory=dict)
     """Up to where the last consumer has read everything."""
-    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
 
     # ── While it runs ──
 
-    def acknowledge(self, place: Place, *, one: bool) -> None:
-        """A producer was told that a batch is at *place*; *one*: with acks=1."""
+    def acknowledge(self, place: Place, *, one: bool, node: int = 1) -> None:
+        """A producer was told by *node* that a batch is at *place*; *one*: with acks=1."""
         for at, told in place.entries():
             before = self.acked.get(at)
             if before is not None and (at, before) in self.lost:
                 del self.acked[at]
-                self.ones.discard(at)
+                self.ones.pop(at, None)
             self.lost.discard((at, told))
             if not one:
-                self.ones.discard(at)
+                self.ones.pop(at, None)
             elif at not in self.acked:
-                self.ones.add(at)
+                self.ones[at] = node
             before = self.acked.setdefault(at, told)
             self.expect(before == told, f"{at} was told for {before} and for {told}")
             self._agree(at)
+
+    def overtaken(self, place: Place) -> None:
+        """As `acknowledge` with acks=1, of a node that has led no more when it was told."""
+        self.lost.update(entry for entry in place.entries() if self.acked.get(entry[0]) != entry[1])
+
+    def told_end(self, tp: TopicPartition) -> int:
+        """Up to where, at least, the log must reach."""
+        owed = (at[1] for at, t in self.acked.items() if at[0] == tp and (at, t) not in self.lost)
+        return max((offset + 1 for offset in owed), default=0)
 
     def may_be_lost(self, place: Place) -> bool:
         """Whether the disk that had the batch is gone, and nobody has seen it since."""
@@ -105,7 +113,7 @@ class Oracle:
         told = self.acked.get((tp, offset))
         if told is not None and told.is_in(row):
             self.lost.discard(((tp, offset), told))  # it was committed before, or after all
-            self.ones.discard((tp, offset))
+            self.ones.pop((tp, offset), None)
         self._agree((tp, offset))
 
     def _agree(self, at: At) -> None:
@@ -113,21 +121,28 @@ class Oracle:
         if told is not None and shown is not None and (at, told) not in self.lost:
             self.expect(told.is_in(shown), f"offset {at[1]}: {told} told, {shown} shown")
 
-    def lose_disk(self, committed: Mapping[TopicPartition, int]) -> None:
-        """What was acks=1 may be gone, but what is below the *committed* ends."""
-        self.lost |= {(at, self.acked[at]) for at in self.ones if at[1] >= committed.get(at[0], 0)}
+    def lose_disk(self, committed: Mapping[TopicPartition, int], node: int = 1) -> None:
+        """What was acks=1 there may be gone, but what is below the *committed* ends."""
+        self.lost |= {
+            (at, self.acked[at])
+            for at, there in self.ones.items()
+            if there == node and at[1] >= committed.get(at[0], 0)
+        }
+
+    def moved(self, tp: TopicPartition, node: int, end: int) -> None:
+        """Another node leads a partition: what was acks=1 at *node* and not committed has no
+        place in its log any more."""
+        self.lost |= {
+            (at, self.acked[at])
+            for at, there in self.ones.items()
+            if there == node and at[0] == tp and at[1] >= end
+        }
 
     def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
         """A consumer was told a high watermark."""
         before = self.high_watermarks.get(tp, 0)
         self.expect(high_watermark >= before, f"high watermark {before} became {high_watermark}")
         self.high_watermarks[tp] = high_watermark
-
-    def leads(self, tp: TopicPartition, epoch: int) -> None:
-        """A session claimed the partition: with a larger leader epoch than all before it."""
-        before = self.leader_epochs.get(tp, -1)
-        self.expect(epoch > before, f"leader epoch {before}, then {epoch}")
-        self.leader_epochs[tp] = epoch
 
     def looked_up(self, tp: TopicPartition, lookup: Lookup) -> None:
         """A consumer was told where a time is."""

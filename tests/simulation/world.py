@@ -1,4 +1,4 @@
-"""One agent, its stores, its disk and its clients, in one process, on virtual time, from one seed.
+"""Agents, their stores, disks and clients, in one process, on virtual time, from one seed.
 
     producers ──▶ Producing ──▶ Engine ──▶ FaultyMetadata ──▶ MemoryMetadataStore
     admin     ──▶ Topics ────────┘│  └───▶ FaultyObjects  ──▶ MemoryObjectStore
@@ -30,25 +30,35 @@ import asyncio
 import contextlib
 import hashlib
 from random import Random
+from typing import Any, Final
 from uuid import UUID
 
-from driftlog_metadata.codec import encode_topic
+from driftlog_agents.log.partition import State
+from driftlog_metadata.codec import decode_topic, encode_topic
+from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.keys import topic_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.model import Topic, TopicPartition
 from driftlog_metadata.store import Put
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from tests.simulation.admin import Admin
-from tests.simulation.agent import SETTINGS, AgentProcess
+from tests.simulation.agent import SETTINGS, Led
 from tests.simulation.batches import Row
 from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
+from tests.simulation.cluster_chaos import cluster_chaos
 from tests.simulation.consumers import Consumer, NotServedError
-from tests.simulation.faults import Weather, now
+from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_topics
-from tests.simulation.loop import VirtualLoop
+from tests.simulation.ledger import Ledger, WatchedStore
+from tests.simulation.loop import NOBODY, VirtualLoop
+from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle, Place
-from tests.simulation.sim_disk import Platter
+
+_CLUSTERS: Final = (2, 5, 8)
+"""Last digits of the seeds that have several agents."""
+
+_LAST_TURNS: Final = 30
+"""Of the loop, in which what is cancelled ends: task groups within task groups."""
 
 _LOADED_S = 35.0
 _PROBES_S = 5 * SETTINGS.buffer.probe_interval_ms / 1000
@@ -68,22 +78,23 @@ class World:
         """Every tenth seed: sessions that end while they load, files that end torn.  The others
         are without these, and have the more of all the rest."""
         self.loop = VirtualLoop()
+        self.loop.set_exception_handler(self._callback_failed)
         self._trace = hashlib.sha256()
+        self._broken: Violation | None = None
         self.events = 0
         self.counts: dict[str, int] = {}
-        self.metadata = MemoryMetadataStore(lambda: int(self.loop.now_s * 1000))
+        self.metadata = WatchedStore(self)
         self.bucket = MemoryObjectStore(lambda: int(self.loop.now_s * 1000))
-        self.platter = Platter()
-        self.metadata_weather = Weather()
-        self.store_weather = Weather(latency_ms=(5.0, 80.0))
         self.oracle = Oracle(self.expect)
-        self.lives = 0
-        self.process = self._new_process()
+        self.ledger = Ledger(self)
+        self.nodes = [Node(self, 1)]
         self.admin = Admin(self, Random(self.rng.random()))
         self.producers: list[Producer] = []
         self._clients: asyncio.TaskGroup | None = None
-        self._life: asyncio.Task[None] | None = None
-        self._last_life = False
+        self._machines: asyncio.TaskGroup | None = None
+        if seed % 10 in _CLUSTERS:
+            for number in range(2, 2 + self.rng.randint(1, 3)):
+                self.nodes.append(Node(self, number))
 
     # ── What it sees ──
 
@@ -102,28 +113,43 @@ class World:
         return self._trace.hexdigest()
 
     def expect(self, holds: bool, message: str) -> None:
-        """A promise."""
+        """A promise.  The first one that is broken ends everything, whoever has noticed."""
         if not holds:
-            raise Violation(f"seed {self.seed}, at {self.loop.now_s:.3f} s: {message}")
+            error = Violation(f"seed {self.seed}, at {self.loop.now_s:.3f} s: {message}")
+            self._broken = self._broken or error
+            self.loop.stop()
+            raise error
 
-    def acknowledge(self, place: Place, *, one: bool) -> None:
-        """A producer was told that a batch is at *place*."""
+    def _callback_failed(self, _: object, context: dict[str, Any]) -> None:
+        """Nobody awaits a callback: what it raises would be lost."""
+        if "handle" in context and self._broken is None:
+            error = context.get("exception")
+            with contextlib.suppress(Violation):
+                self.expect(False, f"{context['message']}: {error!r}")
+
+    def acknowledge(self, place: Place, node: Node, epoch: int, *, one: bool) -> None:
+        """A producer was told by *node*, a leader of *epoch*, that a batch is at *place*."""
         self.trace("ack", place.tp.partition, place.base_offset, place.records)
-        self.oracle.acknowledge(place, one=one)
+        if one:
+            if self.ledger.overtaken(place.tp, place.base_offset, epoch, node.number):
+                self.oracle.overtaken(place)
+                return
+        else:
+            end = place.base_offset + len(place.records)
+            self.ledger.committed(place.tp, end, "an acknowledgement")
+        self.oracle.acknowledge(place, one=one, node=node.number)
 
     def show(self, tp: TopicPartition, offset: int, row: Row) -> None:
         """A consumer was given *row* at *offset*."""
         self.trace("shown", tp.partition, offset, row)
+        self.ledger.committed(tp, offset + 1, "a fetch")
         self.oracle.show(tp, offset, row)
 
     def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
         """A consumer was told a high watermark."""
         self.trace("high watermark", tp.partition, high_watermark)
+        self.ledger.committed(tp, high_watermark, "a high watermark")
         self.oracle.saw_high_watermark(tp, high_watermark)
-
-    def leads(self, tp: TopicPartition, epoch: int) -> None:
-        """A session leads a partition."""
-        self.oracle.leads(tp, epoch)
 
     def count(self, what: str) -> None:
         """For the summary."""
@@ -150,13 +176,22 @@ class World:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_until_complete(self._main())
+        except BaseException as error:
+            if self._broken is not None and error is not self._broken:
+                raise self._broken from error
+            raise
         finally:
+            for node in self.nodes:
+                node.process.thaw()
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
-            with contextlib.suppress(BaseException):
-                self.loop.run_until_complete(asyncio.sleep(0))
+            for _ in range(_LAST_TURNS):
+                with contextlib.suppress(BaseException):
+                    self.loop.run_until_complete(asyncio.sleep(0))
             asyncio.set_event_loop(None)
             self.loop.close()
+        if self._broken is not None:
+            raise self._broken
         return self
 
     async def _main(self) -> None:
@@ -172,15 +207,17 @@ class World:
                 tasks.create_task(Consumer(self, Random(self.rng.random())).run()) for _ in range(2)
             ]
             others.append(tasks.create_task(self.admin.run()))
-            agent = tasks.create_task(self._agent())
-            await chaos(self)
+            self._machines = tasks
+            for node in self.nodes:
+                self.start(node)
+            await (cluster_chaos(self) if self.many else chaos(self))
             if self.rng.random() < 0.1:
                 await grow_old(self)
             calm(self)
             await self._answered(others.pop())
             for task in others:
                 task.cancel()
-            await self._finish(agent)
+            await self._finish()
         await self._check()
 
     async def _answered(self, admin: asyncio.Task[None]) -> None:
@@ -198,10 +235,10 @@ class World:
             await asyncio.sleep(0.1)
         self.expect(False, f"never answered: {late}")
 
-    async def _finish(self, agent: asyncio.Task[None]) -> None:
+    async def _finish(self) -> None:
         """Leave as SIGTERM does, or be killed and come back once more: nothing may differ."""
         if self.rng.random() < 0.5:
-            self.kill("kill")
+            self.some_node().kill("kill")
             await asyncio.sleep(3)
         await asyncio.sleep(self.rng.uniform(0, 8))
         await self._ready()
@@ -210,40 +247,76 @@ class World:
             await producer.send_again()
         await self._read_everything()
         await self._disk_is_used()
-        self._last_life = True
-        self.process.stop()
-        async with asyncio.timeout(60):
-            await agent
+        async with asyncio.timeout(60), asyncio.TaskGroup() as leaving:
+            for node in self.nodes:
+                leaving.create_task(node.leave())
+                if self.many:
+                    await asyncio.sleep(self.rng.choice((0.0, 0.1, 2.0)))
 
     async def _ready(self) -> None:
+        """Every partition is led, by one agent, and each agent that is to run does."""
+        missing: list[str] = []
         for _ in range(600):
-            if self.process.serving and not self.process.stopping:
+            missing = [
+                f"{topic.name}-{partition}"
+                for topic in (await read_topics(self)).values()
+                for partition in range(topic.partitions)
+                if self.leading(topic.name, partition) is None
+            ]
+            missing += [node.process.name for node in self.nodes if not node.well]
+            if not missing:
                 return
             await asyncio.sleep(0.1)
-        self.expect(False, "the agent did not come back")
+        self.expect(False, f"not there again: {missing}")
+
+    def leading(self, topic: str, partition: int) -> Led | None:
+        """Who leads the partition, if it is one."""
+        found: list[Led] = []
+        for node in self.nodes:
+            engine = node.process.engine
+            if engine is None or not node.process.serving or not engine.session.alive:
+                continue
+            log = engine.log(topic, partition)
+            if log is not None and log.state is not State.CLOSED:
+                found.append(Led(node.process, engine, log))
+        return found[0] if len(found) == 1 else None
+
+    def topic_partition(self, topic: str, partition: int) -> TopicPartition | None:
+        """What the name stands for now."""
+        kv, _ = now(self.metadata.get(topic_key(topic)))
+        return None if kv is None else TopicPartition(decode_topic(kv.value).topic_id, partition)
 
     async def _read_everything(self) -> None:
         last = Consumer(self, Random(self.rng.random()))
-        engine = self.process.engine
-        assert engine is not None
-        for log in engine.logs():
-            try:
-                async with asyncio.timeout(60):
-                    await self.process.do(last.read_all(engine, log))
-            except (TimeoutError, NotServedError) as error:
-                self.expect(False, f"{log!r} could not be read: {error!r}")
+        for topic in (await read_topics(self)).values():
+            for partition in range(topic.partitions):
+                try:
+                    async with asyncio.timeout(60):
+                        await self._read_whole(last, topic.name, partition)
+                except TimeoutError as error:
+                    self.expect(False, f"{topic.name}-{partition} could not be read: {error!r}")
+
+    async def _read_whole(self, last: Consumer, topic: str, partition: int) -> None:
+        while True:
+            led = self.leading(topic, partition)
+            if led is not None:
+                with contextlib.suppress(NotServedError):
+                    await led.process.do(last.read_all(led))
+                    return
+            await asyncio.sleep(0.1)
 
     async def _disk_is_used(self) -> None:
         """The disk is well: acks=1 is taken again after a few probes at most."""
-        engine = self.process.engine
-        assert engine is not None
-        for log in engine.logs():
-            # A request that was lost before the calm is not repeated before its deadline.
-            async with asyncio.timeout(_LOADED_S):
-                await engine.loaded(log)
-        probes = [
-            self._producer(log.topic, log.partition, acks=1, total=1) for log in engine.logs()
-        ]
+        probes: list[Producer] = []
+        for node in self.nodes:
+            engine = node.process.engine
+            for log in engine.logs() if engine is not None and node.process.serving else ():
+                # A request that was lost before the calm is not repeated before its deadline.
+                assert engine is not None
+                async with asyncio.timeout(_LOADED_S):
+                    with contextlib.suppress(UnavailableError):
+                        await engine.loaded(log)
+                probes.append(self._producer(log.topic, log.partition, acks=1, total=1))
         try:
             async with asyncio.timeout(_PROBES_S):
                 await asyncio.gather(*(probe.run() for probe in probes))
@@ -259,7 +332,7 @@ class World:
                 acks = self.rng.choice((-1, -1, -1, -1, 1, 1, 0))
                 total = self.rng.randint(batches // 2, batches * 3 // 2)
                 producer = self._producer(topic.name, partition, acks, total)
-                self._clients.create_task(producer.run())
+                self._clients.create_task(producer.run(), context=NOBODY.copy())
 
     def _producer(self, topic: str, partition: int, acks: int, total: int) -> Producer:
         number = len(self.producers)
@@ -274,52 +347,40 @@ class World:
             total=total,
             rng=Random(self.rng.random()),
         )
+        if self.many:
+            producer.patience_ms = self.rng.choice((1_500, 6_000, 30_000))
         self.producers.append(producer)
         return producer
 
-    # ── The agent's lives ──
+    # ── The machines ──
 
-    def _new_process(self) -> AgentProcess:
-        self.lives += 1
-        return AgentProcess(self, self.lives)
+    @property
+    def many(self) -> bool:
+        """Whether it is a cluster."""
+        return len(self.nodes) > 1
 
-    async def _agent(self) -> None:
-        while True:
-            self._life = asyncio.get_running_loop().create_task(self.process.run())
-            try:
-                await self._life
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if not self.process.dead or (task is not None and task.cancelling()):
-                    raise  # not killed: the simulation itself is over
-            if self._last_life:
-                return
-            self.process.kill()
-            await asyncio.sleep(self.rng.choice((0.01, 0.5, 3.0, 9.0)))
-            self.process = self._new_process()
+    def some_node(self) -> Node:
+        """One that has not left for good."""
+        there = [node for node in self.nodes if not node.last_life]
+        return there[0] if len(there) == 1 else self.rng.choice(there)
 
-    def kill(self, how: str) -> None:
-        """SIGKILL, or the loss of power."""
-        if self._life is None or self._life.done():
-            return
-        self.note(how)
-        self.process.kill()
-        self._life.cancel()
-        if how == "power":
-            self.platter.lose_power(self.rng)
-        if how == "disk lost":
-            self.platter.lose_everything()
-            self._disk_is_gone()
-        if how == "disk back":
-            self.platter.swap()
-            self._disk_is_gone()
-            self.oracle.disk_is_back()
+    def start(self, node: Node) -> None:
+        """Let its lives begin."""
+        assert self._machines is not None
+        self._machines.create_task(node.run())
 
-    def _disk_is_gone(self) -> None:
+    def join(self) -> None:
+        """A machine that was never seen before."""
+        self.note("join")
+        self.nodes.append(Node(self, len(self.nodes) + 1))
+        self.start(self.nodes[-1])
+
+    def disk_is_gone(self, node: Node) -> None:
+        """With all that was only there."""
         committed, error = now(read_ends(self, without=self.admin.dying))
         if error is not None:
             raise error
-        self.oracle.lose_disk(committed)
+        self.oracle.lose_disk(committed, node.number)
 
     def pass_time(self, seconds: float) -> None:
         """All of a sudden: whoever was to do something meanwhile is late."""

@@ -1,0 +1,156 @@
+"""What goes wrong in a cluster, and when: from the seed.
+
+Beside what can happen to one agent (`chaos`): machines that are cut off from one store or both,
+either way; that are paused for longer than their lease while the others go on; that are killed,
+paused or cut off at the very request that claims, releases or commits; that drain, join, leave.
+"""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.chaos import new_weather, strike
+from tests.simulation.faults import Cut, Weather
+from tests.simulation.loop import NOBODY
+from tests.simulation.node import Node
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_FAULTS: Final = (
+    *("kill", "kill", "away", "power", "brownout", "disk lost", "disk"),
+    *("stop", "stop", "stop early", "rolling restart", "join", "leave"),
+    *("pause", "pause", "cut", "cut", "at once", "at once", "at once"),
+    *("weather", "weather", "outage", "storm", "lag", "compaction", "suspend"),
+)
+_RARE: Final = {"disk lost": 0.3, "join": 0.5, "leave": 0.3, "suspend": 0.3, "rolling restart": 0.5}
+_MOMENTS: Final = ("Put:/driftlog/v1/leaders/", "Put:/driftlog/v1/heads/", "Put:", "put ", "")
+"""Of a request that is about to be answered: claims and releases, commits, what writes, any."""
+_MOST_NODES: Final = 5
+
+
+async def cluster_chaos(world: "World") -> None:
+    """Faults for some time, one after the other; some go on while the next ones come."""
+    rng = world.rng
+    for node in world.nodes:
+        node.wall_skew_ms = rng.choice((0.0, rng.uniform(-2_000, 2_000)))
+        node.stays_away_s = rng.choice(((0.01, 0.5, 3.0, 9.0), (0.01, 9.0, 20.0), (0.5, 1.0)))
+    end = world.loop.now_s + rng.uniform(10, 45)
+    async with asyncio.TaskGroup() as lasting:
+        while world.loop.now_s < end:
+            await asyncio.sleep(rng.uniform(0.2, 4))
+            fault = rng.choice(_FAULTS)
+            if rng.random() < _RARE.get(fault, 1.0):
+                lasting.create_task(_strike(world, world.some_node(), fault))
+
+
+async def _strike(world: "World", node: Node, fault: str) -> None:
+    rng = world.rng
+    match fault:
+        case "away":
+            node.stays_away_s = (9.0, 15.0)
+            node.kill("kill")
+        case "pause":
+            await node.pause(rng.choice((rng.uniform(0.5, 5), rng.uniform(6.5, 20))))
+        case "cut":
+            await _cut(node)
+        case "at once":
+            await _at_once(node)
+        case "rolling restart":
+            await _rolling_restart(world)
+        case "join" if len(world.nodes) < _MOST_NODES:
+            world.join()
+        case "leave" if sum(not n.last_life for n in world.nodes) > 1:
+            await _leave(node)
+        case "outage":
+            for weather in rng.choice(_weathers(world)):
+                weather.down = not weather.down
+        case "storm":
+            # The bucket says 503 to nearly everybody.
+            world.note("storm")
+            _, weathers = _weathers(world)
+            for weather in weathers:
+                weather.refused = 0.9
+            await asyncio.sleep(rng.uniform(0.5, 8))
+            for weather in weathers:
+                weather.refused = 0.0
+        case "lag":
+            for weather in _weathers(world)[0]:
+                weather.watch_lag_ms = rng.choice((0.0, 300.0, 5_000.0))
+        case "weather" if rng.random() < 0.5:
+            for one in world.nodes:
+                new_weather(rng, one.metadata_weather)
+                new_weather(rng, one.store_weather)
+        case "compaction":
+            world.metadata.compact(world.metadata.revision)
+        case _:
+            await strike(node, fault)
+
+
+def _weathers(world: "World") -> tuple[list[Weather], list[Weather]]:
+    nodes = world.nodes
+    return [n.metadata_weather for n in nodes], [n.store_weather for n in nodes]
+
+
+async def _cut(node: Node) -> None:
+    rng = node.world.rng
+    peer = rng.choice(("metadata", "metadata", "bucket", "both"))
+    node.world.note(f"cut off from {peer}")
+    node.cut(peer, rng.choice((Cut.REQUESTS, Cut.ANSWERS)))
+    await asyncio.sleep(rng.choice((rng.uniform(0.3, 4), rng.uniform(6, 15))))
+    node.cut(peer, None)
+
+
+async def _at_once(node: Node) -> None:
+    """When the next request of a kind has acted, and nobody has heard of it yet."""
+    world, rng = node.world, node.world.rng
+    moment = rng.choice(_MOMENTS)
+    done = asyncio.Event()
+    seconds = rng.choice((rng.uniform(0.5, 5), rng.uniform(6.5, 15)))
+    how = rng.choice(("kill", "power", "pause", "cut", "cut"))
+
+    def act() -> None:
+        world.note(f"{how} at {moment}")
+        match how:
+            case "kill" | "power":
+                # Not from inside the agent's own call.
+                world.loop.call_soon(partial(node.kill, how), context=NOBODY)
+            case "cut":
+                node.cut("metadata", rng.choice((Cut.REQUESTS, Cut.ANSWERS)))
+            case _:
+                pass
+        done.set()
+
+    node.trap(moment, act)
+    try:
+        async with asyncio.timeout(15):
+            await done.wait()
+    except TimeoutError:
+        return
+    if how == "pause":
+        await node.pause(seconds)
+    elif how == "cut":
+        await asyncio.sleep(seconds)
+        node.cut("metadata", None)
+
+
+async def _rolling_restart(world: "World") -> None:
+    world.note("rolling restart")
+    for node in list(world.nodes):
+        process = node.process
+        process.stop()
+        for _ in range(200):
+            if node.process is not process and node.process.engine is not None:
+                break
+            await asyncio.sleep(0.1)
+
+
+async def _leave(node: Node) -> None:
+    """For good, in order or not; its disk is never seen again."""
+    world = node.world
+    world.note("leave")
+    if world.rng.random() < 0.5:
+        node.last_life = True
+        node.kill("kill")
+    else:
+        await node.leave()

@@ -1,0 +1,136 @@
+"""One machine of the cluster: its disk, its clock, its ways to the stores, its agent's lives."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.agent import AgentProcess
+from tests.simulation.faults import Cut, Weather
+from tests.simulation.sim_disk import Platter
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Node:
+    """See the module.
+
+    Args:
+        number: Kafka's node id, which the disk remembers.
+    """
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.platter = Platter()
+        self.metadata_weather = Weather()
+        self.store_weather = Weather(latency_ms=(5.0, 80.0))
+        self.wall_skew_ms = 0.0
+        self.stays_away_s: tuple[float, ...] = (0.01, 0.5, 3.0, 9.0)
+        """How long, one of these, it takes until a process that ended is started again."""
+        self.lives = 0
+        self.process = self._new_process()
+        self.last_life = False
+        """It leaves, or has left, and never comes back."""
+        self._ended = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+        self._trap: tuple[str, Callable[[], None]] | None = None
+
+    def _new_process(self) -> AgentProcess:
+        self.lives += 1
+        return AgentProcess(self, self.lives)
+
+    async def run(self) -> None:
+        """One process after the other, until the last one has ended."""
+        while True:
+            context = self.process.freezer.context
+            work = self.process.run()
+            self._life = asyncio.get_running_loop().create_task(work, context=context)
+            try:
+                await self._life
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not self.process.dead or (task is not None and task.cancelling()):
+                    raise  # not killed: the simulation itself is over
+            if not self.last_life:
+                self.process.kill()
+                await asyncio.sleep(self.world.rng.choice(self.stays_away_s))
+            if self.last_life:
+                self._ended.set()
+                return
+            self.process = self._new_process()
+
+    async def leave(self) -> None:
+        """SIGTERM, for the last time; returns when it has ended."""
+        self.last_life = True
+        self.process.stop()
+        await self._ended.wait()
+
+    @property
+    def well(self) -> bool:
+        """Whether its process runs, or is not to run any more."""
+        process = self.process
+        if self.last_life:
+            return self._ended.is_set()
+        return not process.dead and not process.stopping and process.engine is not None
+
+    # ── What happens to it ──
+
+    def kill(self, how: str) -> None:
+        """SIGKILL, or the loss of power."""
+        if self._life is None or self._life.done():
+            return
+        self.world.note(how)
+        self._life.cancel()
+        self.process.kill()
+        if how == "power":
+            self.platter.lose_power(self.world.rng)
+        if how == "disk lost":
+            self.platter.lose_everything()
+            self.world.disk_is_gone(self)
+        if how == "disk back":
+            self.platter.swap()
+            self.world.disk_is_gone(self)
+            self.world.oracle.disk_is_back()
+
+    async def pause(self, seconds: float) -> None:
+        """Time goes on for all others."""
+        process = self.process
+        if process.dead or process.freezer.frozen or self._life is None or self._life.done():
+            return
+        self.world.note("paused")
+        process.freeze()
+        await asyncio.sleep(seconds)
+        if process.freezer.frozen:
+            process.thaw(timers_last=self.world.rng.random() < 0.5)
+
+    def cut(self, peer: str, way: Cut | None) -> None:
+        """Let nothing through to *peer* (metadata, bucket, both), or all again."""
+        if peer != "bucket":
+            self.metadata_weather.cut = way
+        if peer != "metadata":
+            self.store_weather.cut = way
+
+    def trap(self, pattern: str, act: Callable[[], None]) -> None:
+        """When the next request of it whose description has *pattern* has acted: *act*."""
+        self._trap = pattern, act
+
+    def acted(self, what: str) -> None:
+        """A request of it has just acted, and is not answered yet."""
+        if self._trap is not None and self._trap[0] in what:
+            _, act = self._trap
+            self._trap = None
+            act()
+
+    def recover(self) -> None:
+        """From now on everything works."""
+        for weather in (self.metadata_weather, self.store_weather):
+            weather.refused = weather.lost_before = weather.lost_after = weather.late = 0.0
+            weather.watch_lag_ms = 0.0
+            weather.down = False
+            weather.cut = None
+        self._trap = None
+        self.platter.full = False
+        disk = self.process.disk
+        disk.sync_fails = disk.write_fails = disk.folder_fails = 0.0
+        self.process.thaw()
