@@ -297,6 +297,7 @@ def _dev_cluster(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("grpc") is None:
         return _no_extra(ImportError("No module named 'grpc'"))
     directory: Path = options.dir.absolute()
+    rack = ["--rack", options.rack] if options.rack else []
     lock = local_cluster.DirectoryLock(directory)
     try:
         # Whatever can be refused is, before there is anything on the disk.
@@ -308,9 +309,9 @@ def _dev_cluster(options: argparse.Namespace) -> int:
         plan = local_cluster.ClusterPlan(
             directory=directory,
             objects=options.store or str(directory / "objects"),
-            etcd=local_etcd.settle(binary, directory),
+            etcd=local_etcd.settle(binary, directory, local_cluster.ports(agents)),
             agents=agents,
-            agent_command=(*_agent_command(), "--dev", *_common(options)),
+            agent_command=(*_agent_command(), "--dev", *rack, "--log-level", options.log_level),
         )
         return local_cluster.run(plan, lock)
     except (local_cluster.ClusterError, local_etcd.NoEtcdError, ListenError, OSError) as error:
@@ -324,11 +325,6 @@ def _agent_command() -> list[str]:
     if ours.name == "driftlog" and ours.is_file():
         return [sys.executable, str(ours.absolute()), "agent", "run"]
     return [sys.executable, "-P", "-m", "driftlog.cli", "agent", "run"]
-
-
-def _common(options: argparse.Namespace) -> list[str]:
-    rack = ["--rack", options.rack] if options.rack else []
-    return [*rack, "--log-level", options.log_level]
 
 
 async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.AgentPlan, ...]:
@@ -348,12 +344,9 @@ async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.Agent
             for at in listeners:
                 port = await _take(at.host, at.port, n, "--listener", taken)
                 listening.append(f"{at.name}://{_address(at.host, port)}")
-                told.append(f"{at.name}://{_address(at.host, port)}")
-                if at.advertised_host:
-                    told_port = _nth(
-                        at.advertised_host, at.advertised_port, n, "--advertised-listener"
-                    )
-                    told[-1] = f"{at.name}://{_address(at.advertised_host, told_port or port)}"
+                host = at.advertised_host or at.host
+                port = _nth(host, at.advertised_port, n, "--advertised-listener") or port
+                told.append(f"{at.name}://{_address(host, port)}")
             http_listener = None
             if options.http_listener is not None:
                 host, first = parse_address(options.http_listener, http)
@@ -374,16 +367,17 @@ async def _take(host: str, first: int, n: int, option: str, taken: contextlib.Ex
     """
     from driftlog_agents.listeners import ListenError, take  # noqa: PLC0415  # an extra
 
+    port = _nth(host, first, n, option)
     try:
-        sockets = await take(host, _nth(host, first, n, option), option)
+        sockets = await take(host, port, option)
     except ListenError as error:
         raise ListenError(
             f"{error}.  It is for agent-{n + 1}: agents have the port of {option} and the next ones"
         ) from error
     for held in sockets:
         taken.callback(held.close)
-    port: int = sockets[0].getsockname()[1]
-    return port
+    found: int = sockets[0].getsockname()[1]
+    return found
 
 
 def _nth(host: str, first: int, n: int, option: str) -> int:

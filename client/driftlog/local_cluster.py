@@ -157,7 +157,7 @@ class _Agent:
 
     @property
     def up(self) -> bool:
-        return self.process.ready or self.standing_by
+        return self.process.pid is not None and (self.process.ready or self.standing_by)
 
 
 def run(plan: ClusterPlan, lock: DirectoryLock) -> int:
@@ -222,10 +222,13 @@ class _Cluster:
         """Where it was, or its own of the ports from 9644 on, or a free one."""
         before = self._agents[number - 1].http_address.rpartition(":")[2]
         wanted = int(before or _FIRST_HTTP_PORT + number - 1)
-        others = {a.http_address for a in self._agents} - {self._agents[number - 1].http_address}
-        listening = {text for agent in self._agents for text in agent.plan.listeners}
-        taken = {int(a.rpartition(":")[2]) for a in others | listening if a}
-        return f"127.0.0.1:{local_etcd.free_port(wanted, frozenset(taken))}"
+        others = {
+            int(agent.http_address.rpartition(":")[2])
+            for n, agent in enumerate(self._agents, 1)
+            if agent.http_address and n != number
+        }
+        taken = ports(self._plan.agents) | others
+        return f"127.0.0.1:{local_etcd.free_port(wanted, taken)}"
 
     # ── Running ──
 
@@ -301,7 +304,7 @@ class _Cluster:
             if self._is_due(agent.process):
                 agent.standing_by = False
                 self._start(agent.process)
-            if agent.node_id is None and agent.process.ended == 0:
+            if not self._announced and agent.node_id is None and agent.process.ended == 0:
                 break  # new ones start in turn, so that node ids are in their order
         self._wait(_TURN_S)
 
@@ -423,6 +426,12 @@ def _write(stream: object, lines: Sequence[str]) -> None:
     """A terminal that is gone, or a pipe that nobody reads, stops no cluster."""
     with contextlib.suppress(OSError, ValueError):
         print("\n".join(lines), file=stream, flush=True)  # type: ignore[call-overload]
+
+
+def ports(agents: Sequence[AgentPlan]) -> frozenset[int]:
+    """Those that the agents will listen on, as far as they are chosen."""
+    addresses = [text for a in agents for text in (*a.listeners, a.http_listener or "")]
+    return frozenset(int(text.rpartition(":")[2]) for text in addresses if text)
 
 
 def is_cluster(directory: Path) -> bool:

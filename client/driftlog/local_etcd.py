@@ -98,12 +98,12 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k == kept or not k.startswith("ETCD_")}
 
 
-def settle(binary: Path, directory: Path) -> LocalEtcd:
-    """The etcd of *directory*, on the ports that it had if nobody has them now."""
+def settle(binary: Path, directory: Path, taken: frozenset[int]) -> LocalEtcd:
+    """The etcd of *directory*, on the ports that it had if nobody has them now; none of *taken*."""
     file = directory / "etcd.json"
     ports = _read(file)
-    client_port = free_port(ports.get("client_port", 0))
-    peer_port = free_port(ports.get("peer_port", 0), frozenset({client_port}))
+    client_port = free_port(ports.get("client_port", 0), taken)
+    peer_port = free_port(ports.get("peer_port", 0), taken | {client_port})
     ports = {"client_port": client_port, "peer_port": peer_port}
     written = file.with_suffix(".tmp")
     written.write_text(json.dumps(ports) + "\n")
@@ -119,7 +119,7 @@ def _read(file: Path) -> dict[str, int]:
         return {}
 
 
-def free_port(wanted: int, taken: frozenset[int] = frozenset()) -> int:
+def free_port(wanted: int, taken: frozenset[int]) -> int:
     """*wanted* on 127.0.0.1 where it is free, or another one; none of *taken*."""
     for port in (wanted, *[0] * (len(taken) + 1)):
         if port in taken:

@@ -204,36 +204,44 @@ def end_leftovers(run: Path, directory: Path) -> list[str]:
     Linux ends them itself, but a moment after us.
 
     Raises:
-        TimeoutError: one of them does not end.
+        OSError: one of them does not end.
     """
     said = []
     for file in sorted(run.glob("*.pid")):
-        with contextlib.suppress(ValueError, OSError):
-            pid = int(file.read_text())
-            if str(directory) in _command_line(pid):
+        pid = _read_pid(file)
+        if pid is not None and _is_of(pid, directory):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                _wait_until_gone(pid, file.stem, directory)
-                said.append(f"{file.stem} of an earlier start still ran (pid {pid}): ended it")
+            deadline = time.monotonic() + _GONE_S
+            while _is_of(pid, directory):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{file.stem} of an earlier start (pid {pid}) does not end, though it was "
+                        f"killed: is its disk stuck?"
+                    )
+                time.sleep(0.02)
+            said.append(f"{file.stem} of an earlier start still ran (pid {pid}): ended it")
         file.unlink(missing_ok=True)
     return said
 
 
-def _wait_until_gone(pid: int, name: str, directory: Path) -> None:
-    deadline = time.monotonic() + _GONE_S
-    while str(directory) in _command_line(pid):
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"{name} of an earlier start (pid {pid}) does not end, though it was killed: is "
-                f"its disk stuck?"
-            )
-        time.sleep(0.02)
+def _read_pid(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _is_of(pid: int, directory: Path) -> bool:
+    """Whether *pid* is a process that works in *directory*; ids are used again."""
+    return f"{directory}{os.sep}" in _command_line(pid)
 
 
 def _command_line(pid: int) -> str:
     """Of a living process; empty where there is none."""
     if sys.platform == "linux":
         try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" "))
         except OSError:
             return ""
     return subprocess.run(
