@@ -12,6 +12,7 @@ from driftlog_metadata.codec import (
     decode_head,
     decode_leader,
     decode_partition_state,
+    encode_partition_state,
 )
 from driftlog_metadata.keys import (
     agent_key,
@@ -20,6 +21,7 @@ from driftlog_metadata.keys import (
     leader_key,
     partition_key,
     session_key,
+    topic_key,
 )
 from driftlog_metadata.limits import check_txn
 from driftlog_metadata.memory_store import MemoryMetadataStore
@@ -32,13 +34,22 @@ from driftlog_metadata.model import (
     PartitionState,
     TopicPartition,
 )
-from driftlog_metadata.store import MAX_TXN_OPS, KeyValue, LeaseNotFoundError, Put, TxnResult
+from driftlog_metadata.store import (
+    MAX_TXN_BYTES,
+    MAX_TXN_OPS,
+    Delete,
+    KeyValue,
+    LeaseNotFoundError,
+    Put,
+    TxnResult,
+)
 from driftlog_metadata.transactions import (
     CLAIMS_PER_TXN,
     Claim,
     Release,
     Txn,
     claim,
+    claim_batches,
     close_head,
     commit,
     lease_id_of,
@@ -500,29 +511,84 @@ async def test_a_session_is_listed_once(world: World) -> None:
 
 async def test_as_many_claims_as_are_said_to_fit_into_a_transaction_do(world: World) -> None:
     """
-    Every one with a leader that must be gone and a long list of sessions: within etcd's limits.
+    Every one of another topic, with a leader that must be gone and a long list of sessions: within
+    etcd's limits.
     """
     await world.begin(ONE)
-    sessions = tuple(f"{n:032x}" for n in range(50))
-    claims = [
-        Claim(
-            tp=TopicPartition(UUID(int=2**128 - 1), 2**31 - 1 - n),
-            leader=Leader(TWO, 2**31 - 2),
-            leader_revision=2**62,
-            state=PartitionState(sealed_end=2**62, log_start=2**62, sessions=sessions),
-            state_revision=2**62,
-        )
-        for n in range(CLAIMS_PER_TXN)
-    ]
+    claims = [_long(n, sessions=50) for n in range(CLAIMS_PER_TXN)]
+    topics = {f"{n:0>249}": 2**62 for n in range(CLAIMS_PER_TXN)}
 
-    txn = claim(ONE, world.fences[ONE], claims)
+    (batch,) = claim_batches(claims)
+    txn = claim(ONE, world.fences[ONE], batch, topics)
 
     check_txn(txn.compares, txn.then, txn.otherwise)
+    assert MAX_TXN_OPS - 4 < len(txn.compares)
     assert not (await world.send(txn)).succeeded
     with pytest.raises(AssertionError):
-        claim(ONE, world.fences[ONE], [*claims, _fresh(TP)])
+        claim(ONE, world.fences[ONE], [*claims, _long(99, sessions=1)], {**topics, "t": 1})
     with pytest.raises(AssertionError):
         claim(ONE, world.fences[ONE], [])
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 50, 1_500, 10_000, 40_000])
+def test_batches_of_claims_keep_to_both_limits(sessions: int) -> None:
+    """
+    All claims, in their order, in transactions that etcd takes, however long the lists are; and no
+    more of them than that takes.
+    """
+    claims = [_long(n, sessions=sessions) for n in range(3 * CLAIMS_PER_TXN + 1)]
+
+    batches = list(claim_batches(claims))
+
+    assert claims == [c for batch in batches for c in batch]
+    sizes = [len(batch) for batch in batches]
+    for batch in batches:
+        topics = {f"{c.tp.partition:0>249}": 2**62 for c in batch}
+        txn = claim(ONE, 5, batch, topics)
+        check_txn(txn.compares, txn.then, txn.otherwise)
+    one = len(encode_partition_state(claims[0].state_under(ONE)))
+    fitting = min(CLAIMS_PER_TXN, max(1, int(0.9 * MAX_TXN_BYTES) // (one + 500)))
+    assert min(sizes[:-1]) >= fitting
+
+
+def test_claims_of_nothing_are_no_transaction() -> None:
+    """
+    `claim` refuses an empty one.
+    """
+    assert [] == list(claim_batches([]))
+
+
+async def test_a_claim_of_a_topic_that_is_gone_leaves_no_keys(world: World) -> None:
+    """
+    Deleted meanwhile, or deleted and made again under its name: the claim was of the other one.
+    """
+    await world.begin(ONE)
+    made = await world.store.txn((), [Put(topic_key("t"), b"{}")])
+    fresh = _fresh(TP)
+    for change in (Delete(topic_key("t")), Put(topic_key("t"), b"{}")):
+        await world.store.txn((), [change])
+        stale = claim(ONE, world.fences[ONE], [fresh], {"t": made.revision})
+        await unchanged(world, world.send(stale))
+    now = await world.store.get(topic_key("t"))
+    assert now is not None
+
+    result = await world.send(claim(ONE, world.fences[ONE], [fresh], {"t": now.create_revision}))
+
+    assert result.succeeded
+    assert Leader(ONE, 0) == await world.leader(TP)
+
+
+async def test_a_claim_does_not_mind_what_became_of_its_topics_value(world: World) -> None:
+    """
+    More partitions, other configs: it is the topic that was meant.
+    """
+    await world.begin(ONE)
+    made = await world.store.txn((), [Put(topic_key("t"), b"{}")])
+    await world.store.txn((), [Put(topic_key("t"), b"[]")])
+
+    txn = claim(ONE, world.fences[ONE], [_fresh(TP)], {"t": made.revision})
+
+    assert (await world.send(txn)).succeeded
 
 
 def test_a_session_does_not_wait_for_its_own_end() -> None:
@@ -533,6 +599,22 @@ def test_a_session_does_not_wait_for_its_own_end() -> None:
 
     with pytest.raises(AssertionError):
         claim(ONE, 5, [mine])
+
+
+def _long(number: int, *, sessions: int) -> Claim:
+    """Of keys and values as long as they get."""
+    return Claim(
+        tp=TopicPartition(UUID(int=2**128 - 1), 2**31 - 1 - number),
+        leader=Leader(TWO, 2**31 - 2),
+        leader_revision=2**62,
+        state=PartitionState(
+            sealed_end=2**62,
+            manifest_version=2**62,
+            log_start=2**62,
+            sessions=tuple(f"{n:032x}" for n in range(sessions)),
+        ),
+        state_revision=2**62,
+    )
 
 
 def _fresh(tp: TopicPartition) -> Claim:

@@ -455,7 +455,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
     async with RunningAgent(tmp_path, settings=settings) as agent:
         topics = agent.broker.topics
         await create(agent, new("t"))
-        before = topics.limits["t"], agent.engine.topic_sealing["t"]
+        before = topics.limits["t"], topics.sealing["t"]
         await alter(
             agent,
             ("max.message.bytes", SET, "2000"),
@@ -465,10 +465,10 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
             ("segment.bytes", SET, "2000000"),
             ("segment.ms", SET, "5000"),
         )
-        after = topics.limits["t"], agent.engine.topic_sealing["t"]
+        after = topics.limits["t"], topics.sealing["t"]
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
         await delete_topics.handle(agent.broker, request, agent.context(6))
-        left = topics.limits.get("t"), agent.engine.topic_sealing.get("t")
+        left = topics.limits.get("t"), topics.sealing.get("t")
 
     assert (TopicLimits(max_message_bytes=1_000), TopicSealing(segment_ms=60_000)) == before
     assert (

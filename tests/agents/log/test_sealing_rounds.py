@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.sealing import Sealer
 from driftlog_metadata.errors import UnavailableError
@@ -35,7 +34,6 @@ class Subject(Sealer):
             session=cast(Any, None),
             objects=objects,
             logs=lambda: logs,
-            records=RecordsIndex(),
             manifests=Manifests(objects, lambda: 0),
             settings=SETTINGS,
             topic_sealing=dict,
@@ -43,7 +41,8 @@ class Subject(Sealer):
             spool=cast(Any, None),
             rng=Random(1),
             now_ms=lambda: 0,
-            forget=lambda _: None,
+            sealed=lambda _tp, _end: None,
+            buffering=lambda _tp: set(),
         )
         self.sealed: list[PartitionLog] = []
         self._seal_it = seal
