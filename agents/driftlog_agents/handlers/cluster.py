@@ -1,17 +1,28 @@
 """What several answers say about the cluster: brokers, leaders, and who may do what.
 
+    own partitions: their logs ──┐
+    all others: broker.view ─────┴──▶ Metadata, DescribeCluster, DescribeTopicPartitions, …
+
+Any agent answers for the cluster, and any can carry out what admin clients ask for: topics and
+configs are transactions in the metadata store, so that nothing is forwarded, and nobody is the
+controller.  NOT_CONTROLLER is said only where this agent has no session to do it with: admin
+clients ask for the controller again and come back, and no other error makes them.
+
 Shell.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
-from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.broker import Broker
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.model import Agent, Listener, Topic
+from driftlog_metadata.model import Agent, Topic, TopicPartition
+
+_NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 NOT_ASKED: Final = -0x8000_0000
 """Authorized operations that nobody asked for."""
@@ -27,6 +38,91 @@ INTERNAL_TOPICS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A live agent, by the address of the listener that a client came in through."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def live_agents(broker: Broker) -> dict[int, Agent]:
+    """The live agents by node id, as the view has them; of this one, what it is now.
+
+    An agent without a session is fenced, as Kafka says it: it names the others, if there are any.
+    """
+    agents = dict(broker.view.agents)
+    engine = broker.engine
+    serves = engine is not None and engine.ready.is_set()
+    if serves or not agents or broker.node_id in agents:
+        agents[broker.node_id] = broker.agent
+    return agents
+
+
+def nodes(broker: Broker, listener: str) -> dict[int, Node]:
+    """Live agents by node id; those that do not have *listener* cannot be reached, and are left
+    out (MetadataCache#getAliveBrokerNodes)."""
+    agents = sorted(live_agents(broker).items())
+    return {
+        number: node for number, agent in agents if (node := _node(agent, listener)) is not None
+    }
+
+
+def node_of(broker: Broker, node_id: int, listener: str) -> Node | None:
+    """One of `nodes`."""
+    agent = broker.agent if node_id == broker.node_id else broker.view.agents.get(node_id)
+    return None if agent is None else _node(agent, listener)
+
+
+def _node(agent: Agent, listener: str) -> Node | None:
+    for at in agent.listeners:
+        if at.name == listener:
+            return Node(agent.node_id, at.host, at.port, agent.rack)
+    return None
+
+
+def controller_id(reachable: Mapping[int, Node]) -> int:
+    """Whom admin clients take for the controller: any agent could be it, so it is a stable one
+    that they can reach."""
+    return min(reachable, default=-1)
+
+
+def shown_replicas(broker: Broker, topic: Topic) -> int:
+    """How many replicas clients are shown of each partition; there are as many as agents at most.
+
+    sarama, for one, waits until what it is shown is there.
+    """
+    return min(topic.replication_factor, len(live_agents(broker)))
+
+
+def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]:
+    """(node id, leader epoch) of who leads a partition; −1: nobody, or nobody ever did.
+
+    What is led here is known first hand, and sooner than from the view; what the view says of this
+    agent is either the same or over, or not begun.
+    """
+    agent, epoch = broker.view.leader_of(TopicPartition(topic_id, partition))
+    log = _own_log(broker, topic_id, partition)
+    if log is not None and log.leader_epoch >= epoch:
+        leads = log.state is State.ONLINE or log.state is State.LOADING
+        return (broker.node_id if leads else -1), log.leader_epoch
+    if agent is None or agent.node_id == broker.node_id:
+        return -1, epoch
+    return agent.node_id, epoch
+
+
+def _own_log(broker: Broker, topic_id: UUID, partition: int) -> PartitionLog | None:
+    engine = broker.engine
+    if engine is None or not engine.ready.is_set() or not engine.session.alive:
+        return None
+    entry = engine.topics_by_id.get(topic_id)
+    if entry is None or not 0 <= partition < len(entry.logs):
+        return None
+    return entry.logs[partition]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionInfo:
     """Who leads a partition, as Metadata and DescribeTopicPartitions say it."""
 
@@ -37,42 +133,49 @@ class PartitionInfo:
     offline: list[int]
 
 
-def partitions(broker: Broker, topic: Topic, start: int, end: int) -> Iterable[PartitionInfo]:
-    """Partitions ``[start, end)`` of a topic.
+def partitions(
+    broker: Broker,
+    topic: Topic,
+    start: int,
+    end: int,
+    reachable: Mapping[int, Node],
+    *,
+    unreachable: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
+) -> Iterable[PartitionInfo]:
+    """Partitions ``[start, end)`` of a topic; *unreachable*: who leads is not among *reachable*.
 
-    The bucket is the replica; its agent stands for it, in sync as long as it leads.
+    The bucket is the replica; agents stand for it, the leader first and those that would lead next
+    behind it.  All of them are alive, so all are in sync (KRaftMetadataCache#getPartitionMetadata).
     """
-    node = broker.node_id
-    engine = broker.engine
-    entry = None if engine is None else engine.topics_by_id.get(topic.topic_id)
-    logs: list[PartitionLog | None] = [] if entry is None else entry.logs
+    count = shown_replicas(broker, topic)
     for partition in range(start, end):
-        log = logs[partition] if partition < len(logs) else None
-        if log is not None and log.state in (State.ONLINE, State.LOADING):
-            yield PartitionInfo(ErrorCode.NONE, node, log.leader_epoch, [node], [])
-        elif log is not None and log.state is State.OFFLINE:
-            yield PartitionInfo(
-                ErrorCode.LEADER_NOT_AVAILABLE, -1, log.leader_epoch, [node], [node]
-            )
+        leader, epoch = leader_of(broker, topic.topic_id, partition)
+        replicas = broker.view.replicas(
+            TopicPartition(topic.topic_id, partition), topic.replication_factor
+        )
+        if leader >= 0 and replicas[:1] != [leader]:
+            replicas = [leader, *(node for node in replicas if node != leader)][:count]
+        elif not replicas:
+            replicas = [broker.node_id]
+        offline = [node for node in replicas if node not in reachable]
+        if leader in reachable:
+            yield PartitionInfo(ErrorCode.NONE, leader, epoch, replicas, offline)
+        elif leader >= 0:
+            yield PartitionInfo(unreachable, -1, epoch, replicas, offline)
         else:
-            yield PartitionInfo(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, [node], [node])
+            log = _own_log(broker, topic.topic_id, partition)
+            if log is not None and log.state is State.OFFLINE:
+                offline = sorted({*offline, broker.node_id} & set(replicas))
+            yield PartitionInfo(ErrorCode.LEADER_NOT_AVAILABLE, -1, epoch, replicas, offline)
 
 
-def shown_replicas(broker: Broker, topic: Topic) -> int:
-    """How many replicas clients are shown of each partition; there are as many as agents at most.
-
-    Streams and sarama wait until what they asked for is there, or for as many as there are.
-    """
-    agents = {broker.node_id}
-    return min(topic.replication_factor, len(agents))
-
-
-def listener(agent: Agent, context: RequestContext) -> Listener:
-    """Where *agent* is reached by those who came in through the same listener."""
-    for candidate in agent.listeners:
-        if candidate.name == context.listener:
-            return candidate
-    return agent.listeners[0]
+def not_led(broker: Broker, topic: Topic | None, partition: int) -> ErrorCode:
+    """What to say of a partition that is not led here: it is led elsewhere, or there is none
+    (ReplicaManager#getPartitionOrError)."""
+    there = topic is not None and 0 <= partition < topic.partitions
+    # Before the first session nobody has said which topics there are.
+    known = there or not broker.topics.known
+    return _NOT_LEADER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def led_partition(
@@ -84,11 +187,12 @@ def led_partition(
 
     Raises:
         RefusedError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
-            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (KIP-320); all of them retriable.
+            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (KIP-320); all of them retriable.  Epochs are
+            looked at where the partition is led, and nowhere else: an agent has no copy of what
+            others lead (Kafka: ReplicaManager#getPartitionOrException before
+            Partition#checkCurrentLeaderEpoch).
     """
-    known = broker.topics.by_name.get(topic)
-    there = known is not None and 0 <= partition < known.partitions
-    if not there and broker.topics.known:
+    if not_led(broker, broker.topics.by_name.get(topic), partition) is not _NOT_LEADER:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     engine = broker.engine
     log = None if engine is None else engine.log(topic, partition)

@@ -13,7 +13,7 @@ from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.configs import resolve
-from driftlog_agents.handlers.cluster import shown_replicas
+from driftlog_agents.handlers.cluster import live_agents, shown_replicas
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_topics import (
     CreatableTopic,
@@ -143,8 +143,9 @@ def check_replicas(broker: Broker, broker_ids: list[int], replicas: int) -> None
     if not broker_ids:
         raise refused("includes an empty replica list")
     before: int | None = None
+    agents = live_agents(broker)
     for broker_id in sorted(broker_ids):
-        if broker_id != broker.node_id:
+        if broker_id not in agents:
             raise refused(f"includes broker {broker_id}, but no such broker is registered")
         if broker_id == before:
             raise refused(f"includes the broker {broker_id} more than once")

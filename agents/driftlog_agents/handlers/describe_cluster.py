@@ -1,12 +1,13 @@
 """DescribeCluster: brokers, the controller, the cluster's id.
 
-There is no controller; a live agent stands for it, as any broker does in KRaft.
+There is no controller; a live agent stands for it, as any broker does in KRaft, but always the
+same one while it lives.
 Source: kafka.server.KafkaApis#handleDescribeCluster, AuthHelper#computeDescribeClusterResponse.
 Shell.
 """
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, listener
+from driftlog_agents.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, nodes
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -33,15 +34,16 @@ async def handle(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    at = listener(broker.agent, context)
+    reachable = nodes(broker, context.listener)
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=controller_id(reachable),
         brokers=[
             DescribeClusterBroker(
-                broker_id=broker.node_id, host=at.host, port=at.port, rack=broker.agent.rack
+                broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
             )
+            for node in reachable.values()
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )

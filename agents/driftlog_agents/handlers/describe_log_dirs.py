@@ -1,14 +1,15 @@
 """DescribeLogDirs: one directory, the store, and what each partition has in it.
 
-A partition's size is that of its segments, as its manifest says, and of its batches that are
-not sealed yet.  A bucket has no total and nothing that is left: both are −1, "not known".
+Each agent answers for what it leads: clients ask all of them.  A partition's size is that of its
+segments, as its manifest says, and of its batches that are not sealed yet.  A bucket has no total
+and nothing that is left: both are −1, "not known".
 Source: kafka.server.ReplicaManager#describeLogDirs.
 Shell.
 """
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -55,7 +56,9 @@ def _described(engine: Engine, name: str, numbers: set[int] | None) -> DescribeL
                 partition_index=log.partition, partition_size=_size_bytes(engine, log)
             )
             for log in ([] if entry is None else entry.logs)
-            if log is not None and (numbers is None or log.partition in numbers)
+            if log is not None
+            and log.state is not State.CLOSED
+            and (numbers is None or log.partition in numbers)
         ],
     )
 

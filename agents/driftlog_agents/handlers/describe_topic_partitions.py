@@ -5,10 +5,17 @@ KRaftMetadataCache#describeTopicResponse.
 Shell.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.handlers.cluster import INTERNAL_TOPICS, TOPIC_OPERATIONS, partitions
+from driftlog_agents.handlers.cluster import (
+    INTERNAL_TOPICS,
+    TOPIC_OPERATIONS,
+    Node,
+    nodes,
+    partitions,
+)
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -27,7 +34,7 @@ MAX_PARTITIONS: Final = 2_000
 async def handle(
     broker: Broker,
     request: DescribeTopicPartitionsRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    context: RequestContext,
 ) -> DescribeTopicPartitionsResponse:
     """Answer *request*."""
     cursor = request.cursor
@@ -48,6 +55,7 @@ async def handle(
     chosen = sorted(n for n in (broker.topics.by_name if everything else names) if n >= after)
     left = max(min(MAX_PARTITIONS, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
+    reachable = nodes(broker, context.listener)
     for name in chosen:
         if not left:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
@@ -58,7 +66,7 @@ async def handle(
             continue
         start = cursor.partition_index if cursor is not None and name == after else 0
         end = min(topic.partitions, start + left)
-        response.topics.append(_described(broker, topic, start, end))
+        response.topics.append(_described(broker, topic, start, end, reachable))
         if end < topic.partitions:
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
@@ -67,7 +75,7 @@ async def handle(
 
 
 def _described(
-    broker: Broker, topic: Topic, start: int, end: int
+    broker: Broker, topic: Topic, start: int, end: int, reachable: Mapping[int, Node]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -85,7 +93,7 @@ def _described(
                 last_known_elr=[],
                 offline_replicas=info.offline,
             )
-            for i, info in enumerate(partitions(broker, topic, start, end))
+            for i, info in enumerate(partitions(broker, topic, start, end, reachable))
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

@@ -7,7 +7,12 @@
 
 Limits are Kafka's (KIP-74): the first batch of the first partition that has data is
 returned whatever its size; after that `max_bytes` and `partition_max_bytes` hold.
-Sessions (KIP-227) are declined: session id 0, so that clients send full requests.
+Sessions (KIP-227) are declined: session id 0, so that clients send full requests.  So a partition
+that moves is an error of that partition in one answer, at once for who waits, and nothing else.
+
+Replicas are the bucket, and only the leader serves what is not there yet: there are no followers to
+prefer, so a client's rack (KIP-392) is read and ``preferred_read_replica`` stays −1.  Which zone an
+agent is in is shown in Metadata.
 Source: kafka.server.KafkaApis#handleFetchRequest, DelayedFetch, ReplicaManager#readFromLog.
 
 Shell.
@@ -21,6 +26,8 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.broker import Broker
+from driftlog_agents.handlers.cluster import not_led
+from driftlog_agents.handlers.leader_hints import add_to_fetch
 from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
@@ -33,7 +40,6 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
     PartitionData,
 )
 from driftlog_agents.protocol.types import NULL_UUID
@@ -227,7 +233,7 @@ class _Fetch:
             entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
             partitions: list[PartitionData] = []
             for asked in topic.partitions:
-                data, log = self._check(engine, entry, topic.topic_id, asked)
+                data, log = self._check(engine, entry, topic.topic, topic.topic_id, asked)
                 partitions.append(data)
                 if log is None or asked.fetch_offset >= log.high_watermark:
                     continue
@@ -263,10 +269,20 @@ class _Fetch:
             return engine.topics_by_id.get(topic_id)
         return engine.topics.get(name)
 
+    def _not_led(self, name: str, topic_id: UUID, partition: int) -> ErrorCode:
+        topics = self._broker.topics
+        if self._version < _TOPIC_IDS_FROM_VERSION:
+            return not_led(self._broker, topics.by_name.get(name), partition)
+        topic = topics.by_id.get(topic_id)
+        if topic is None and topics.known and topic_id != NULL_UUID:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return not_led(self._broker, topic, partition)
+
     def _check(
         self,
         engine: Engine | None,
         entry: TopicLogs | None,
+        topic: str,
         topic_id: UUID,
         asked: FetchPartition,
     ) -> tuple[PartitionData, PartitionLog | None]:
@@ -282,19 +298,9 @@ class _Fetch:
         if engine is None or not engine.ready.is_set():
             data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return data, None
-        if entry is None:
-            data.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_ID
-                if self._version >= _TOPIC_IDS_FROM_VERSION and topic_id != NULL_UUID
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-            return data, None
         log = _log(entry, asked.partition)
         if log is None:
-            known = 0 <= asked.partition < len(entry.logs)
-            data.error_code = (
-                ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            data.error_code = self._not_led(topic, topic_id, asked.partition)
             return data, None
         if log.state is State.CLOSED or not engine.session.alive:
             data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -322,14 +328,13 @@ class _Fetch:
                 if current < log.leader_epoch
                 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-            data.current_leader = LeaderIdAndEpoch(
-                leader_id=self._broker.node_id, leader_epoch=log.leader_epoch
-            )
             return False
         last = asked.last_fetched_epoch
-        if last != _INVALID_EPOCH and log.state is State.ONLINE:
+        # While it is loaded only the epochs of the tail are known.
+        known = log.state is State.ONLINE or (log.epochs and last >= log.epochs[0][0])
+        if last != _INVALID_EPOCH and known:
             epoch, end = log.end_offset_for_epoch(last)
-            if epoch < 0 or end < 0:
+            if epoch < 0 or end < 0 or asked.fetch_offset < log.log_start:
                 data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
                 return False
             if epoch < last or end < asked.fetch_offset:
@@ -374,7 +379,7 @@ class _Fetch:
     ) -> tuple[PartitionData, int]:
         engine = self._broker.engine
         entry = None if engine is None else self._topic(engine, topic, topic_id)
-        data, log = self._check(engine, entry, topic_id, asked)
+        data, log = self._check(engine, entry, topic, topic_id, asked)
         room = self._request.max_bytes - size
         if log is None or asked.fetch_offset >= log.high_watermark or (size and room <= 0):
             return data, 0
@@ -413,7 +418,9 @@ class _Fetch:
         self._respond(FetchResponse(responses=responses))
 
     def _respond(self, response: FetchResponse) -> None:
-        if not self._slot.connection.closed:
+        connection = self._slot.connection
+        if not connection.closed:
+            add_to_fetch(self._broker, self._version, response, connection.listener)
             self._slot.respond(
                 API.encode_response_parts(self._version, self._correlation_id, response)
             )

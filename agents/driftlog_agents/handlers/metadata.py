@@ -5,6 +5,7 @@ Shell.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
@@ -14,7 +15,9 @@ from driftlog_agents.handlers.cluster import (
     INTERNAL_TOPICS,
     NOT_ASKED,
     TOPIC_OPERATIONS,
-    listener,
+    Node,
+    controller_id,
+    nodes,
     partitions,
 )
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -43,17 +46,25 @@ async def handle(
         RefusedError: all topics are asked for, and they are not known before the first session.
     """
     version = context.api_version
-    at = listener(broker.agent, context)
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    topics = await _topics(broker, request, version)
+    reachable = nodes(broker, context.listener)
+    code = ErrorCode.LEADER_NOT_AVAILABLE if version < 6 else ErrorCode.LISTENER_NOT_FOUND
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
-                node_id=broker.node_id, host=at.host, port=at.port, rack=broker.agent.rack
+                node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
             )
+            for node in reachable.values()
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        topics=await _topics(broker, request, version, operations),
+        controller_id=controller_id(reachable),
+        topics=[
+            _described(broker, topic, reachable, code, operations)
+            if isinstance(topic, Topic)
+            else topic
+            for topic in topics
+        ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
@@ -61,20 +72,20 @@ async def handle(
 
 
 async def _topics(
-    broker: Broker, request: MetadataRequest, version: int, operations: int
-) -> list[MetadataResponseTopic]:
+    broker: Broker, request: MetadataRequest, version: int
+) -> list[Topic | MetadataResponseTopic]:
+    """What is asked for: topics, and what to say of those that are not there."""
     asked = request.topics
     if asked is None or (version == 0 and not asked):
         if not broker.topics.known:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "topics are not known yet")
-        known = sorted(broker.topics.by_name.values(), key=lambda topic: topic.name)
-        return [_described(broker, topic, operations) for topic in known]
+        return [*sorted(broker.topics.by_name.values(), key=lambda topic: topic.name)]
     if version < 12 and any(t.name is None or t.topic_id != NULL_UUID for t in asked):
         # Versions 10 and 11 have the field, and brokers of that time did not read it.
         return [_failed(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id) for t in asked]
     ids = dict.fromkeys(t.topic_id for t in asked if t.topic_id != NULL_UUID)
     if ids:
-        return [_by_id(broker, t, operations) for t in asked if ids.pop(t.topic_id, 0) is None]
+        return [_by_id(broker, t) for t in asked if ids.pop(t.topic_id, 0) is None]
     names = list(dict.fromkeys(t.name for t in asked if t.name is not None))
     if len(names) < len(asked) and any(t.name is None for t in asked):
         return [_failed(ErrorCode.INVALID_REQUEST, t.name, NULL_UUID) for t in asked]
@@ -82,22 +93,18 @@ async def _topics(
         version < 4 or request.allow_auto_topic_creation
     )
     refused = await _create_missing(broker, names) if create else {}
-    return [_by_name(broker, name, operations, refused.get(name)) for name in names]
+    return [_by_name(broker, name, refused.get(name)) for name in names]
 
 
-def _by_id(broker: Broker, asked: MetadataRequestTopic, operations: int) -> MetadataResponseTopic:
+def _by_id(broker: Broker, asked: MetadataRequestTopic) -> Topic | MetadataResponseTopic:
     topic = broker.topics.by_id.get(asked.topic_id)
-    if topic is None:
-        return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-    return _described(broker, topic, operations)
+    return topic or _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
 
 
-def _by_name(
-    broker: Broker, name: str, operations: int, refused: ErrorCode | None
-) -> MetadataResponseTopic:
+def _by_name(broker: Broker, name: str, refused: ErrorCode | None) -> Topic | MetadataResponseTopic:
     topic = broker.topics.by_name.get(name)
     if topic is not None:
-        return _described(broker, topic, operations)
+        return topic
     if refused is not None:
         return _failed(refused, name, NULL_UUID)
     try:
@@ -137,7 +144,14 @@ async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCo
     return refused
 
 
-def _described(broker: Broker, topic: Topic, operations: int) -> MetadataResponseTopic:
+def _described(
+    broker: Broker,
+    topic: Topic,
+    reachable: Mapping[int, Node],
+    unreachable: ErrorCode,
+    operations: int,
+) -> MetadataResponseTopic:
+    infos = partitions(broker, topic, 0, topic.partitions, reachable, unreachable=unreachable)
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -152,7 +166,7 @@ def _described(broker: Broker, topic: Topic, operations: int) -> MetadataRespons
                 isr_nodes=info.replicas,
                 offline_replicas=info.offline,
             )
-            for index, info in enumerate(partitions(broker, topic, 0, topic.partitions))
+            for index, info in enumerate(infos)
         ],
         topic_authorized_operations=operations,
     )

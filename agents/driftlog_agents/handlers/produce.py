@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.broker import Broker
+from driftlog_agents.handlers.cluster import not_led
 from driftlog_agents.handlers.produce_waiters import (
     OPEN,
     OneBatchWaiter,
@@ -35,7 +36,6 @@ from driftlog_agents.network.server import Connection, Slot
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
     API,
-    LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceResponse,
@@ -112,12 +112,12 @@ class Producing:
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
-        one = OneBatchWaiter(connection, version, correlation_id, topic, partition)
+        one = OneBatchWaiter(self._broker, connection, version, correlation_id, topic, partition)
         connection.queue(one)
         try:
             self._partition(engine, topic, partition, records, acks, version, one, one)
         except RefusedError as error:
-            self._refused(engine, topic, partition, one, error)
+            self._refused(one, error)
         if acks < 0 and not one.done:
             self._expect_by(one, one, timeout_ms)
 
@@ -135,7 +135,7 @@ class Producing:
     ) -> None:
         acks = request.acks
         wanted = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = SeveralBatches(slot, version, correlation_id, wanted + 1)
+        pending = SeveralBatches(self._broker, slot, version, correlation_id, wanted + 1)
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             pending.topics.append(
@@ -150,7 +150,7 @@ class Producing:
                         engine, topic.name, data.index, data.records, acks, version, waiter, slot
                     )
                 except RefusedError as error:
-                    self._refused(engine, topic.name, data.index, waiter, error)
+                    self._refused(waiter, error)
         if acks == 0:
             self._acks_zero(pending, slot)
             return
@@ -186,12 +186,12 @@ class Producing:
             raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}")
         if engine is None:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        found = engine.topics.get(topic)
-        if found is None or not 0 <= partition < len(found.logs):
-            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        log = found.logs[partition]
+        log = engine.log(topic, partition)
+        if log is None:
+            known = self._broker.topics.by_name.get(topic)
+            raise RefusedError(not_led(self._broker, known, partition))
         limits = self._broker.topics.limits.get(topic)
-        if log is None or limits is None:  # the topic is being deleted, or not yet known whole
+        if limits is None:  # the topic is being deleted, or not yet known whole
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not records:
             raise RefusedError(
@@ -289,7 +289,7 @@ class Producing:
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
-            self._refused(engine, log.topic, log.partition, waiter, error)
+            self._refused(waiter, error)
 
     # ── Off the loop ──
 
@@ -322,7 +322,7 @@ class Producing:
                 await engine.loaded(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
             except RefusedError as error:
-                self._refused(engine, log.topic, log.partition, waiter, error)
+                self._refused(waiter, error)
             except CorruptError as error:
                 waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
             except UnavailableError:
@@ -339,23 +339,9 @@ class Producing:
 
     # ── Errors and time ──
 
-    def _refused(
-        self,
-        engine: Engine | None,
-        topic: str,
-        partition: int,
-        waiter: ProduceWaiter,
-        error: RefusedError,
-    ) -> None:
+    def _refused(self, waiter: ProduceWaiter, error: RefusedError) -> None:
         self.errors += 1
-        leader = None
-        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and engine is not None:
-            log = engine.log(topic, partition)
-            if log is not None:
-                leader = LeaderIdAndEpoch(
-                    leader_id=self._broker.node_id, leader_epoch=log.leader_epoch
-                )
-        waiter.refuse(error.code, str(error) or None, leader)
+        waiter.refuse(error.code, str(error) or None)
 
     def _expect_by(
         self, slot: Slot, pending: OneBatchWaiter | SeveralBatches, timeout_ms: int

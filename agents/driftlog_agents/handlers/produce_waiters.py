@@ -10,6 +10,8 @@ Shell.
 
 from typing import Final
 
+from driftlog_agents.broker import Broker
+from driftlog_agents.handlers.leader_hints import add_to_produce
 from driftlog_agents.handlers.produce_answers import encode_success
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.network.server import Connection, Slot
@@ -17,7 +19,6 @@ from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.produce import (
     API,
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
@@ -30,9 +31,12 @@ OPEN: Final = -2
 class SeveralBatches:
     """One Produce request until every partition of it is answered."""
 
-    __slots__ = ("correlation_id", "done", "slot", "topics", "version", "wanted")
+    __slots__ = ("broker", "correlation_id", "done", "slot", "topics", "version", "wanted")
 
-    def __init__(self, slot: Slot, version: int, correlation_id: int, wanted: int) -> None:
+    def __init__(
+        self, broker: Broker, slot: Slot, version: int, correlation_id: int, wanted: int
+    ) -> None:
+        self.broker = broker
         self.slot = slot
         self.version = version
         self.correlation_id = correlation_id
@@ -50,6 +54,7 @@ class SeveralBatches:
         if self.slot.connection.closed:
             return
         response = ProduceResponse(responses=self.topics)
+        add_to_produce(self.broker, self.version, response, self.slot.connection.listener)
         self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def time_out(self) -> None:
@@ -68,6 +73,7 @@ class OneBatchWaiter(Slot):
 
     __slots__ = (
         "base_offset",
+        "broker",
         "correlation_id",
         "done",
         "log_append_time_ms",
@@ -78,12 +84,14 @@ class OneBatchWaiter(Slot):
 
     def __init__(
         self,
+        broker: Broker,
         connection: Connection,
         version: int,
         correlation_id: int,
         topic: str,
         partition: int,
     ) -> None:
+        self.broker = broker
         self.connection = connection
         self.begin = self.answer = None
         self.version = version
@@ -114,21 +122,18 @@ class OneBatchWaiter(Slot):
 
     synced = committed
 
-    def refuse(
-        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
-    ) -> None:
+    def refuse(self, code: ErrorCode, message: str | None) -> None:
         """Answer with an error."""
         if self.done:
             return
         self.done = True
         answer = PartitionProduceResponse(index=self.partition)
         _fail(answer, code, message)
-        if leader is not None:
-            answer.current_leader = leader
         response = ProduceResponse(
             responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
         )
         if not self.connection.closed:
+            add_to_produce(self.broker, self.version, response, self.connection.listener)
             self.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def lost(self, log: PartitionLog) -> None:
@@ -161,14 +166,10 @@ class PartitionWaiter:
 
     synced = committed
 
-    def refuse(
-        self, code: ErrorCode, message: str | None, leader: LeaderIdAndEpoch | None = None
-    ) -> None:
+    def refuse(self, code: ErrorCode, message: str | None) -> None:
         """This partition's answer is an error."""
         if self.answer.error_code == OPEN:
             _fail(self.answer, code, message)
-            if leader is not None:
-                self.answer.current_leader = leader
             self.pending.one_done()
 
     def lost(self, log: PartitionLog) -> None:

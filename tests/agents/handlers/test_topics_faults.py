@@ -206,8 +206,8 @@ async def test_a_bucket_that_is_away_delays_a_topic_and_fails_nothing(tmp_path: 
 
 async def test_clients_that_keep_asking_for_a_topic_do_not_pile_up(tmp_path: Path) -> None:
     """
-    While the bucket is away one change waits, however many clients want the topic; then it is
-    there.
+    While the bucket is away one change waits, however many clients want the topic, which they are
+    shown as soon as its key is there.
     """
     stores: list[Objects] = []
     async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
@@ -221,7 +221,7 @@ async def test_clients_that_keep_asking_for_a_topic_do_not_pile_up(tmp_path: Pat
         (made,) = await first
 
     assert 1 == pending
-    assert {ErrorCode.LEADER_NOT_AVAILABLE} == {t.error_code for (t,) in others}
+    assert {ErrorCode.LEADER_NOT_AVAILABLE, 0} >= {t.error_code for (t,) in others}
     assert (0, [NODE_ID]) == (made.error_code, [p.leader_id for p in made.partitions])
     assert (0, False) == (topics.pending, topics.is_making("t"))
 

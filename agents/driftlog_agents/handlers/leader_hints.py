@@ -1,0 +1,76 @@
+"""What an answer says beside "not the leader": who is, and where, so that clients move at once.
+
+Under exactly the conditions of Kafka: Produce from version 10 on for NOT_LEADER_OR_FOLLOWER, Fetch
+from 16 on for that and FENCED_LEADER_EPOCH.  A leader that is not known is −1, and one without the
+client's listener has no address; the client then asks for metadata, as it does without a hint.
+Source: KIP-951; kafka.server.KafkaApis#handleProduceRequest, #handleFetchRequest and
+#getCurrentLeader.
+Shell.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.broker import Broker
+from driftlog_agents.handlers.cluster import Node, leader_of, node_of
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import fetch, produce
+
+_PRODUCE_SINCE: Final = 10
+_FETCH_SINCE: Final = 16
+
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_FENCED: Final = int(ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def add_to_produce(
+    broker: Broker, version: int, response: produce.ProduceResponse, listener: str
+) -> None:
+    """Say who leads what was not taken here; *listener* is the client's."""
+    if version < _PRODUCE_SINCE:
+        return
+    found: dict[int, Node] = {}
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code == _NOT_LEADER:
+                known = broker.topics.by_name.get(topic.name)
+                if known is not None:
+                    leader, epoch = _leader(broker, known.topic_id, answer.index, listener, found)
+                    answer.current_leader = produce.LeaderIdAndEpoch(
+                        leader_id=leader, leader_epoch=epoch
+                    )
+    response.node_endpoints = [
+        produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
+        for n in found.values()
+    ]
+
+
+def add_to_fetch(
+    broker: Broker, version: int, response: fetch.FetchResponse, listener: str
+) -> None:
+    """Say who leads what was not read here; *listener* is the client's."""
+    if version < _FETCH_SINCE:
+        return
+    found: dict[int, Node] = {}
+    for topic in response.responses:
+        for data in topic.partitions:
+            if data.error_code == _NOT_LEADER or data.error_code == _FENCED:
+                leader, epoch = _leader(
+                    broker, topic.topic_id, data.partition_index, listener, found
+                )
+                data.current_leader = fetch.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+    response.node_endpoints = [
+        fetch.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
+        for n in found.values()
+    ]
+
+
+def _leader(
+    broker: Broker, topic_id: UUID, partition: int, listener: str, found: dict[int, Node]
+) -> tuple[int, int]:
+    leader, epoch = leader_of(broker, topic_id, partition)
+    if leader >= 0 and leader not in found:
+        node = node_of(broker, leader, listener)
+        if node is not None:
+            found[leader] = node
+    return leader, epoch
