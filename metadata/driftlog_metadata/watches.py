@@ -38,7 +38,7 @@ class History:
         self._max_events = max_events
         self._events = 0
         self._entries: deque[tuple[int, tuple[WatchEvent, ...]]] = deque()
-        self._watches: set[HistoryWatch] = set()
+        self._watches: dict[HistoryWatch, None] = {}
 
     def record(self, revision: int, events: Sequence[WatchEvent]) -> None:
         """Add the changes of the next revision, and wake whoever waits for them."""
@@ -74,7 +74,7 @@ class History:
         check_key(prefix)
         check_start_revision(start_revision)
         watch = HistoryWatch(self, prefix, start_revision)
-        self._watches.add(watch)
+        self._watches[watch] = None
         return watch
 
     def first_match(self, prefix: str, start_revision: int) -> tuple[int, list[WatchEvent]]:
@@ -99,7 +99,7 @@ class History:
 
     def forget(self, watch: "HistoryWatch") -> None:
         """A watch was closed."""
-        self._watches.discard(watch)
+        self._watches.pop(watch, None)
 
     def close(self) -> None:
         """End every watch."""

@@ -189,7 +189,7 @@ class ClusterView:
         for kv in kvs:
             old.discard(kv.key)
             self._put(prefix, kv)
-        for key in old:
+        for key in sorted(old):
             self._delete(prefix, key)
         if prefix == TOPICS_PREFIX:
             self.topics_revision = max(self.topics_revision, revision)

@@ -37,7 +37,7 @@ class ClusterWatch:
         self._log = structlog.get_logger()
         self.view = ClusterView()
         self.on_topic: TopicChanged = lambda _old, _new: None
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: dict[asyncio.Event, None] = {}
         self._reported: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -63,11 +63,11 @@ class ClusterWatch:
     def changes(self) -> Iterator[asyncio.Event]:
         """An event that every change of the view sets; who waits for it clears it first."""
         event = asyncio.Event()
-        self._waiting.add(event)
+        self._waiting[event] = None
         try:
             yield event
         finally:
-            self._waiting.discard(event)
+            del self._waiting[event]
 
     def wake(self) -> None:
         """Have whoever waits look again: what they wait for may be here, not in the view."""

@@ -312,7 +312,7 @@ class Leading:
                 and (session_id := entry.leader.session_id) is not None
                 and session_id != mine
             }
-            await self._takeover.warm_up(wanted - warm)
+            await self._takeover.warm_up(sorted(wanted - warm))
             warm = wanted
             await self._replanned.wait()
 
