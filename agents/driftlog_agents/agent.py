@@ -32,6 +32,8 @@ from driftlog_agents.log.sealing import Spool
 from driftlog_agents.network.dispatcher import Dispatcher
 from driftlog_agents.network.server import Server
 from driftlog_agents.producer_ids import ProducerIds
+from driftlog_agents.quota import Quota
+from driftlog_agents.quota_watch import Ask, QuotaWatch
 from driftlog_agents.topics import Topics
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import Agent, Listener
@@ -71,6 +73,8 @@ class World:
     offload_produce: Offload
     spool: Callable[[], AbstractContextManager[Spool]]
     keep_alive: KeepAlive | None = None
+    usage: Ask | None = None
+    """How full the metadata store is; None: it has no quota."""
 
 
 class AgentProcess:
@@ -99,6 +103,7 @@ class AgentProcess:
         self.server: Server
         self.dispatcher: Dispatcher
         self.collector: Collector
+        self.quota = Quota()
         self.sessions = 0
         self._engine: Engine | None = None
 
@@ -126,6 +131,9 @@ class AgentProcess:
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self.collector.run()),
             ]
+            if self._world.usage is not None:
+                watch = QuotaWatch(self.quota, self._world.usage)
+                background.append(tasks.create_task(watch.run()))
             await self._sessions()
             self.server.stop_listening()
             await self.server.finish()
@@ -248,6 +256,7 @@ class AgentProcess:
                 offload=world.offload_seal,
                 spool=world.spool,
                 keep_alive=world.keep_alive,
+                quota=self.quota,
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,

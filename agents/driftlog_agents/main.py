@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ from driftlog_agents.log.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
+from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
 from driftlog_metadata.errors import (
     CorruptError,
@@ -56,6 +58,7 @@ from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError
 
 if TYPE_CHECKING:
     from driftlog_metadata.etcd_client import EtcdSettings
+    from driftlog_metadata.etcd_store import EtcdMetadataStore
 
 DEV_SEAL_MS: Final = 60_000
 """`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
@@ -162,6 +165,7 @@ async def _serve(options: Options) -> None:
             offload_produce=_offload(pools[2]),
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
+            usage=partial(_usage, etcd) if etcd is not None else None,
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
         http_address = f"[{http_host}]" if ":" in http_host else http_host
@@ -204,7 +208,7 @@ async def _listened(host: str, port: int, option: str) -> list[socket.socket]:
     return found
 
 
-async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> MetadataStore | None:
+async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMetadataStore | None":
     """etcd, which answers; None: it is not asked for."""
     if options.etcd is None:
         return None
@@ -244,6 +248,19 @@ def _keep_alive(options: Options, stack: contextlib.AsyncExitStack) -> KeepAlive
     thread = KeepAliveThread(lambda: EtcdMetadataStore(settings))
     stack.push_async_callback(thread.close)
     return thread
+
+
+async def _usage(etcd: "EtcdMetadataStore") -> list[Usage]:
+    return [
+        Usage(
+            member=status.endpoint,
+            size_bytes=status.db_size_bytes,
+            quota_bytes=status.quota_bytes,
+            full=any("NOSPACE" in error for error in status.errors),
+            revision=status.revision,
+        )
+        for status in await etcd.each_status()
+    ]
 
 
 def _database(options: Options) -> Path:

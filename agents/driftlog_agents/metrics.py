@@ -20,6 +20,7 @@ def collect(agent: AgentProcess) -> Iterable[Metric]:
     """Every metric, with what it says."""
     yield from _requests(agent)
     yield from _log(agent)
+    yield from _quota(agent)
     yield from _process(agent)
 
 
@@ -117,6 +118,27 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         "driftlog_undecodable_batches",
         "Batches kept as they came because their records cannot be decoded",
         engine.sealer.undecodable_batches,
+    )
+
+
+def _quota(agent: AgentProcess) -> Iterable[Metric]:
+    usage = agent.quota.fullest
+    if usage is None:
+        return
+    yield _gauge(
+        "driftlog_etcd_size_bytes", "Size of etcd's database, where it is fullest", usage.size_bytes
+    )
+    if usage.quota_bytes is not None:
+        yield _gauge("driftlog_etcd_quota_bytes", "What etcd may come to there", usage.quota_bytes)
+        yield _gauge(
+            "driftlog_etcd_quota_share",
+            "Of it that is used: from 0.8 on produce is refused; defragment etcd before",
+            usage.share,
+        )
+    yield _gauge(
+        "driftlog_etcd_refusing_produce",
+        "1 while produce is refused because etcd is full: look at the log",
+        int(bool(agent.quota.refusal)),
     )
 
 

@@ -233,6 +233,15 @@ class EtcdClient:
             raise OutcomeUnknownError(f"etcd may have done it, or not: {told}")
         raise UnavailableError(f"no etcd endpoint did it: {told}")
 
+    async def each(self, attempt: Attempt[T]) -> list[T]:
+        """Attempt at every endpoint; the answers of those that answer."""
+        connect_timeout_s = self.settings.connect_timeout_ms / 1000
+        answers: list[T] = []
+        for endpoint in self._endpoints:
+            with contextlib.suppress(_ElsewhereError, OutcomeUnknownError, UnavailableError):
+                answers.append(await self._at(endpoint, attempt, connect_timeout_s))
+        return answers
+
     def leave(self, endpoint: Endpoint) -> None:
         """Use the next endpoint from now on, for watches as well, if *endpoint* is in use."""
         if endpoint is self._endpoints[self._current] and len(self._endpoints) > 1:

@@ -17,9 +17,10 @@ Non-obvious:
 Adapter.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from driftlog_metadata import etcd_messages as messages
@@ -34,6 +35,7 @@ from driftlog_metadata.etcd_client import (
 )
 from driftlog_metadata.etcd_errors import LeaseExistsError
 from driftlog_metadata.etcd_messages import key_value, prefix_end
+from driftlog_metadata.etcd_quota import quota_from_metrics
 from driftlog_metadata.etcd_watches import EtcdWatch
 from driftlog_metadata.limits import check_key, check_lease_id, check_ttl_ms, check_txn
 from driftlog_metadata.store import (
@@ -66,11 +68,12 @@ class EtcdStatus:
 
     endpoint: str
     version: str
+    revision: int
     db_size_bytes: int
     """What the quota counts; compaction does not shrink it, defragmentation does."""
     db_size_in_use_bytes: int
     quota_bytes: int | None
-    """None: etcd before 3.6 does not tell."""
+    """None: it does not tell; before 3.6 it takes `EtcdMetadataStore.each_status`."""
     errors: tuple[str, ...]
     """Alarms (``NOSPACE``) and the lack of a leader, in etcd's words."""
 
@@ -189,19 +192,26 @@ class EtcdMetadataStore:
 
     async def status(self) -> EtcdStatus:
         """Of the member that is in use."""
-        endpoint_url = ""
+        return await self._client.run(self._status, Repeat.READS)
 
-        async def attempt(endpoint: Endpoint, metadata: Metadata) -> Any:
-            nonlocal endpoint_url
-            endpoint_url = endpoint.url
-            timeout_s = self._client.settings.try_timeout_ms / 1000
-            request = messages.StatusRequest()
-            return await endpoint.ask(messages.STATUS, request, metadata, timeout_s)
+    async def each_status(self) -> list[EtcdStatus]:
+        """Of every endpoint that answers; the quota of etcd before 3.6 too."""
+        found = await self._client.each(self._status)
+        for i, status in enumerate(found):
+            if status.quota_bytes is None:
+                quota_bytes = await asyncio.to_thread(
+                    quota_from_metrics, self._client.settings, status.endpoint
+                )
+                found[i] = replace(status, quota_bytes=quota_bytes)
+        return found
 
-        answer = await self._client.run(attempt, Repeat.READS)
+    async def _status(self, endpoint: Endpoint, metadata: Metadata) -> EtcdStatus:
+        timeout_s = self._client.settings.try_timeout_ms / 1000
+        answer = await endpoint.ask(messages.STATUS, messages.StatusRequest(), metadata, timeout_s)
         return EtcdStatus(
-            endpoint=endpoint_url,
+            endpoint=endpoint.url,
             version=answer.version,
+            revision=answer.header.revision,
             db_size_bytes=answer.db_size,
             db_size_in_use_bytes=answer.db_size_in_use,
             quota_bytes=answer.db_size_quota or None,

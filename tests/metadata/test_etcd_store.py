@@ -400,3 +400,27 @@ async def test_a_full_etcd_says_what_to_do_and_that_works(version: str, tmp_path
             await put(store, "/k", bytes(100_000))
             status = await store.status()
             assert ((), True) == (status.errors, status.db_size_bytes < 2**20)
+
+
+@pytest.mark.parametrize("version", etcd_server.EACH_VERSION)
+async def test_each_member_tells_its_quota_whatever_its_version(
+    version: str, tmp_path: Path
+) -> None:
+    """
+    And its size and its revision; one that is frozen is left out, and keeps nobody waiting.
+    """
+    quota = 2**22
+    arguments = ["--quota-backend-bytes", str(quota)]
+    with etcd_server.start(version, tmp_path, members=3, arguments=arguments) as cluster:
+        async with opened(*cluster.endpoints) as store:
+            revision = await put(store, "/k")
+            all_of_them = await store.each_status()
+            cluster.members[1].freeze()
+            without = await store.each_status()
+            cluster.members[1].thaw()
+
+    assert list(cluster.endpoints) == [status.endpoint for status in all_of_them]
+    assert {quota} == {status.quota_bytes for status in all_of_them}
+    assert revision == max(status.revision for status in all_of_them)
+    assert all(0 < status.db_size_bytes < quota for status in all_of_them)
+    assert [cluster.endpoints[0], cluster.endpoints[2]] == [s.endpoint for s in without]

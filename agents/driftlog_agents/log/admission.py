@@ -19,6 +19,7 @@ from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, Waiter
 from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.quota import Quota
 from driftlog_tiering.producers import ProducerBatch, Refusal
 
 _PINNED_BYTES: Final = 256 * 1024
@@ -52,12 +53,14 @@ class Admission:
         session: Session,
         now_ms: Callable[[], float],
         patch: Callable[[bytearray | memoryview, int, int, int], None],
+        quota: Quota,
     ) -> None:
         self._flusher = flusher
         self._buffer = buffer
         self._session = session
         self._now_ms = now_ms
         self._patch = patch
+        self._quota = quota
 
     def parks(
         self,
@@ -114,6 +117,10 @@ class Admission:
             raise RefusedError(_REFUSALS[verdict])
         if verdict is not None:
             return self._duplicate(log, verdict, acks, waiter)
+        if self._quota.refusal:
+            # Every client retries it, asks nobody for another leader, and knows that nothing was
+            # appended: `NotEnoughReplicasException`, librdkafka's rd_kafka_handle_Produce_error.
+            raise RefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, self._quota.refusal)
         if log.full:
             raise RefusedError(
                 ErrorCode.KAFKA_STORAGE_ERROR,

@@ -41,6 +41,7 @@ from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Taken, Takeover
+from driftlog_agents.quota import Quota
 from driftlog_metadata import transactions
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import flush_key
@@ -86,6 +87,8 @@ class Ports:
     spool: Callable[[], AbstractContextManager[Spool]]
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
+    quota: Quota = field(default_factory=Quota)
+    """How full the metadata store is."""
 
 
 class TopicLogs:
@@ -151,6 +154,7 @@ class Engine:
             session=self.session,
             now_ms=ports.now_ms,
             patch=kernel.patch,
+            quota=ports.quota,
         )
         self.footers = Footers(session=self.session, objects=ports.objects, offload=ports.offload)
         self.cluster = cluster

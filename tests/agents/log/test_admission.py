@@ -11,6 +11,7 @@ from driftlog_agents.log.admission import Admitted
 from driftlog_agents.log.flush import Source
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.quota import Usage
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
@@ -188,3 +189,30 @@ async def test_a_partition_that_is_not_led_admits_nothing(subject: Subject) -> N
     expected = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR]
     assert [*expected, ErrorCode.NOT_LEADER_OR_FOLLOWER] == [*codes, refusal.value.code]
     assert log.log_end == 0
+
+
+async def test_a_full_metadata_store_takes_nothing_new_and_answers_what_was_taken(
+    subject: Subject,
+) -> None:
+    """
+    A retriable error for what is new; a duplicate of what is committed gets its offset.
+    """
+    subject.bucket.gate.set()
+    original, request = subject.produce(0)
+    assert await request.told == "committed"
+    quota = subject.agent.engine.ports.quota
+    quota.told(
+        [Usage(member="m", size_bytes=9, quota_bytes=10, full=False, revision=1)],
+    )
+    duplicate, _ = subject.produce(0)
+    with pytest.raises(RefusedError) as refusal:
+        subject.produce(2)
+    refused_end = subject.log.log_end
+    quota.told([Usage(member="m", size_bytes=1, quota_bytes=10, full=False, revision=1)])
+    _, request = subject.produce(2)
+
+    assert Admitted(original.base_offset, answered=True) == duplicate
+    assert ErrorCode.NOT_ENOUGH_REPLICAS is refusal.value.code
+    assert refusal.value.code.retriable
+    assert "90% full" in str(refusal.value)
+    assert (original.base_offset + 2, "committed") == (refused_end, await request.told)
