@@ -122,7 +122,7 @@ class Takeover:
         """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
 
         Raises:
-            FencedError: our own session ended first.
+            FencedError: our own session ended first; perhaps in a group.
         """
         opened = {old: await close_head(self._session, old) for old in old_sessions}
         taken = Taken(
@@ -147,7 +147,7 @@ class Takeover:
         """Lead those of *wanted* that nobody leads.
 
         Raises:
-            FencedError: our own session ended first.
+            FencedError: our own session ended first; perhaps in a group.
         """
         taken = Taken(topics={i: entry.topic for i, entry in self._topics.items()})
         await self._claim_all(taken, wanted, frozenset())
@@ -158,7 +158,7 @@ class Takeover:
         """Read the footers of what *session_ids* committed: their partitions are about to come.
 
         Raises:
-            FencedError: our own session ended first.
+            FencedError: our own session ended first; perhaps in a group.
         """
         for session_id in session_ids:
             await self._footers_of(session_id)

@@ -243,7 +243,7 @@ class World:
         """Another machine of the same cluster."""
         other = World()
         other.node_id = self.node_id + 1
-        other.rng = Random(2)
+        other.rng = Random(other.node_id)
         other.metadata, other.bucket = self.metadata, self.bucket
         other.topics, other._created = self.topics, True
         return other

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
-from random import Random
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from driftlog_agents.cluster.placement import place
+from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Takeover
-from driftlog_metadata.codec import decode_leader, encode_leader, encode_topic
+from driftlog_metadata.codec import decode_leader, decode_topic, encode_leader, encode_topic
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (
     LEADERS_PREFIX,
+    SESSIONS_PREFIX,
+    TOPICS_PREFIX,
     leader_key,
     parse_leader_key,
     partition_key,
@@ -21,7 +25,7 @@ from driftlog_metadata.keys import (
 )
 from driftlog_metadata.model import Agent, Leader, Topic, TopicPartition
 from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
-from tests.agents.log.lives import World, now_ms, on_virtual_time
+from tests.agents.log.lives import Life, World, now_ms, on_virtual_time
 
 
 class Lossy:
@@ -124,12 +128,10 @@ async def test_a_claim_without_an_answer_is_mine_with_the_epoch_that_i_asked_for
 
 
 @on_virtual_time
-async def test_a_partition_that_was_led_is_not_claimed_where_its_flush_records_are_not_read() -> (
-    None
-):
+async def test_of_partitions_that_are_claimed_together_each_goes_on_where_it_ends() -> None:
     """
-    A topic that is told of while a session runs gives it the partitions that nobody ever led: the
-    others may have records, and their offsets would be given again.
+    Also where nobody ever led some of them: the others have records, and their offsets are not
+    given again.
     """
     world = World(t=1)
     life = await world.start()
@@ -138,76 +140,165 @@ async def test_a_partition_that_was_led_is_not_claimed_where_its_flush_records_a
     topic = world.topics["t"]
     more = Topic(name="t", topic_id=topic.topic_id, partitions=3)
     await world.metadata.txn((), [Put(topic_key("t"), encode_topic(more))])
-    session = await opened(world)
-    takeover = Takeover(session=session, objects=world.bucket)
+    wanted = [TopicPartition(topic.topic_id, n) for n in range(3)]
 
-    logs = await takeover.topic(more)
+    taken = await (await takeover(world)).take(wanted, now_ms())
 
-    assert {TopicPartition(topic.topic_id, n) for n in (1, 2)} == set(logs)
-    assert [0, 0] == [log.leader_epoch for log in logs.values()]
-    released, _ = (await leaders(world))[TopicPartition(topic.topic_id, 0)]
-    assert Leader(None, 0) == released
+    assert set(wanted[1:]) == taken.fresh
+    found = [(taken.logs[tp].log_end, taken.logs[tp].leader_epoch) for tp in wanted]
+    assert [(3, 1), (0, 0), (0, 0)] == found
 
 
 @on_virtual_time
-async def test_what_takes_everything_over_knows_what_was_written() -> None:
+async def test_what_nobody_ever_led_is_claimed_without_looking_for_records() -> None:
     """
-    The same partition through the takeover that reads its records: it goes on where it ends.
+    There are none: a topic of a thousand partitions costs no read of anybody's flush records.
     """
-    world = World(t=1)
-    life = await world.start()
-    await life.produce(b"0", b"1", b"2").answer()
-    await life.stop()
-    session = await opened(world)
+    world = World(t=1_000)
+    session = await opened(await seeded(world))
+    read: list[str] = []
 
-    taken = await Takeover(session=session, objects=world.bucket).everything([], now_ms())
+    class Reads(Lossy):
+        async def get_prefix(self, prefix: str) -> Any:
+            read.append(prefix)
+            return await self._store.get_prefix(prefix)
 
-    (log,) = taken.logs.values()
-    assert (3, 1) == (log.log_end, log.leader_epoch)
+    session._store = cast(MetadataStore, Reads(world.metadata, []))
+    wanted = [TopicPartition(world.topics["t"].topic_id, n) for n in range(1_000)]
+
+    taken = await (await takeover(world, session)).take(wanted, now_ms())
+
+    assert set(wanted) == taken.fresh == taken.logs.keys()
+    assert [SESSIONS_PREFIX] == read
+    assert 0 == world.bucket.requests
 
 
 @on_virtual_time
-async def test_a_partition_of_a_session_that_lives_is_waited_for() -> None:
+async def test_a_partition_of_a_session_that_lives_is_not_taken() -> None:
     """
-    Nothing is taken from it, and nothing is forgotten: when its lease has ended, it is claimed.
+    It is refused, its keys stay as they are, and its neighbour, which nobody leads, is claimed.
+    When the lease has ended it can be had.
     """
     world = World(t=2)
     first = await world.start()
-    second = await world.other_disk().start(ready=False)
-    await asyncio.sleep(60)
-    assert not second.engine.ready.is_set()
     assert await first.produce(b"still here").answer() == "committed"
+    await first.engine.leading.give_up([first.log(1)])
+    before = await leaders(world)
+    tp, free = (TopicPartition(world.topics["t"].topic_id, n) for n in range(2))
+    session = await opened(world)
+
+    refused = await (await takeover(world, session)).take([tp, free], now_ms())
+
+    assert ({tp}, {free}) == (refused.refused, set(refused.logs))
+    assert before[tp] == (await leaders(world))[tp]
+    first.kill()
+    await asyncio.sleep(10)
+    taken = await (await takeover(world, session)).take([tp], now_ms())
+    assert (1, 1) == (taken.logs[tp].log_end, taken.logs[tp].leader_epoch)
+
+
+@on_virtual_time
+async def test_a_session_that_begins_to_live_before_the_claim_is_not_robbed() -> None:
+    """
+    What was read before the claim is compared in it: a partition that somebody has claimed
+    meanwhile is theirs, and one that was claimed by a session that is over by then is not.
+    """
+    world = World(t=2)
+    await (await world.start()).stop()
+    one, two = (TopicPartition(world.topics["t"].topic_id, n) for n in range(2))
+    other, over = await opened(world), await opened(world, 8)
+
+    class Overtaken(Lossy):
+        async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
+            if _claims(then) and not self.claims:
+                for tp, session in ((one, other), (two, over)):
+                    claimed = encode_leader(Leader(session.session_id, 5))
+                    await self._store.txn((), [Put(leader_key(tp), claimed)])
+                await self._store.revoke_lease(over.lease_id)
+            return await super().txn(compares, then, otherwise)
+
+    session = await opened(world, 7)
+    session._store = cast(MetadataStore, Overtaken(world.metadata, []))
+
+    taken = await (await takeover(world, session)).take([one, two], now_ms())
+
+    assert ({one}, {two}) == (taken.refused, set(taken.logs))
+    found = await leaders(world)
+    assert Leader(other.session_id, 5) == found[one][0]
+    assert Leader(session.session_id, 6) == found[two][0]
+
+
+@on_virtual_time
+async def test_a_key_that_names_my_live_session_and_that_i_do_not_lead_is_released() -> None:
+    """
+    A claim that was given up, and happened after all: what is read next time is a key that is
+    free, with the epoch that it had.
+    """
+    world = World(t=1)
+    await seeded(world)
+    session = await opened(world)
+    tp = TopicPartition(world.topics["t"].topic_id, 0)
+    stray = encode_leader(Leader(session.session_id, 3))
+    await world.metadata.txn((), [Put(leader_key(tp), stray)])
+    takes = await takeover(world, session)
+
+    first = await takes.take([tp], now_ms())
+    released = await leaders(world)
+    second = await takes.take([tp], now_ms())
+
+    assert ({tp}, {}) == (first.refused, first.logs)
+    assert Leader(None, 3) == released[tp][0]
+    assert 4 == second.logs[tp].leader_epoch
+
+
+@on_virtual_time
+async def test_when_a_lease_ends_others_lead_what_it_led_and_what_was_written_is_there() -> None:
+    """
+    Of both partitions, whoever led them.
+    """
+    world = World(t=2)
+    first = await world.start()
+    for n in range(2):
+        assert await first.produce(b"still here", partition=n).answer() == "committed"
+    second = await world.other_disk().start(ready=False)
+    await led_by_all(world, first, second)
     first.kill()
     began = now_ms()
 
     await second.ready()
 
     assert 3_000 < now_ms() - began < 9_000
-    assert [1, 1] == [log.leader_epoch for log in second.engine.logs()]
-    assert await second.produce(b"next").answer() == "committed"
-    assert [b"still here", b"next"] == [value for _, _, value in await second.committed()]
+    for n in range(2):
+        assert await second.produce(b"next", partition=n).answer() == "committed"
+        values = [value for _, _, value in await second.committed(n)]
+        assert [b"still here", b"next"] == values
 
 
 @on_virtual_time
-async def test_a_topic_that_was_made_while_another_led_is_taken_over_too() -> None:
+async def test_a_topic_that_is_made_is_led_by_whom_it_is_placed_on_and_then_by_others() -> None:
     """
-    And what was written to it: who waits for a session to end reads the topics again.
+    And what was written to it is there.
     """
     world = World(t=1)
     first = await world.start()
     second = await world.other_disk().start(ready=False)
-    await asyncio.sleep(5)
-    topic = Topic(name="new", topic_id=UUID(int=99), partitions=1)
-    made = await world.metadata.txn((), [Put(topic_key("new"), encode_topic(topic))])
-    await first.engine.add_topic(topic, made.revision)
-    assert await first.produce(b"early", topic="new").answer() == "committed"
+    await led_by_all(world, first, second)
+    topic = Topic(name="new", topic_id=UUID(int=99), partitions=8)
+    await world.metadata.txn((), [Put(topic_key("new"), encode_topic(topic))])
+    world.topics["new"] = topic
+    owners = await led_by_all(world, first, second)
+
+    order = [(t.topic_id, t.partitions) for t in world.topics.values()]
+    plan = place(order, [1, 2])
+    assert plan == {tp: life.world.node_id for tp, life in owners.items()}
+    tp = next(tp for tp, life in owners.items() if life is first and tp.topic_id == topic.topic_id)
+    early = first.produce(b"early", topic="new", partition=tp.partition)
+    assert await early.answer() == "committed"
     first.kill()
-
     await second.ready()
-
-    assert ["new", "t"] == sorted(log.topic for log in second.engine.logs())
-    assert await second.produce(b"late", topic="new").answer() == "committed"
-    found = await second.committed(topic="new")
+    late = second.produce(b"late", topic="new", partition=tp.partition)
+    assert await late.answer() == "committed"
+    found = await second.committed(tp.partition, topic="new")
     assert [b"early", b"late"] == [value for _, _, value in found]
 
 
@@ -219,8 +310,8 @@ async def test_a_topic_that_was_deleted_while_another_led_is_not_claimed() -> No
     world = World(t=1, gone=1)
     first = await world.start()
     second = await world.other_disk().start(ready=False)
-    await asyncio.sleep(5)
-    tp = TopicPartition(world.topics["gone"].topic_id, 0)
+    await led_by_all(world, first, second)
+    tp = TopicPartition(world.topics.pop("gone").topic_id, 0)
     await world.metadata.txn(
         (), [Delete(topic_key("gone")), Delete(leader_key(tp)), Delete(partition_key(tp))]
     )
@@ -233,34 +324,33 @@ async def test_a_topic_that_was_deleted_while_another_led_is_not_claimed() -> No
 
 
 @on_virtual_time
-async def test_who_comes_second_stands_by_although_there_is_nothing_to_lead_yet() -> None:
+async def test_agents_serve_although_there_is_nothing_to_lead_yet() -> None:
     """
-    A topic that is made later is its leader's, and then the second's; a third waits for both.
+    A topic that is made later is led by one of three, then by one of two, then by the last.
     """
     world = World()
     world.topics = {}
-    first = await world.start()
-    second = await world.other_disk().start(ready=False)
-    await asyncio.sleep(5)
-    elsewhere = world.other_disk()
-    elsewhere.rng = Random(3)
-    third = await elsewhere.start(ready=False)
-    await asyncio.sleep(5)
-    assert not second.engine.ready.is_set()
+    lives = [await world.start()]
+    for _ in range(2):
+        lives.append(await lives[-1].world.other_disk().start())
+    assert all(life.engine.ready.is_set() for life in lives)
     topic = Topic(name="new", topic_id=UUID(int=99), partitions=1)
-    made = await world.metadata.txn((), [Put(topic_key("new"), encode_topic(topic))])
-    await first.engine.add_topic(topic, made.revision)
-    assert await first.produce(b"early", topic="new").answer() == "committed"
-    first.kill()
+    await world.metadata.txn((), [Put(topic_key("new"), encode_topic(topic))])
+    world.topics["new"] = topic
+    values = []
+    for end in ("kill", "stop", ""):
+        ((_, leader),) = (await led_by_all(world, *lives)).items()
+        values.append(b"%d" % len(lives))
+        assert await leader.produce(values[-1], topic="new").answer() == "committed"
+        lives.remove(leader)
+        if end == "kill":
+            leader.kill()
+        elif end == "stop":
+            await leader.stop()
 
-    await second.ready()
-    assert await second.produce(b"late", topic="new").answer() == "committed"
-    assert not third.engine.ready.is_set()
-    await second.stop()
-    await third.ready()
-    found = await third.committed(topic="new")
+    found = await leader.committed(topic="new")
 
-    assert [b"early", b"late"] == [value for _, _, value in found]
+    assert values == [value for _, _, value in found]
 
 
 @on_virtual_time
@@ -271,10 +361,12 @@ async def test_a_session_that_is_over_claims_nothing() -> None:
     world = World(t=2)
     await (await world.start()).stop()
     session = await opened(world)
+    takes = await takeover(world, session)
     await world.metadata.revoke_lease(session.lease_id)
 
-    with pytest.raises(FencedError):
-        await Takeover(session=session, objects=world.bucket).everything([], now_ms())
+    with pytest.raises(BaseExceptionGroup) as ended:
+        await takes.take((await leaders(world)).keys(), now_ms())
+    assert ended.value.split(FencedError)[1] is None
 
     assert {Leader(None, 0)} == {leader for leader, _ in (await leaders(world)).values()}
 
@@ -308,12 +400,57 @@ async def test_of_a_batch_of_claims_one_that_was_overtaken_does_not_take_the_oth
     assert now_ms() - began < 100
 
 
-async def opened(world: World) -> Session:
+async def seeded(world: World) -> World:
+    """With its topics, and without an agent."""
+    await (await world.start(ready=False)).stop()
+    return world
+
+
+async def takeover(world: World, session: Session | None = None) -> Takeover:
+    """Of a session that knows the topics as they are."""
+    session = session or await opened(world)
+    _, kvs = await world.metadata.get_prefix(TOPICS_PREFIX)
+    topics = [TopicEntry(decode_topic(kv.value), kv.create_revision, kv.mod_revision) for kv in kvs]
+    return Takeover(
+        session=session,
+        footers=Footers(session=session, objects=world.bucket),
+        topics={entry.topic.topic_id: entry for entry in topics},
+    )
+
+
+async def led_by_all(world: World, *lives: Life) -> dict[TopicPartition, Life]:
+    """Who leads which partition, once each is led as the metadata store says, by one of these."""
+    by_id = {life.session_id: life for life in lives}
+    wanted = [
+        TopicPartition(topic.topic_id, n)
+        for topic in world.topics.values()
+        for n in range(topic.partitions)
+    ]
+    nodes = sorted(life.world.node_id for life in lives)
+    order = [(topic.topic_id, topic.partitions) for topic in world.topics.values()]
+    plan = place(order, nodes)
+    async with asyncio.timeout(30):
+        while True:
+            found = await leaders(world)
+            owners = {
+                tp: by_id[entry[0].session_id]
+                for tp in wanted
+                if (entry := found.get(tp)) is not None and entry[0].session_id in by_id
+            }
+            if len(owners) == len(wanted) and all(
+                life.engine.find(tp) is not None and plan[tp] == life.world.node_id
+                for tp, life in owners.items()
+            ):
+                return owners
+            await asyncio.sleep(0.01)
+
+
+async def opened(world: World, node_id: int = 9) -> Session:
     """A session without an engine."""
     session = Session(
         store=world.metadata,
         agent=Agent(
-            node_id=9,
+            node_id=node_id,
             session_id=f"{world.rng.getrandbits(128):032x}",
             listeners=(),
             http_address="",
