@@ -30,6 +30,7 @@ from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.sealing import Spool
 from driftlog_agents.network.dispatcher import Dispatcher
+from driftlog_agents.network.peer import PeerLeader
 from driftlog_agents.network.server import Server
 from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.quota import Quota
@@ -257,6 +258,7 @@ class AgentProcess:
                 spool=world.spool,
                 keep_alive=world.keep_alive,
                 quota=self.quota,
+                connect=PeerLeader,
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,

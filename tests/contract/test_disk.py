@@ -18,6 +18,7 @@ from driftlog_agents.log.posix_disk import DirectoryLockedError, PosixBufferFile
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering.buffer_pool import BufferPool
 from tests.simulation.faults import Process
+from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk
 
 SESSION = "11111111111111111111111111111111"
@@ -53,7 +54,7 @@ class Simulated:
 
     def __init__(self, directory: Path) -> None:
         self._platter, self._rng = Platter(), Random(1)
-        self.disk: AgentDisk = SimDisk(self._platter, Process("first"), self._rng)
+        self.disk: AgentDisk = SimDisk(self._platter, Process("first", VirtualLoop()), self._rng)
 
     @contextmanager
     def no_room(self) -> Iterator[None]:
@@ -66,7 +67,7 @@ class Simulated:
         """As the next process opens it, after a loss of power."""
         self.disk.close()
         self._platter.lose_power(self._rng)
-        self.disk = SimDisk(self._platter, Process("second"), self._rng)
+        self.disk = SimDisk(self._platter, Process("second", VirtualLoop()), self._rng)
         return self.disk
 
 
@@ -213,7 +214,7 @@ async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
         descriptor = os.open("/dev/null", os.O_RDWR)  # takes writes, knows no sync
         real = PosixBufferFile(descriptor, Path("/dev/null"), executor, BufferPool(0))
-        simulated = SimDisk(Platter(), Process("it"), Random(1))
+        simulated = SimDisk(Platter(), Process("it", VirtualLoop()), Random(1))
         simulated.create_session(SESSION)
         for file in (real, simulated.create_file(SESSION, 1)):
             simulated.sync_fails = 1.0

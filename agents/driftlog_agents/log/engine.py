@@ -27,10 +27,12 @@ from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import Admission
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
 from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.keep_alive import KeepAlive
+from driftlog_agents.log.leaders import Leader, OwnLeader
 from driftlog_agents.log.leading import Leading, LeadingSettings
 from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.manifests import Manifests
@@ -89,6 +91,8 @@ class Ports:
     """None: keep-alives are sent from the event loop."""
     quota: Quota = field(default_factory=Quota)
     """How full the metadata store is."""
+    connect: Callable[[Agent], Leader] | None = None
+    """Ask another agent; None: there are no others."""
 
 
 class TopicLogs:
@@ -331,6 +335,7 @@ class Engine:
         recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,
+            elsewhere=self._elsewhere(),
             taken=taken,
             sealed_epochs=self._loading.sealed_epochs,
             unreadable=self._unreadable,
@@ -338,7 +343,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.opened(taken)
-        background.append(tasks.create_task(recovery.remove_directories(taken.old_sessions)))
+        background.append(tasks.create_task(recovery.remove_directories()))
         await self.leading.say(Stage.SERVING)
         await self.leading.begin()
         self._log.info(
@@ -349,6 +354,27 @@ class Engine:
             leftover_batches=recovery.batches,
         )
         self.ready.set()
+
+    def own_leader(self) -> OwnLeader:
+        """This agent, as one that others could ask."""
+        return OwnLeader(
+            node_id=self.agent.node_id,
+            find=self.find,
+            loaded=self.loaded,
+            admission=self.admission,
+            flusher=self.flusher,
+            now_ms=self.ports.now_ms,
+        )
+
+    def _elsewhere(self) -> Elsewhere:
+        return Elsewhere(
+            disk=self.ports.disk,
+            session=self.session,
+            own=self.own_leader(),
+            leader_of=lambda tp: self.cluster.view.leader_of(tp)[0],
+            connect=self.ports.connect,
+            now_ms=self.ports.now_ms,
+        )
 
     async def _leave(self, background: list[asyncio.Task[None]]) -> None:
         """Flush, release every partition for good, and remove what is not needed any more."""

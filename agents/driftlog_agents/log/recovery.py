@@ -4,20 +4,26 @@
 
         a later epoch begins in the log at s:
             offset < s ──▶ it is in the log already
-            offset ≥ s ──▶ stale: somebody has led since, and its place is taken
+            offset ≥ s ──▶ elsewhere: somebody has led since, and its place is taken
         its epoch is the newest, or newer than all:
             offset < log_end ──▶ it is in the log already (committed, or from an earlier directory)
             offset = log_end ──▶ append: same offset, same leader epoch, same bytes
-            offset > log_end ──▶ a hole: what is behind it was never promised
+            offset > log_end ──▶ elsewhere: the disk lost what stood before it
+        its partition is not led here ──▶ elsewhere, if its leader says that it is not in the log
 
-What would be in the log already, and stands there with another epoch, is not: leftovers that
-could not be appended at one start and could at the next took its place.  It is stale too.
+*Elsewhere* (`elsewhere`): what was answered to acks=1 is appended at new offsets, by whoever leads
+now, and the rest was never promised.  That is noted in the directory before anything is served,
+and final: a later start may lead the partition in a row with this one, and must not put there at
+the old offset what had no place at this one.
+
+What would be in the log already, and stands there with another epoch, is not (a disk that could
+not be written kept the note from being there): it goes elsewhere too.
 
 A directory whose recovery was cut off by the next crash is simply read again: the next
 session's files begin with copies of the same batches at the same offsets.  A directory
-goes when its last batch is committed.  One that has what was answered to acks=1 and
-cannot be appended is set aside in DIR/kept, and one with batches of a partition that is
-offline, or led elsewhere, stays for the next start, whatever else is in it.
+goes when its last batch is committed, or appended elsewhere.  One with batches of a partition that
+is offline stays for the next start, whatever else is in it, and one with what was answered to
+acks=1 and cannot be appended at all is set aside in DIR/kept.
 
 One that cannot be read stays as well.  What it promised may be nowhere else, so the partitions
 that go on from its session take nothing until a person has looked at it: they are offline, and
@@ -38,11 +44,13 @@ import structlog
 
 from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.elsewhere import Directory, Elsewhere
 from driftlog_agents.log.flush import Batch
 from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.leftovers import Leftover, Note, decode_note
 from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog, State
 from driftlog_agents.log.takeover import Taken
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
 
@@ -92,6 +100,7 @@ class Recovery:
         *,
         disk: AgentDisk,
         flusher: Flusher,
+        elsewhere: Elsewhere,
         taken: Taken,
         sealed_epochs: Callable[[PartitionLog], Awaitable[list[tuple[int, int]]]],
         unreadable: Callable[[UnavailableError], None],
@@ -102,14 +111,17 @@ class Recovery:
         self._unreadable = unreadable
         self._now_ms = now_ms
         self._flusher = flusher
+        self._elsewhere = elsewhere
         self._taken = taken
         self._log = structlog.get_logger()
         self._ended: dict[PartitionLog, str] = {}
-        """Of the directory that is read: why nothing more of a partition is appended."""
-        self._reported: set[PartitionLog] = set()
-        self._kept: set[str] = set()
+        """Of the directory that is read: why nothing more of a partition is appended here."""
+        self._directories: dict[str, Directory] = {}
+        """Of old sessions that have something to append elsewhere, by session."""
         self._left: set[str] = set()
         self._recovered: set[PartitionLog] = set()
+        self._appended_from: set[str] = set()
+        """Sessions whose directories these batches are from."""
         self._learned: set[PartitionLog] = set()
         self.batches = 0
 
@@ -120,12 +132,14 @@ class Recovery:
         """
         for session_id in old_sessions:
             self._ended.clear()
-            self._reported.clear()
             try:
+                directory = await self._directory(session_id)
                 for number in await self._patiently(partial(self._disk.read_files, session_id)):
-                    await self._read(session_id, number)
+                    await self._read(directory, number)
             except _GivenUpError as error:
                 self._give_up(session_id, str(error))
+            else:
+                await self._note(directory)
         if self.batches:
             self._log.info(
                 "leftovers_appended", batches=self.batches, partitions=len(self._recovered)
@@ -143,6 +157,13 @@ class Recovery:
                 elif self._now_ms() >= until_ms:
                     raise _GivenUpError(str(error)) from error
             await asyncio.sleep(_RETRY_S)
+
+    async def _directory(self, session_id: str) -> Directory:
+        data = await self._patiently(partial(self._disk.load_note, session_id))
+        try:
+            return Directory(session_id, Note() if data is None else decode_note(data))
+        except CorruptError as error:
+            raise _GivenUpError(str(error)) from error
 
     def _give_up(self, session_id: str, reason: str) -> None:
         """The directory stays; who goes on from that session is offline.  See the module."""
@@ -164,14 +185,15 @@ class Recovery:
             advice=REPAIR,
         )
 
-    async def _read(self, session_id: str, number: int) -> None:
+    async def _read(self, directory: Directory, number: int) -> None:
+        session_id = directory.session_id
         data = await self._patiently(partial(self._disk.read_file, session_id, number))
         since = 0
         try:
             for entry in entries(data):
                 header = check_batch(entry.batch, from_client=False)
                 await self._learn_epochs(entry, header)
-                self._take(session_id, entry, header)
+                self._take(directory, number, entry, header)
                 since += len(entry.batch)
                 if since >= _BREATHE_BYTES:
                     since = 0
@@ -183,15 +205,17 @@ class Recovery:
         while self._flusher.overloaded:  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_S)  # once in a start, for seconds
 
-    def _take(self, session_id: str, entry: Entry, header: BatchHeader) -> None:
+    def _take(self, directory: Directory, number: int, entry: Entry, header: BatchHeader) -> None:
         tp = TopicPartition(entry.topic_id, entry.partition)
         log = self._taken.logs.get(tp)
-        if log is None:
-            if entry.topic_id in self._taken.topics:
-                self._left.add(session_id)  # led elsewhere for now
+        leftover = directory.note.partitions.get(tp)
+        noted = leftover is not None and leftover.may_have(header)
+        continues = tp in self._taken.continued and not noted
+        if log is None or (log.state is State.OFFLINE and not continues):
+            self._goes_elsewhere(directory, number, entry, header)
             return
         if log.state is State.OFFLINE:
-            self._left.add(session_id)  # nobody can say whether it is in the log
+            self._left.add(directory.session_id)  # nobody can say whether it is in the log
             return
         records = header.last_offset_delta + 1
         later = bisect_right(log.epochs, header.partition_leader_epoch, key=lambda e: e[0])
@@ -205,11 +229,10 @@ class Recovery:
                 self._ended[log] = "a later leader took their offsets"
             elif header.base_offset > log.log_end:
                 self._ended[log] = "the disk lost what it had synced before them"
-            elif tp not in self._taken.continued:
+            elif not continues:
                 self._ended[log] = "the partition was led elsewhere since"
         if log in self._ended:
-            if entry.acks_one:
-                self._set_aside(session_id, log, header.base_offset)
+            self._goes_elsewhere(directory, number, entry, header)
             return
         batch = Batch(
             bytes(entry.batch),
@@ -230,6 +253,7 @@ class Recovery:
         log.append(records, header.producer_id, header.producer_epoch, header.base_sequence)
         self._flusher.append(log, batch, None, None, self._now_ms())
         self._recovered.add(log)
+        self._appended_from.add(directory.session_id)
         self.batches += 1
 
     async def _learn_epochs(self, entry: Entry, header: BatchHeader) -> None:
@@ -251,39 +275,96 @@ class Recovery:
             newest = sealed[-1][0] if sealed else -1
             log.epochs = sealed + [entry for entry in log.epochs if entry[0] > newest]
 
-    def _set_aside(self, session_id: str, log: PartitionLog, offset: int) -> None:
-        """What was promised to acks=1 may not take its old offset: a person must look at it."""
-        self._kept.add(session_id)
-        if log in self._reported:
-            return
-        self._reported.add(log)
-        self._log.error(
-            "leftovers_not_appended",
-            partition=f"{log.topic}-{log.partition}",
-            session=session_id,
-            from_offset=offset,
-            log_end=log.log_end,
-            reason=self._ended[log],
-            advice="acknowledged with acks=1 and not in the log; the directory is in DIR/kept, or "
-            "in DIR/buffer while something else in it waits",
-        )
+    # ── What goes elsewhere ──
 
-    async def remove_directories(self, old_sessions: Sequence[str]) -> None:
-        """Delete each old directory once everything that was appended from them is committed."""
+    def _goes_elsewhere(
+        self, directory: Directory, number: int, entry: Entry, header: BatchHeader
+    ) -> None:
+        """The entry has no place at its old offset; or nobody here knows, who does not lead it."""
+        tp = TopicPartition(entry.topic_id, entry.partition)
+        leftover = directory.note.partitions.get(tp)
+        if leftover is None:
+            leftover = directory.note.partitions[tp] = Leftover()
+            directory.changed = True
+        if leftover.ends is None:
+            begins = directory.begins.setdefault(tp, {})
+            begins.setdefault(header.partition_leader_epoch, header.base_offset)
+        if entry.acks_one and leftover.may_have(header):
+            directory.files.setdefault(tp, number)
+
+    async def _note(self, directory: Directory) -> None:
+        """Write down what of the directory goes elsewhere, before anything else is admitted."""
+        session_id, note = directory.session_id, directory.note
+        gone: list[TopicPartition] = []
+        for tp, leftover in note.partitions.items():
+            topic = self._taken.topics.get(tp.topic_id)
+            if topic is not None:
+                directory.names[tp] = topic.name
+            if leftover.done:
+                continue
+            log = self._taken.logs.get(tp)
+            if tp not in directory.files:
+                directory.end(tp)
+            elif topic is None:
+                gone.append(tp)
+            elif leftover.ends is None and log is not None and log.state is not State.OFFLINE:
+                leftover.ends = directory.begins[tp]
+                directory.changed = True
+        self._elsewhere.drop(directory, gone)
+        if directory.pending:
+            self._log.warning(
+                "leftovers_go_elsewhere",
+                session=session_id,
+                partitions=len(directory.pending),
+                reasons=sorted(set(self._ended.values())) or ["they are led elsewhere"],
+                advice="what of it was acknowledged with acks=1, and is not in the log, is "
+                "appended by today's leaders at new offsets",
+            )
+        elif session_id not in self._appended_from and session_id not in self._left:
+            self._finish(directory)  # before anything takes the offsets that it has
+            return
+        self._directories[session_id] = directory
+        if directory.changed:
+            await self._save(directory)
+
+    async def _save(self, directory: Directory) -> None:
+        try:
+            await self._elsewhere.save(directory)
+        except UnavailableError as error:
+            self._log.error(
+                "leftovers_not_noted",
+                session=directory.session_id,
+                error=str(error),
+                advice="it is tried again before anything of it is appended",
+            )
+
+    async def remove_directories(self) -> None:
+        """Delete each old directory once all of it is committed, or appended elsewhere.
+
+        Raises:
+            FencedError: the session ended first.
+        """
         for log in self._recovered:
             arrival = _Arrival()
             end = log.log_end
             if log.high_watermark < end:
                 log.waiting_duplicates.append((end, arrival))
                 await arrival.event.wait()
-        for session_id in old_sessions:
-            if session_id in self._left:
-                continue  # also where something in it is to be set aside: later starts do that
-            if session_id in self._kept:
-                self._keep(session_id)
-            else:
-                self._disk.remove_session(session_id)
-                self._taken.buffered.discard(session_id)
+        async for directory in self._elsewhere.append(list(self._directories.values())):
+            if directory.session_id not in self._left:
+                self._finish(directory)
+            # (Also where something in it is to be set aside: later starts do that.)
+
+    def _finish(self, directory: Directory) -> None:
+        """All that it has is in the log, or must be looked at by a person."""
+        session_id = directory.session_id
+        if directory.note.incomplete:
+            self._keep(session_id)
+            return
+        self._disk.remove_session(session_id)
+        self._taken.buffered.discard(session_id)
+        if directory.note.partitions:
+            self._log.info("leftovers_directory_removed", session=session_id)
 
     def _keep(self, session_id: str) -> None:
         try:

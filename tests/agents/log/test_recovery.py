@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 from driftlog_agents.log import recovery
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES
+from driftlog_agents.log.leftovers import Leftover, Note
 from driftlog_agents.log.partition import State
 from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import check_batch
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
@@ -24,7 +26,7 @@ A_FLUSH_EACH = replace(SETTINGS, flush=replace(SETTINGS.flush, flush_bytes=1))
 
 async def settle() -> None:
     """Until background work that waits for nothing is done."""
-    await asyncio.sleep(1)
+    await asyncio.sleep(3)
 
 
 # ── What is appended again ──
@@ -269,13 +271,13 @@ async def left_behind(world: World, *acks: int) -> Life:
 @pytest.mark.parametrize("seal", [False, True])
 @pytest.mark.parametrize("records", [1, 2, 3, 10])
 @on_virtual_time
-async def test_leftovers_of_an_epoch_that_was_overtaken_are_set_aside(
+async def test_leftovers_of_an_epoch_that_was_overtaken_are_appended_at_new_offsets(
     records: int, seal: bool
 ) -> None:
     """
     A batch of epoch e is in the log exactly if its offset is below the start of the next epoch,
-    however far the log has gone since: these were promised and are not, so they are logged and
-    kept for a person, and never at an offset that is another record's.
+    however far the log has gone since: these were promised and are not, so they are appended and
+    logged, and never at an offset that is another record's.
     """
     world = World()
     old = await left_behind(world, ONE, ONE)
@@ -283,22 +285,25 @@ async def test_leftovers_of_an_epoch_that_was_overtaken_are_set_aside(
 
     with capture_logs() as logs:
         life = await world.start()
-        await life.produce(b"new").answer()
         await settle()
+        await life.produce(b"new").answer()
 
-    reports = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
-    assert [("t-0", old.session_id, 2)] == [
-        (entry["partition"], entry["session"], entry["from_offset"]) for entry in reports
+    end = 2 + records
+    reports = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
+    assert [("t-0", old.session_id, 2, 2, end, 1)] == [
+        (r["partition"], r["session"], r["records"], r["from_offset"], r["to_offset"], r["leader"])
+        for r in reports
     ]
-    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
-    assert 3 + records == life.log().log_end
-    if not seal:
-        values = [value for _, _, value in await life.committed()]
-        assert [b"0", b"1", *(b"other %d" % n for n in range(records)), b"new"] == values
+    removed = [entry["session"] for entry in logs if entry["event"].endswith("directory_removed")]
+    assert [old.session_id] == removed
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    values = [value for _, _, value in await life.committed()]
+    expected = [b"0", b"1", *(b"other %d" % n for n in range(records)), b"mine", b"mine", b"new"]
+    assert expected[end if seal else 0 :] == values
 
 
 @on_virtual_time
-async def test_what_is_in_the_log_below_the_next_epoch_is_not_set_aside() -> None:
+async def test_what_is_in_the_log_below_the_next_epoch_is_not_appended_again() -> None:
     """
     It was committed before its agent was killed, and its directory held it still.
     """
@@ -313,6 +318,7 @@ async def test_what_is_in_the_log_below_the_next_epoch_is_not_set_aside() -> Non
     await settle()
 
     assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert 7 == life.log().log_end
 
 
 @on_virtual_time
@@ -332,7 +338,7 @@ async def test_what_was_never_promised_is_not_kept() -> None:
 
 @pytest.mark.parametrize("records", [0, 1, 7])
 @on_virtual_time
-async def test_a_promise_behind_what_was_not_promised_is_kept(records: int) -> None:
+async def test_a_promise_behind_what_was_not_promised_is_appended(records: int) -> None:
     """
     Of one partition's leftovers the first was acks=all, the second acks=1.
     """
@@ -340,29 +346,46 @@ async def test_a_promise_behind_what_was_not_promised_is_kept(records: int) -> N
     await left_behind(world, ALL, ONE)
     await overtaken(world, records=records)
 
-    life = await world.start()
-    await settle()
-
-    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
-    assert 2 + records == life.log().log_end
-
-
-@on_virtual_time
-async def test_a_partition_that_was_led_elsewhere_gets_no_leftovers() -> None:
-    """
-    Though nothing was written there: what that leader answered to acks=1 may be on its disk.
-    """
-    world = World()
-    await left_behind(world, ONE)
-    await overtaken(world, records=0)
-
     with capture_logs() as logs:
         life = await world.start()
         await settle()
 
-    (report,) = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
-    assert "led elsewhere" in report["reason"]
-    assert (2, 1) == (life.log().log_end, len(world.platter.kept))
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
+    assert (1, 3, 2 + records) == (report["records"], report["from_offset"], report["to_offset"])
+    assert [b"mine"] == [value for _, _, value in (await life.committed())[2 + records :]]
+
+
+@pytest.mark.parametrize("own", [0, 1, 3])
+@on_virtual_time
+async def test_what_had_no_place_at_one_start_is_given_none_at_the_next(own: int) -> None:
+    """
+    The first life's leftovers were to be appended elsewhere at the second start, for others had
+    led since, and written nothing; it was killed before it was.  The third continues the second,
+    which had promised their offsets to its own records: those keep them.
+    """
+    world = World()
+    first = await left_behind(world, ALL, ONE, ONE)
+    await overtaken(world, records=0)
+    world.bucket.away = True
+    second = await world.start()
+    for n in range(own):
+        assert await second.produce(b"second %d" % n, acks=ONE).answer() == "synced"
+    assert first.session_id in world.directories
+    second.kill()
+    world.bucket.away = False
+
+    life = await world.start()
+    await settle()
+    await life.produce(b"new").answer()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    found = await life.committed()
+    expected = [(2 + n, b"second %d" % n) for n in range(own)]
+    assert expected == [(offset, value) for offset, _, value in found if b"second" in value]
+    values = [value for _, _, value in found]
+    assert [2, 1] == [values.count(b"mine"), values.count(b"new")]
+    assert 5 + own == len(values)
 
 
 @on_virtual_time
@@ -370,101 +393,66 @@ async def test_what_stands_in_the_log_with_another_epoch_is_not_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    The first life's leftover was not appended at the second start, for others had led since, and
-    its directory could not be moved; the third start continues the second and appends it, where
-    the second had promised that offset to its own.  That one is for a person, and not deleted.
+    The same, where the disk took no note at the second start: the first life's leftover takes the
+    offset that the second had promised to its own, and that one goes elsewhere.
     """
     world = World()
-    first = await left_behind(world, ONE)
+    await left_behind(world, ONE)
     await overtaken(world, records=0)
 
-    def keep_session(self: SimDisk, session_id: str) -> None:
-        raise UnavailableError("cannot move: no space left on device")
+    async def save_note(self: SimDisk, session_id: str, data: bytes) -> None:
+        raise UnavailableError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SimDisk, "keep_session", keep_session)
-        second = await world.start()
-        await settle()
+        patch.setattr(SimDisk, "save_note", save_note)
+        with capture_logs() as logs:
+            second = await world.start()
+            await settle()
+        assert "leftovers_not_noted" in [entry["event"] for entry in logs]
+        assert 2 == second.log().log_end
     world.bucket.away = True
     assert await second.produce(b"second", acks=ONE).answer() == "synced"
     assert await second.produce(b"behind it", acks=ONE).answer() == "synced"
     second.kill()
-    assert {first.session_id, second.session_id} == set(world.directories)
-    files = world.platter.sessions[second.session_id]
     world.bucket.away = False
-
-    with capture_logs() as logs:
-        life = await world.start()
-        await life.produce(b"new").answer()
-        await settle()
-
-    reports = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
-    assert [(second.session_id, 2)] == [(r["session"], r["from_offset"]) for r in reports]
-    assert ([life.session_id], [files]) == (world.directories, world.platter.kept)
-    expected = [(0, 0, b"0"), (1, 0, b"1"), (2, 0, b"mine"), (3, 3, b"new")]
-    assert expected == await life.committed()
-
-
-@on_virtual_time
-async def test_what_is_sealed_with_an_earlier_epoch_than_the_tails_is_not_there_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    The same, found at the next start, when the record in its place is sealed: the tail that is
-    known begins behind it with an earlier epoch than its own.
-    """
-    world = World()
-    await left_behind(world, ONE, ONE)
-    await overtaken(world, records=0)
-
-    def keep_session(self: SimDisk, session_id: str) -> None:
-        raise UnavailableError("cannot move: no space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SimDisk, "keep_session", keep_session)
-        second = await world.start()
-        world.bucket.away = True
-        assert await second.produce(b"second", acks=ONE).answer() == "synced"
-        second.kill()
-        world.bucket.away = False
-        third = await world.start(A_FLUSH_EACH)
-        await third.produce(b"new").answer()
-        assert await third.engine.sealer.seal(third.log(), 3) == 3
-        third.kill()
-    assert second.session_id in world.directories
-    files = world.platter.sessions[second.session_id]
 
     life = await world.start()
     await settle()
+    await life.produce(b"new").answer()
 
-    assert [(3, 0, b"mine"), (4, 3, b"new")] == await life.committed()
-    assert ([life.session_id], [files]) == (world.directories, world.platter.kept)
+    expected = [b"0", b"1", b"mine", b"second", b"behind it", b"new"]
+    found = await life.committed()
+    assert expected == [value for _, _, value in found]
+    assert (2, 0, b"mine") == found[2]
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
 
 
 @on_virtual_time
-async def test_what_is_behind_a_hole_is_kept_and_not_appended() -> None:
+async def test_what_is_behind_a_hole_is_appended_at_a_new_offset() -> None:
     """
-    The disk lost a file that it had synced: offsets stay dense, and the rest is for a person.
+    The disk lost a file that it had synced: offsets stay dense, and the rest is there all the same.
     """
     world = World()
     life = await world.start(A_FILE_EACH)
     world.bucket.away = True
-    for n in range(3):
+    for n in range(4):
         await life.produce(b"%d" % n, acks=ONE).answer()
     life.kill()
     files = world.platter.sessions[life.session_id]
     del files[sorted(files)[1]]
+    life = await world.start()
+    await settle()
+    life.power_off()
     world.bucket.away = False
 
     with capture_logs() as logs:
         life = await world.start()
-        found = await life.committed()
         await settle()
 
-    assert [(0, 0, b"0")] == found
-    (report,) = [entry for entry in logs if entry["event"] == "leftovers_not_appended"]
-    assert (2, 1) == (report["from_offset"], report["log_end"])
-    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
+    assert [b"0", b"2", b"3"] == [value for _, _, value in await life.committed()]
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
+    assert (2, 2) == (report["records"], report["from_offset"])
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
 
 
 @on_virtual_time
@@ -566,10 +554,9 @@ async def test_leftovers_of_a_damaged_partition_wait_for_its_repair() -> None:
 
 
 @on_virtual_time
-async def test_a_directory_waits_for_one_partition_although_another_is_to_be_set_aside() -> None:
+async def test_a_directory_waits_for_one_partition_when_another_is_done() -> None:
     """
-    Of partition 1 it has what a person must look at, of partition 0 what can be appended when the
-    manifest is back: in DIR/kept nobody would ever append it.
+    Nobody knows where the epochs of partition 0 ended before its manifest is back.
     """
     world = World()
     life = await world.start()
@@ -596,15 +583,14 @@ async def test_a_directory_waits_for_one_partition_although_another_is_to_be_set
 
     life = await world.start()
     await settle()
-    assert [State.OFFLINE] == [life.log().state]
+    assert [State.LOADING] == [life.log().state]
+    assert [b"other", b"promised"] == [value for _, _, value in await life.committed(1)]
     assert ({old, life.session_id}, []) == (set(world.directories), world.platter.kept)
-    life.kill()
     await world.bucket.put(key, [manifest])
-    life = await world.start()
+    await asyncio.sleep(60)
 
-    assert [(1, 0, b"promised")] == await life.committed()
-    await settle()
-    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
+    assert [b"promised"] == [value for _, _, value in await life.committed()]
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
 
 
 @on_virtual_time
@@ -612,11 +598,16 @@ async def test_a_directory_that_cannot_be_set_aside_stays_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    A full disk, a name that is taken: the agent serves, says so, and tries again when it starts.
+    It has what no leader takes.  A full disk, a name that is taken: the agent serves, says so, and
+    tries again when it starts.
     """
     world = World()
     old = await left_behind(world, ONE)
     await overtaken(world, records=1)
+    note = Note()
+    refused = Leftover(ends={0: 2}, refused={(0, 2)}, done=True)
+    note.partitions[TopicPartition(world.topics["t"].topic_id, 0)] = refused
+    world.platter.notes[old.session_id] = note.encode()
 
     def keep_session(self: SimDisk, session_id: str) -> None:
         raise UnavailableError("cannot move: no space left on device")
