@@ -220,7 +220,7 @@ class AgentProcess:
     async def _refresh(self, log: PartitionLog) -> None:
         engine = self.broker.engine
         if engine is not None:
-            engine.manifests.drop(log)
+            await engine.refresh(log)
 
     # ── Sessions ──
 

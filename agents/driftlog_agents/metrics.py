@@ -93,7 +93,7 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         sum(log.unsealed_bytes for log in logs),
     )
     yield _gauge(
-        "driftlog_flush_records", "Flush records in the metadata store", len(engine.records)
+        "driftlog_flush_records", "Flush records in the metadata store", engine.keeper.records
     )
     yield _counter("driftlog_flush_puts", "PUTs of flush objects, hedges too", pipeline.puts)
     yield _counter("driftlog_flush_hedges", "PUTs that were a hedge", pipeline.hedges)

@@ -122,19 +122,15 @@ def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
     original = RecordsIndex.sealed
 
     def sealed(self: RecordsIndex, tp: Any, end: int) -> Any:
-        waiting = self._by_partition.get(tp, ())
-        for _, known in [entry for entry in waiting if entry[0] <= end]:
-            known.needed_by = 1
-        return original(self, tp, end)
-
-    def release(self: RecordsIndex, released: Any) -> Any:
-        forgotten = [known for known in released if known.needed_by > 0]
-        for known in released:
-            known.needed_by = 0
+        forgotten = original(self, tp, end)
+        for known in list(self):
+            ends = zip(known._partitions, known._ends, strict=True)
+            if any(part.tp == tp and known_end <= end for part, known_end in ends):
+                self.drop(known)
+                forgotten.append(known)
         return forgotten
 
     patch.setattr(RecordsIndex, "sealed", sealed)
-    patch.setattr(RecordsIndex, "_release", release)
 
 
 def producers_not_restored(patch: pytest.MonkeyPatch) -> None:

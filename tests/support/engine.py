@@ -285,7 +285,7 @@ class RunningAgent:
         await self._life
 
     async def _refresh(self, log: PartitionLog) -> None:
-        self.engine.manifests.drop(log)
+        await self.engine.refresh(log)
 
     def _agent(self) -> Agent:
         return Agent(

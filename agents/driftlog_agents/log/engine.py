@@ -23,32 +23,33 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.cluster.placement import keeper_of
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import Admission
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
+from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
 from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.keep_alive import KeepAlive
+from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.leaders import Leader, OwnLeader
 from driftlog_agents.log.leading import Leading, LeadingSettings
 from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
 from driftlog_agents.log.recovery import REPAIR, Recovery
+from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Taken, Takeover
 from driftlog_agents.quota import Quota
-from driftlog_metadata import transactions
 from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.keys import flush_key
 from driftlog_metadata.model import Agent, FlushRecord, Stage, Topic, TopicPartition
-from driftlog_metadata.store import MAX_TXN_OPS, Delete, MetadataStore
+from driftlog_metadata.store import MetadataStore
 from driftlog_tiering import kernel
 from driftlog_tiering.flush_object import Slice
 from driftlog_tiering.object_store import ObjectStore
@@ -66,6 +67,7 @@ class EngineSettings:
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
     leading: LeadingSettings = field(default_factory=LeadingSettings)
+    consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     drain_ms: float = 20_000
     """How long leaving waits for the store; less than a supervisor's patience (30 s)."""
 
@@ -133,7 +135,6 @@ class Engine:
             now_ms=ports.now_ms,
             keep_alive=ports.keep_alive,
         )
-        self.records = RecordsIndex()
         self.manifests = Manifests(ports.objects, ports.now_ms)
         self.buffer = BufferLog(
             disk=ports.disk,
@@ -170,6 +171,20 @@ class Engine:
         self._going: set[UUID] = set()
         """Topics that are being deleted, or are gone."""
         self._own = Taken()
+        self.keeper = Keeper(
+            session=self.session,
+            objects=ports.objects,
+            footers=self.footers,
+            logs=self.find,
+            kept=lambda session_id: keeper_of(session_id, cluster.view.placed()) == agent.node_id,
+            settings=settings.consolidation,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            offload=ports.offload,
+            spool=ports.spool,
+            paused=lambda: self.flusher.outage.since_ms is not None,
+        )
+        self._relocation = Relocation(session=self.session, footers=self.footers)
         self.sealer = Sealer(
             session=self.session,
             objects=ports.objects,
@@ -181,8 +196,9 @@ class Engine:
             spool=ports.spool,
             rng=ports.rng,
             now_ms=ports.now_ms,
-            sealed=self._sealed,
+            sealed=self.keeper.sealed,
             buffering=lambda tp: self._own.buffering(tp),
+            look_again=self._relocation.look_again,
         )
         self.leading = Leading(
             node_id=agent.node_id,
@@ -201,8 +217,6 @@ class Engine:
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._loading = Loading(self.manifests, self._stop)
-        self._forgettable: list[KnownRecord] = []
-        self._forget_wanted = asyncio.Event()
 
     # ── What others ask ──
 
@@ -310,10 +324,10 @@ class Engine:
             background.append(tasks.create_task(self.session.keep_alive()))
             background.append(tasks.create_task(self.buffer.run()))
             background.append(tasks.create_task(self.flusher.run()))
-            background.append(tasks.create_task(self._forget_records()))
             if await self._unless_stopped(self._begin(tasks, background)):
                 leading = tasks.create_task(self.leading.run())
                 background.append(leading)
+                background.append(tasks.create_task(self.keeper.run()))
                 background.append(tasks.create_task(self.sealer.run()))
                 background.append(tasks.create_task(self.sealer.hold_back()))
                 await self._stop.wait()
@@ -507,45 +521,25 @@ class Engine:
                 self.manifests.drop(log)
                 for waiter in log.close():
                     waiter.lost(log)
-        self._forget(self.records.topic_gone(topic_id))
+        self.keeper.topic_gone(topic_id)
 
-    # ── Records that nobody needs ──
+    async def refresh(self, log: PartitionLog) -> None:
+        """An object of *log* is not there (any more): learn its manifest and flush records anew.
+
+        Raises:
+            UnavailableError: the session ended first.
+        """
+        self.manifests.drop(log)
+        try:
+            await self._relocation.look_again(log)
+        except FencedError as error:
+            raise UnavailableError(f"{log.topic}-{log.partition} is not led here") from error
 
     def _published(
-        self,
-        seq: int,
-        record: FlushRecord,
-        slices: list[tuple[PartitionLog, Slice]],
+        self, seq: int, record: FlushRecord, slices: list[tuple[PartitionLog, Slice]]
     ) -> None:
-        key = flush_key(self.agent.session_id, seq)
-        ends = [
-            (TopicPartition(log.topic_id, log.partition), s.end)
-            for log, s in slices
-            if log.topic_id in self.topics_by_id
-        ]
-        known = self.records.add(key, record, ends)
-        if known is not None:
-            self._forget([known])
-
-    def _sealed(self, tp: TopicPartition, end: int) -> None:
-        self._forget(self.records.sealed(tp, end))
-
-    def _forget(self, records: list[KnownRecord]) -> None:
-        if records:
-            self._forgettable.extend(records)
-            self._forget_wanted.set()
-
-    async def _forget_records(self) -> None:
-        """Delete flush records that nobody needs; their objects go after their grace."""
-        while True:
-            await self._forget_wanted.wait()
-            self._forget_wanted.clear()
-            await self.ready.wait()
-            while self._forgettable:
-                batch = self._forgettable[:MAX_TXN_OPS]
-                txn = transactions.Txn((), tuple(Delete(known.key) for known in batch))
-                await self.session.transact(txn)
-                del self._forgettable[: len(batch)]
+        ends = [(TopicPartition(log.topic_id, log.partition), s.end) for log, s in slices]
+        self.keeper.committed(seq, record, ends)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -50,7 +50,7 @@ class FlushReads:
         self._reads = reads
         self._offload = offload
         self._piece_bytes = settings.read_ahead_bytes
-        self._pieces: ColdCache[tuple[str, int], list[Buffer]] = ColdCache(
+        self._pieces: ColdCache[tuple[str, int, int], list[Buffer]] = ColdCache(
             budget_bytes=settings.flush_cache_bytes,
             hold_ms=settings.hold_ms,
             patience_ms=settings.patience_ms,
@@ -180,22 +180,22 @@ class FlushReads:
 
     async def _load(self, piece: _Piece) -> list[Buffer]:
         data, first, end = piece.data, piece.first, piece.end
-        start = data.positions[first]
-        body = await self._reads.get(
-            data.object_key, start, data.positions[end - 1] + data.lengths[end - 1]
-        )
+        object_key, start, stop = _key(piece)
+        body = await self._reads.get(object_key, start, stop)
         batches: list[Buffer] | int = await self._offload(
             _split, body, data.base_offsets[first:end], data.lengths[first:end]
         )
         if isinstance(batches, int):
             raise DamagedObjectError(
-                data.object_key, f"no whole batch of offset {batches} where its footer has it"
+                object_key, f"no whole batch of offset {batches} where its footer has it"
             )
         return batches
 
 
-def _key(piece: _Piece) -> tuple[str, int]:
-    return piece.data.object_key, piece.first
+def _key(piece: _Piece) -> tuple[str, int, int]:
+    """Its bytes of an object, where that stands now: rewrites move what a piece consists of."""
+    data, first, last = piece.data, piece.first, piece.end - 1
+    return data.object_of(first), data.positions[first], data.positions[last] + data.lengths[last]
 
 
 def _split(body: Buffer, base_offsets: Any, lengths: Any) -> list[Buffer] | int:

@@ -34,7 +34,14 @@ from driftlog_agents.log.seal_policy import (
     segment_bytes,
 )
 from driftlog_agents.log.sealed_cache import SealedCache
-from driftlog_agents.log.segment_writing import FILLING, Offload, SegmentWriting, Spool
+from driftlog_agents.log.segment_writing import (
+    FILLING,
+    LookAgain,
+    Offload,
+    SegmentWriting,
+    Spool,
+    nowhere_else,
+)
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
 from driftlog_metadata import transactions
@@ -78,6 +85,7 @@ class Sealer:
     Args:
         sealed: told of each partition's new sealed end.
         buffering: sessions that stay in the list of a partition although all is sealed.
+        look_again: see `SegmentWriting`.
     """
 
     def __init__(
@@ -95,6 +103,7 @@ class Sealer:
         now_ms: Callable[[], float],
         sealed: Callable[[TopicPartition, int], None],
         buffering: Callable[[TopicPartition], set[str]],
+        look_again: LookAgain = nowhere_else,
     ) -> None:
         self._session = session
         self._objects = objects
@@ -102,7 +111,9 @@ class Sealer:
         self._manifests = manifests
         self._settings = settings
         self._topic_sealing = topic_sealing
-        self._writing = SegmentWriting(objects=objects, offload=offload, spool=spool, rng=rng)
+        self._writing = SegmentWriting(
+            objects=objects, offload=offload, spool=spool, rng=rng, look_again=look_again
+        )
         self._rng = rng
         self._now_ms = now_ms
         self._sealed = sealed

@@ -27,7 +27,7 @@ from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, itera
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import SegmentRef
 from driftlog_tiering.object_keys import body_bytes
-from driftlog_tiering.object_store import Buffer, ObjectStore
+from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
 from driftlog_tiering.segment import SegmentInfo, SegmentWriter
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -46,6 +46,11 @@ _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
 
 Offload = Callable[..., Awaitable[Any]]
+LookAgain = Callable[[PartitionLog], Awaitable[None]]
+
+
+async def nowhere_else(_: PartitionLog) -> None:
+    """For a log whose flush objects nobody consolidates."""
 
 
 class _Piece(NamedTuple):
@@ -74,7 +79,11 @@ class Spool(Protocol):
 
 
 class SegmentWriting:
-    """Writes segments of one session."""
+    """Writes segments of one session.
+
+    Args:
+        look_again: a flush object is not there: learn where its batches are by now.
+    """
 
     def __init__(
         self,
@@ -83,11 +92,13 @@ class SegmentWriting:
         offload: Offload,
         spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
+        look_again: LookAgain = nowhere_else,
     ) -> None:
         self._objects = objects
         self._offload = offload
         self._spool = spool
         self._rng = rng
+        self._look_again = look_again
         self._filling = asyncio.Semaphore(FILLING)
         """Who fills a segment: few at a time, for each takes memory.  Others put theirs."""
         self._log = structlog.get_logger()
@@ -105,7 +116,7 @@ class SegmentWriting:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
             CorruptError, NotFoundError: a flush object is damaged.
         """
-        with _disk_errors():
+        with disk_errors():
             return await self._write(log, base, end, headers)
 
     async def _write(
@@ -214,7 +225,7 @@ class SegmentWriting:
         """Batches of ``[base, end)`` in offset order."""
         chunk: list[Buffer] = []
         size = 0
-        async with aclosing(self._loaded(_pieces(log, base, end))) as loaded:
+        async with aclosing(self._loaded(log, _pieces(log, base, end))) as loaded:
             async for batches in loaded:
                 chunk += batches
                 size += sum(map(len, batches))
@@ -224,7 +235,9 @@ class SegmentWriting:
         if chunk:
             yield chunk
 
-    async def _loaded(self, pieces: Iterator[_Piece]) -> AsyncGenerator[list[Buffer]]:
+    async def _loaded(
+        self, log: PartitionLog, pieces: Iterator[_Piece]
+    ) -> AsyncGenerator[list[Buffer]]:
         """The batches of *pieces*, in their order; those that come next are loaded meanwhile."""
         ahead: deque[tuple[asyncio.Task[list[Buffer]], int]] = deque()
         ahead_bytes = 0
@@ -233,7 +246,7 @@ class SegmentWriting:
                 while len(ahead) < _PIECES_AHEAD and (not ahead or ahead_bytes < _AHEAD_BYTES):
                     if (piece := next(pieces, None)) is None:
                         break
-                    ahead.append((asyncio.create_task(self._load(piece)), piece.size_bytes))
+                    ahead.append((asyncio.create_task(self._load(log, piece)), piece.size_bytes))
                     ahead_bytes += piece.size_bytes
                 if not ahead:
                     return
@@ -245,7 +258,7 @@ class SegmentWriting:
                 task.cancel()
             await asyncio.gather(*(task for task, _ in ahead), return_exceptions=True)
 
-    async def _load(self, piece: _Piece) -> list[Buffer]:
+    async def _load(self, log: PartitionLog, piece: _Piece) -> list[Buffer]:
         """What memory and the buffer files have of it, and the rest from the flush object."""
         data = piece.data
         batches: list[Buffer] = []
@@ -259,30 +272,41 @@ class SegmentWriting:
             if batch is not None and data.views is None and not _is_batch(batch, base_offset):
                 self._log.error(
                     "buffer_file_lost_batches",
-                    object=data.object_key,
+                    object=data.object_of(index),
                     base_offset=base_offset,
                     advice="sealed from the flush object; replace the disk",
                 )
                 batch = None
             if batch is None:
-                return batches + await self._fetch(data, index, piece.stop)
+                return batches + await self._fetch(log, data, index, piece.stop)
             batches.append(batch)
         return batches
 
-    async def _fetch(self, data: TailData, first: int, stop: int) -> list[Buffer]:
+    async def _fetch(
+        self, log: PartitionLog, data: TailData, first: int, stop: int
+    ) -> list[Buffer]:
         """The batches ``[first, stop)`` of a flush object, which stand side by side in it."""
+        key = data.object_of(first)
+        try:
+            return await self._get(data, first, stop)
+        except NotFoundError:
+            await self._look_again(log)
+            if data.object_of(first) == key:
+                raise
+        return await self._get(data, first, stop)
+
+    async def _get(self, data: TailData, first: int, stop: int) -> list[Buffer]:
+        key = data.object_of(first)
         async with asyncio.timeout(_REQUEST_DEADLINE_S):
             body = await self._objects.get(
-                data.object_key,
-                data.positions[first],
-                data.positions[stop - 1] + data.lengths[stop - 1],
+                key, data.positions[first], data.positions[stop - 1] + data.lengths[stop - 1]
             )
         found = list(iterate_batches(body))
         wanted = data.base_offsets[first:stop]
         if [header.base_offset for header, _ in found] != wanted.tolist():
             # Cut off between two batches, or another object: never sealed as a gap.
             raise CorruptError(
-                f"{data.object_key}: it does not hold the {len(wanted)} batches from offset "
+                f"{key}: it does not hold the {len(wanted)} batches from offset "
                 f"{wanted[0]} on that its footer has"
             )
         return [batch for _, batch in found]
@@ -308,8 +332,8 @@ class SegmentWriting:
 
 
 @contextmanager
-def _disk_errors() -> Iterator[None]:
-    """A disk that is full, or fails, where segments grow: that costs an attempt, not the agent."""
+def disk_errors() -> Iterator[None]:
+    """A disk that is full, or fails, where objects grow: that costs an attempt, not the agent."""
     try:
         yield
     except TimeoutError:

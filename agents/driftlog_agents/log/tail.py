@@ -8,20 +8,27 @@ Pure.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import accumulate
+from operator import itemgetter
+from typing import Final
 from uuid import UUID
 
 from driftlog_agents.log.disk import BufferFile
 from driftlog_agents.log.flush import Batch
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, TailSlice
 from driftlog_tiering.flush_object import Footer, Slice
+
+_base: Final = itemgetter(0)
+"""Of a slice."""
 
 
 class TailData:
     """The batches of one flush object, in its order: by (topic id, partition, offset)."""
 
     __slots__ = (
+        "_moved_to",
+        "_objects",
         "base_offsets",
         "file_numbers",
         "file_positions",
@@ -49,10 +56,15 @@ class TailData:
         self.base_offsets = base_offsets
         self.lengths = lengths
         self.positions = positions
-        """Byte positions in the flush object."""
+        """Byte positions in the flush object, or in the one that replaced it.  The batches of one
+        slice stand back to back in one object."""
         self.max_timestamps_ms = max_timestamps_ms
         self.object_key = ""
-        """Of the committed flush object; empty before."""
+        """Of the committed flush object; empty before.  Its batches may be elsewhere by now: see
+        `object_of`."""
+        self._objects: list[str] = []
+        self._moved_to: array[int] | None = None
+        """By batch: 0, or 1 + where the object that it was moved to stands in `_objects`."""
         self.views: list[memoryview | bytes] | None = None
         self.files: list[BufferFile] = []
         self.file_numbers: array[int] | None = None
@@ -75,6 +87,24 @@ class TailData:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def object_of(self, index: int) -> str:
+        """Key of the object that has the batch at *index*, at ``positions[index]``."""
+        number = 0 if self._moved_to is None else self._moved_to[index]
+        return self._objects[number - 1] if number else self.object_key
+
+    def move(self, first: int, count: int, object_key: str, position: int) -> None:
+        """The batches ``[first, first + count)`` of one slice stand in *object_key* now, from
+        *position* on."""
+        if self._moved_to is None:
+            self._moved_to = array("H", bytes(2 * len(self)))
+        if object_key not in self._objects:
+            self._objects.append(object_key)
+        number = self._objects.index(object_key) + 1
+        shift = position - self.positions[first]
+        stop = first + count
+        self._moved_to[first:stop] = array("H", [number]) * count
+        self.positions[first:stop] = array("i", [at + shift for at in self.positions[first:stop]])
 
     def index_of(self, offset: int, first: int, count: int) -> int:
         """Index of the batch in ``[first, first + count)`` that holds *offset*."""
@@ -102,6 +132,33 @@ class TailData:
     def in_files(self) -> bool:
         """Every batch is in a buffer file that is still there, and no sync of it failed."""
         return self.file_positions is not None and all(f.alive and f.trusted for f in self.files)
+
+
+def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:
+    """What *log* has in its tail of the slice *s* of a consolidated object is read there from now
+    on, where it is not here: memory and buffer files are as they were.
+
+    The tail's slices are parts of *s*, but for what was sealed already when it was written.
+    """
+    bases, positions = footer.columns[3], footer.columns[10]
+    tails = log.slices
+    at = max(bisect_right(tails, s.base, key=_base) - 1, 0)
+    while at < len(tails) and tails[at].base < s.end:
+        tail = tails[at]
+        data = tail.data
+        assert isinstance(data, TailData)
+        if tail.base < s.base < tail.end:
+            assert s.base <= log.sealed_end, f"{s.base} of {log!r} was left out of a rewrite"
+            first = data.index_of(s.base, tail.first, tail.count)
+            count = tail.first + tail.count - first
+            size = sum(data.lengths[first : first + count])
+            tail = TailSlice(s.base, tail.end, data, first, count, size)
+            log.trim(tail)
+        if s.base <= tail.base and tail.end <= s.end:
+            index = bisect_left(bases, tail.base, s.first, s.first + s.count)
+            assert bases[index] == tail.base
+            data.move(tail.first, tail.count, object_key, positions[index])
+        at += 1
 
 
 def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:

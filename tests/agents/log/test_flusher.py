@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.flush import Source
 from driftlog_metadata.codec import decode_flush_record
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
@@ -208,7 +209,11 @@ async def test_a_store_that_is_always_slow_sometimes_is_hedged_for_one_put_in_tw
     Every fourth PUT hangs: the hedges that are allowed are used, the others wait.
     """
     world = World()
-    settings = replace(SETTINGS, flush=replace(SETTINGS.flush, upload_deadline_ms=1_000))
+    settings = replace(
+        SETTINGS,
+        flush=replace(SETTINGS.flush, upload_deadline_ms=1_000),
+        consolidation=ConsolidationSettings(age_ms=1e9, records=1_000),  # its PUTs are not counted
+    )
     life = await world.start(settings)
     world.bucket.put_s = 0.05
     for n in range(400):

@@ -7,16 +7,15 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.log.footers import Footers, RecordGoneError
-from driftlog_agents.log.session import Session
+from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_metadata.codec import encode_flush_record
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import flush_key
-from driftlog_metadata.model import FlushRecord
+from driftlog_metadata.model import Agent, FlushRecord
 from driftlog_metadata.store import Delete, Put
 from driftlog_tiering.flush_object import Footer, encode_footer
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from tests.agents.log.lives import World, on_virtual_time
-from tests.agents.log.test_claims import opened
+from tests.agents.log.lives import World, now_ms, on_virtual_time
 
 
 class Store(MemoryObjectStore):
@@ -97,7 +96,22 @@ class Records:
 async def begun() -> Records:
     """An empty bucket and a session."""
     world = World()
-    return Records(await opened(world), world)
+    agent = Agent(
+        node_id=9,
+        session_id=f"{7:032x}",
+        listeners=(),
+        http_address="",
+        rack=None,
+        started_at_ms=0,
+    )
+    session = Session(
+        store=world.metadata,
+        agent=agent,
+        settings=SessionSettings(ttl_ms=60_000),
+        now_ms=now_ms,
+    )
+    await session.open()
+    return Records(session, world)
 
 
 @on_virtual_time

@@ -86,48 +86,64 @@ def test_partitions_of_which_nothing_is_known_release_nothing() -> None:
 
 STEPS = st.one_of(
     st.lists(
-        st.tuples(st.sampled_from(PLACES), st.integers(1, 5)), max_size=3, unique_by=lambda p: p[0]
+        st.tuples(st.sampled_from(PLACES), st.integers(1, 3)), max_size=3, unique_by=lambda p: p[0]
     ),
-    st.tuples(st.sampled_from(PLACES), st.integers(0, 30)),
+    st.tuples(st.sampled_from(PLACES), st.integers(0, 9)),
     st.sampled_from([A, B]),
 )
 
 
-@given(st.lists(STEPS, max_size=40))
+GONE = 2**62
+
+
+@given(st.lists(STEPS, min_size=10, max_size=40), st.data())
 def test_exactly_what_is_sealed_or_gone_everywhere_is_forgotten(
     steps: list[list[tuple[TopicPartition, int]] | tuple[TopicPartition, int] | UUID],
+    data: st.DataObject,
 ) -> None:
     """
-    Any order of flushes, seals and deletions: a record goes in the step in which the last of its
-    slices is sealed or of a topic that is gone, and never comes again.
+    Any order of flushes, seals, deletions and rewrites: a record goes in the step in which the
+    last of its slices is sealed or of a topic that is gone, and never comes again.
     """
     index = RecordsIndex()
     log_end = dict.fromkeys(PLACES, 0)
+    sealed_to = dict.fromkeys(PLACES, 0)
+    sealed: dict[TopicPartition, int] = {}
     needed: dict[str, list[tuple[TopicPartition, int]]] = {}
     for number, step in enumerate(steps):
+        forgotten: list[KnownRecord] = []
         match step:
             case list():
                 ends = []
                 for tp, records in step:
                     log_end[tp] += records
                     ends.append((tp, log_end[tp]))
-                known = index.add(f"/{number}", record(number), ends)
-                assert (known is None) == bool(ends)
-                if ends:
-                    needed[f"/{number}"] = ends
-            case (tp, end):
-                forgotten = keys(index.sealed(tp, end))
-                needed = {
-                    key: [(p, e) for p, e in ends if p != tp or e > end]
-                    for key, ends in needed.items()
-                }
-                assert sorted(forgotten) == sorted(key for key, ends in needed.items() if not ends)
+                needed[f"/{number}"] = ends
+                known = index.add(f"/{number}", record(number), ends, sizes=[1] * len(ends))
+                forgotten = [] if known is None else [known]
+            case (tp, more):
+                end = sealed_to[tp] = min(sealed_to[tp] + more, log_end[tp])
+                sealed[tp] = max(end, sealed.get(tp, 0))
+                forgotten = index.sealed(tp, end)
             case UUID():
-                forgotten = keys(index.topic_gone(step))
-                needed = {
-                    key: [(p, e) for p, e in ends if p.topic_id != step]
-                    for key, ends in needed.items()
-                }
-                assert sorted(forgotten) == sorted(key for key, ends in needed.items() if not ends)
-        needed = {key: ends for key, ends in needed.items() if ends}
-        assert len(needed) == len(index)
+                sealed |= {tp: GONE for tp in PLACES if tp.topic_id == step}
+                forgotten = index.topic_gone(step)
+        left = {
+            key: [(tp, end) for tp, end in ends if end > sealed.get(tp, 0)]
+            for key, ends in needed.items()
+        }
+        assert sorted(keys(forgotten)) == sorted(key for key, ends in left.items() if not ends)
+        needed = {key: ends for key, ends in needed.items() if left[key]}
+        flip: bool = data.draw(st.booleans())
+        if needed and flip:
+            key = data.draw(st.sampled_from(sorted(needed)))
+            index.drop(next(known for known in index if known.key == key))
+            del needed[key]  # rewritten
+        # What is sealed is remembered as long as a record has something of the partition.
+        there = {tp for ends in needed.values() for tp, _ in ends}
+        sealed = {tp: end for tp, end in sealed.items() if tp in there}
+
+        assert list(needed) == [known.key for known in index]
+        assert [len(left[key]) for key in needed] == [known.unsealed_bytes for known in index]
+        unsealed = {tp for ends in needed.values() for tp, end in ends if end > sealed.get(tp, 0)}
+        assert unsealed <= set(index.unsealed()) <= there  # more: what a rewrite took along

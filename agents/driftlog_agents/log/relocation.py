@@ -1,0 +1,80 @@
+"""A flush object is not there: the records say where its batches are by now.
+
+Partitions that are led where their flushes are kept are told of a rewrite (`log.keeper`).  The
+others find out when the old object is gone, a grace period later: the sessions that flushed what
+is in the tail have other records by then, and the tail goes on with those.  What no record names
+is damage, and says whoever reads it.
+
+Shell.
+"""
+
+import asyncio
+
+from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.session import Session
+from driftlog_agents.log.tail import TailData, move
+from driftlog_metadata.codec import decode_flush_record
+from driftlog_metadata.keys import flushes_prefix
+from driftlog_metadata.model import FlushRecord
+
+
+class Relocation:
+    """Looks flush records up again, for one partition at a time."""
+
+    def __init__(self, *, session: Session, footers: Footers) -> None:
+        self._session = session
+        self._footers = footers
+        self._one_at_a_time = asyncio.Lock()
+
+    async def look_again(self, log: PartitionLog) -> None:
+        """Let the tail of *log* read from the objects that flush records name now.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        async with self._one_at_a_time:
+            for session_id in _sessions(log):
+                while not await self._look(log, session_id):
+                    pass
+
+    async def _look(self, log: PartitionLog, session_id: str) -> bool:
+        """False: the records change just now."""
+        records: dict[str, FlushRecord] = {
+            kv.key: decode_flush_record(kv.value)
+            for kv in await self._session.read_prefix(flushes_prefix(session_id))
+        }
+        named = {record.object_key for record in records.values()}
+        before = _objects(log, session_id)
+        if before <= named:
+            return True  # nothing of it was replaced
+        for key, record in records.items():
+            if record.object_key in before:
+                continue
+            try:
+                footer = await self._footers.get(key, record)
+            except RecordGoneError:
+                return False
+            if isinstance(footer, str):
+                continue
+            for s in footer.slices():
+                if (s.topic_id, s.partition) == (log.topic_id, log.partition):
+                    move(log, footer, s, record.object_key)
+        return True
+
+
+def _sessions(log: PartitionLog) -> list[str]:
+    return list(dict.fromkeys(_data(tail.data).session_id for tail in log.slices))
+
+
+def _objects(log: PartitionLog, session_id: str) -> set[str]:
+    return {
+        data.object_of(tail.first)
+        for tail in log.slices
+        if (data := _data(tail.data)).session_id == session_id
+    }
+
+
+def _data(data: object) -> TailData:
+    assert isinstance(data, TailData)
+    return data
