@@ -11,11 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.log.partition import State
+from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.footers import Footers
+from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Takeover
 from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_partition_state, encode_topic
+from driftlog_metadata.codec import decode_partition_state, decode_topic, encode_topic
 from driftlog_metadata.errors import OutcomeUnknownError
 from driftlog_metadata.keys import PARTITIONS_PREFIX, partition_key, topic_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
@@ -186,22 +188,19 @@ async def test_sessions_that_live_stay_in_the_list(store: Counted) -> None:
     tp = await _topic(store)
     living = [await _session(store, n) for n in range(1, 9)]
     for session in living[:-1]:
-        taken = await Takeover(session=session, objects=MemoryObjectStore(lambda: 0)).everything(
-            [], 0.0
-        )
-        log = taken.logs[tp]
+        log = await _lead(store, session)
         give_up = transactions.Release(tp, log.leader_epoch, log.leader_revision)
         assert (await session.transact(transactions.release([give_up]))).succeeded
     for session in living[:5]:
         await session.close()
     last = living[-1]
-    taken = await Takeover(session=last, objects=MemoryObjectStore(lambda: 0)).everything([], 0.0)
+    led = await _lead(store, last)
     kv = await store.get(partition_key(tp))
 
     expected = tuple(session.session_id for session in living[5:])
-    assert expected == taken.logs[tp].sessions
+    assert expected == led.sessions
     assert expected == decode_partition_state(kv.value).sessions
-    assert kv.mod_revision == taken.logs[tp].partition_revision
+    assert kv.mod_revision == led.partition_revision
 
 
 async def test_a_claim_that_comes_first_keeps_its_list(store: Counted) -> None:
@@ -211,8 +210,7 @@ async def test_a_claim_that_comes_first_keeps_its_list(store: Counted) -> None:
     """
     tp = await _topic(store)
     first, second = await _session(store, 1), await _session(store, 2)
-    objects = MemoryObjectStore(lambda: 0)
-    log = (await Takeover(session=first, objects=objects).everything([], 0.0)).logs[tp]
+    log = await _lead(store, first)
     stale = transactions.StateWrite(
         tp=tp,
         leader_revision=log.leader_revision,
@@ -221,7 +219,7 @@ async def test_a_claim_that_comes_first_keeps_its_list(store: Counted) -> None:
     )
     give_up = transactions.Release(tp, log.leader_epoch, log.leader_revision)
     await first.transact(transactions.release([give_up]))
-    await Takeover(session=second, objects=objects).everything([], 0.0)
+    await _lead(store, second)
     other = transactions.StateWrite(
         tp=TopicPartition(UUID(int=4), 0), leader_revision=0, state_revision=0, state=stale.state
     )
@@ -236,6 +234,19 @@ async def _topic(store: Counted) -> TopicPartition:
     topic = Topic(name="t", topic_id=UUID(int=9, version=4), partitions=1)
     await store.txn((), (Put(topic_key("t"), encode_topic(topic)),))
     return TopicPartition(topic.topic_id, 0)
+
+
+async def _lead(store: Counted, session: Session) -> PartitionLog:
+    """The topic's partition, claimed."""
+    kv = await store.get(topic_key("t"))
+    entry = TopicEntry(decode_topic(kv.value), kv.create_revision, kv.mod_revision)
+    tp = TopicPartition(entry.topic.topic_id, 0)
+    takeover = Takeover(
+        session=session,
+        footers=Footers(session=session, objects=MemoryObjectStore(lambda: 0)),
+        topics={entry.topic.topic_id: entry},
+    )
+    return (await takeover.take([tp], 0.0)).logs[tp]
 
 
 async def _session(store: Counted, number: int) -> Session:
