@@ -153,6 +153,7 @@ class Serving:
         port: 0: the system chooses.
         listeners: more than one, or another than that of *port*.
         disk, metadata: wrap those ports.
+        beside: an agent that was begun, whose metadata store and bucket it shares.
     """
 
     def __init__(
@@ -165,13 +166,20 @@ class Serving:
         engine: EngineSettings = ENGINE,
         disk: Callable[[AgentDisk], AgentDisk] = lambda disk: disk,
         metadata: Callable[[MetadataStore], MetadataStore] = lambda store: store,
+        beside: "Serving | None" = None,
+        rack: str | None = None,
     ) -> None:
         self._path = path
+        self._bucket: Path = path / "bucket" if beside is None else beside._bucket
         self._settings = AgentSettings(
             listeners=listeners or (ListenAt(port=port),),
-            broker=replace(broker or BrokerSettings(), location=str(path / "bucket")),
+            broker=replace(broker or BrokerSettings(), location=str(self._bucket)),
             engine=engine,
+            rack=rack,
         )
+        self._beside = beside
+        self._seed: int = 1 if beside is None else beside._seed + 1
+        self._store: MetadataStore
         self._wrap_disk = disk
         self._wrap_metadata = metadata
         self._stack = AsyncExitStack()
@@ -202,11 +210,15 @@ class Serving:
         self._path.mkdir(parents=True, exist_ok=True)
         disk = PosixDisk(self._path)
         self._stack.callback(disk.close)
-        store = await SqliteMetadataStore.open(
-            self._path / "metadata.db", lambda: time.time_ns() // 1_000_000
-        )
-        self._stack.push_async_callback(store.close)
-        self.objects = GatedObjects(DirectoryObjectStore(self._path / "bucket", fsync=False))
+        if self._beside is None:
+            store = await SqliteMetadataStore.open(
+                self._path / "metadata.db", lambda: time.time_ns() // 1_000_000
+            )
+            self._stack.push_async_callback(store.close)
+            self._store = store
+        else:
+            self._store = self._beside._store
+        self.objects = GatedObjects(DirectoryObjectStore(self._bucket, fsync=False))
         self._stack.push_async_callback(self.objects.close)
         pool = self._stack.enter_context(ThreadPoolExecutor(3))
 
@@ -220,10 +232,10 @@ class Serving:
         self.process = AgentProcess(
             self._settings,
             World(
-                metadata=self._wrap_metadata(store),
+                metadata=self._wrap_metadata(self._store),
                 objects=self.objects,
                 disk=self._wrap_disk(disk),
-                rng=Random(1),
+                rng=Random(self._seed),
                 offload_seal=offload,
                 offload_read=offload,
                 offload_produce=offload_produce,
