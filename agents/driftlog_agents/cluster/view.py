@@ -91,7 +91,10 @@ class ClusterView:
         self.topics_revision = 0
         """The newest revision of a topic's key, or of the read that began its watch."""
         self.damaged: dict[str, str] = {}
-        """Keys whose values cannot be read, and why: they count as absent."""
+        """Keys whose values cannot be read, and why: they count as absent, and yet not as deleted:
+        nobody is told that a topic is gone because its key cannot be read."""
+        self._hidden: dict[str, TopicEntry] = {}
+        """By topic key, what was said of those that are damaged now."""
         self._leads: dict[str, int] = {}
         """Session id → how many partitions name it."""
         self._topic_ids: dict[str, UUID] = {}
@@ -243,26 +246,37 @@ class ClusterView:
                 leader = decode_at(kv.key, kv.value, decode_leader)
                 self._put_leader(parse_leader_key(kv.key), LeaderEntry(leader, kv.mod_revision))
         except (CorruptError, ValueError) as error:
-            self._delete(prefix, kv.key)
+            if prefix == TOPICS_PREFIX:
+                self._hide_topic(kv.key)
+            else:
+                self._delete(prefix, kv.key)
             self.damaged[kv.key] = str(error)
 
     def _put_topic(self, kv: KeyValue, topic: Topic) -> None:
-        if self._topic_ids.get(kv.key) not in (None, topic.topic_id):
+        hidden = self._hidden.get(kv.key)
+        was = self._topic_ids.get(kv.key) if hidden is None else hidden.topic.topic_id
+        if was not in (None, topic.topic_id):
             self._drop_topic(kv.key)  # made again between two reads
-        old = self.topics.get(topic.topic_id)
+        old = self.topics.get(topic.topic_id) or self._hidden.pop(kv.key, None)
         entry = TopicEntry(topic, kv.create_revision, kv.mod_revision)
         self._topic_ids[kv.key] = topic.topic_id
         self.topics[topic.topic_id] = entry
-        if old is None or old.topic.partitions != topic.partitions:
+        if old is None or hidden is not None or old.topic.partitions != topic.partitions:
             self.topics_version += 1
         if old != entry:
             self._topic_changes.append((old, entry))
 
-    def _drop_topic(self, key: str) -> None:
+    def _hide_topic(self, key: str) -> None:
         topic_id = self._topic_ids.pop(key, None)
         if topic_id is not None:
-            self._topic_changes.append((self.topics.pop(topic_id), None))
+            self._hidden[key] = self.topics.pop(topic_id)
             self.topics_version += 1
+
+    def _drop_topic(self, key: str) -> None:
+        self._hide_topic(key)
+        hidden = self._hidden.pop(key, None)
+        if hidden is not None:
+            self._topic_changes.append((hidden, None))
 
     def _put_leader(self, tp: TopicPartition, entry: LeaderEntry) -> None:
         self._drop_leader(tp)

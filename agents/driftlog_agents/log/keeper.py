@@ -23,6 +23,7 @@ Shell.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from random import Random
@@ -51,6 +52,7 @@ from driftlog_agents.log.segment_writing import Offload, Spool
 from driftlog_agents.log.session import Session
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import (
+    decode_at,
     decode_flush_record,
     decode_partition_state,
     decode_topic,
@@ -301,7 +303,12 @@ class Keeper:
 
     async def _know(self, kept: _Kept, kvs: Sequence[KeyValue]) -> bool:
         """Add what these records hold; False: one of them is not there any more."""
-        records = [(kv.key, decode_flush_record(kv.value)) for kv in kvs]
+        records: list[tuple[str, FlushRecord]] = []
+        for kv in kvs:
+            try:
+                records.append((kv.key, decode_at(kv.key, kv.value, decode_flush_record)))
+            except CorruptError as error:
+                self._set_aside(kept, kv.key, str(error))
         footers = await self._read_footers(records)
         if footers is None:
             return False
@@ -389,7 +396,8 @@ class Keeper:
             value = found.get(tp)
             if value is None:
                 self._suspects.add(tp.topic_id)  # a topic's partitions go with it
-            else:
+                continue
+            with contextlib.suppress(CorruptError):  # who would lead it says so
                 self.sealed(tp, decode_partition_state(value).sealed_end)
 
     async def _look_for_topics(self) -> None:
@@ -398,9 +406,18 @@ class Keeper:
         if not suspects:
             return
         # Whatever is known by now was read or committed before this read begins.
-        there = {
-            decode_topic(kv.value).topic_id for kv in await self._session.read_prefix(TOPICS_PREFIX)
-        }
+        kvs = await self._session.read_prefix(TOPICS_PREFIX)
+        try:
+            there = {decode_at(kv.key, kv.value, decode_topic).topic_id for kv in kvs}
+        except CorruptError as error:
+            # It may be any of them: nothing is known to be gone.
+            self._log.error(
+                "topics_unreadable",
+                error=str(error),
+                advice="flush records of topics that were deleted stay until that key is what it "
+                "was; or upgrade the agent",
+            )
+            return
         for topic_id in suspects - there:
             self._gone.add(topic_id)
             for kept in self._sessions.values():
