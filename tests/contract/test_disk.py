@@ -522,20 +522,6 @@ async def test_a_note_that_cannot_be_replaced_stays_whole(subject: Subject) -> N
     assert b"old" == await subject.again().load_note(SESSION)
 
 
-async def test_what_a_killed_process_had_not_synced_can_be_synced_by_the_next(
-    subject: Subject,
-) -> None:
-    """
-    It was read, and acted upon: from then on it survives the loss of power.
-    """
-    subject.disk.create_file(SESSION, 1).append([b"x" * 4000])
-    before = await subject.disk.read_file(SESSION, 1)
-    await subject.disk.sync_files(SESSION)
-    await subject.disk.sync_files(OTHER)
-
-    assert before == await subject.again().read_file(SESSION, 1)
-
-
 async def test_a_note_is_the_last_that_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,13 +211,6 @@ class SimDisk:
             self.platter.notes[session_id] = data
         _raise_if(happened is not None)
 
-    async def sync_files(self, session_id: str) -> None:
-        self._check()
-        await asyncio.sleep(0.001)
-        _raise_if(self.process.dead or self.rng.random() < self.sync_fails)
-        for pages in self.platter.sessions.get(session_id, {}).values():
-            pages.synced = bytes(pages.data)
-
     def load(self, name: str) -> bytes | None:
         return self.platter.small.get(name)
 

@@ -115,10 +115,6 @@ class AgentDisk(Protocol):
         """
         ...
 
-    async def sync_files(self, session_id: str) -> None:
-        """All that `read_file` finds in the session's files survives the loss of power."""
-        ...
-
     def load(self, name: str) -> bytes | None:
         """A small file of the agent's own (its node id); None: not there."""
         ...

@@ -1,9 +1,9 @@
 """Appends leftovers through whoever leads their partitions now; `leftovers` says which of them.
 
-    note: no place of its own ──▶ ask where its epochs ended ──▶ note ──▶ sync the files
-                                        ▲                                      │
-             leader away, or another ◀──┴── append, a batch per partition ◀────┘
-                                                │                       (file by file)
+    note: no place of its own ──▶ ask where its epochs ended ──▶ note: ends, producer id
+                                        ▲                                │
+             leader away, or another ◀──┴── append, a batch per partition ◀┘  (file by file)
+                                                │
                                                 ▼
                                       all answered: note, log ──▶ the directory may go
 
@@ -98,7 +98,6 @@ class Directory:
     """The first file that may have something to append: without one, nothing is."""
     changed: bool = False
     """The note is not on the disk as it is here."""
-    synced: bool = False
     reasons: dict[TopicPartition, str] = field(default_factory=dict)
     """Why something waits, as of the last attempt."""
     saving: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -340,9 +339,6 @@ class Elsewhere:
             block = await next_block(self._session, self._own.node_id, 1)
             note.producer_id = block.first_producer_id
             directory.changed = True
-        if not directory.synced:
-            await self._disk.sync_files(directory.session_id)
-            directory.synced = True
         if directory.changed:
             await self.save(directory)
         for number in await self._disk.read_files(directory.session_id):

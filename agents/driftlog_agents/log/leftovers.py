@@ -15,8 +15,10 @@ of a partition always has the same producer epoch and sequence: `WINDOW` batches
 sequences from 0 in each.  A repeat is then a duplicate for whoever leads: batches of the newest
 epoch are in its dedup window, all `WINDOW` of them, and an older epoch is refused
 (INVALID_PRODUCER_EPOCH), which says that the newer one began, and so that every batch of the older
-one had been answered.  Which is the n-th follows from the directory's files and its note alone:
-files of a dead session do not change, and are synced before the first batch is sent.
+one had been answered.  Which is the n-th follows from the directory's files and its note alone.
+Files of a dead session do not change, but that the power may take what was not synced; of one
+partition that is all behind a certain batch, for acks=1 is refused behind one that could not be
+synced (`buffer`), and so those before it keep their numbers.
 
 A batch that had a producer id of its own loses it.  Kafka's idempotent producers send acks=all and
 nothing else (ProducerConfig refuses the rest), so nobody relies on it; and the present leader may

@@ -279,10 +279,6 @@ class PosixDisk:
         path = self._buffer / session_id / _NOTE
         await loop.run_in_executor(self._executor, _save, path, data)
 
-    async def sync_files(self, session_id: str) -> None:
-        for number in await self.read_files(session_id):
-            await asyncio.to_thread(_sync_file, self._path(session_id, number))
-
     def load(self, name: str) -> bytes | None:
         return _load(self._root / name)
 
@@ -305,17 +301,6 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_file(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise UnavailableError(f"cannot sync {path}: {error.strerror}") from error
 
 
 def _load(path: Path) -> bytes | None:

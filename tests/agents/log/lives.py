@@ -28,6 +28,7 @@ from driftlog_agents.log.admission import Admitted
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import Source
+from driftlog_agents.log.leaders import Leader
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.errors import FencedError, UnavailableError
@@ -237,6 +238,8 @@ class World:
             for n, (name, partitions) in enumerate((topics or {"t": 2}).items())
         }
         self.node_id = 1
+        self.connect: Callable[[Agent], Leader] | None = None
+        """How its agents ask others."""
         self._created = False
 
     def other_disk(self) -> "World":
@@ -295,6 +298,7 @@ class Life:
                 now_ms=now_ms,
                 offload=_offload,
                 spool=_spool,
+                connect=world.connect,
             ),
             agent=Agent(
                 node_id=world.node_id,
