@@ -197,7 +197,12 @@ class AgentProcess:
         )
         self.broker.topics = Topics(self.broker)
         self.broker.producer_ids = ProducerIds(self.broker)
-        self.collector = Collector(metadata=world.metadata, objects=world.objects, disk=world.disk)
+        self.collector = Collector(
+            metadata=world.metadata,
+            objects=world.objects,
+            disk=world.disk,
+            wanted=lambda: self.broker.view.controller_id == number,
+        )
         self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
         self.server.dispatch = self.dispatcher.dispatch
 

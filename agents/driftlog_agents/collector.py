@@ -18,7 +18,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,7 +66,11 @@ class CollectorSettings:
 
 
 class Collector:
-    """See the module.  One per cluster at a time, for now: the agent's."""
+    """See the module.
+
+    Args:
+        wanted: asked before each look: one agent of a cluster looks; two do no harm for a while.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Collector:
         disk: AgentDisk,
         settings: CollectorSettings | None = None,
         heads: HeadSettings | None = None,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._metadata = metadata
         self._objects = objects
@@ -83,6 +88,7 @@ class Collector:
         self._settings = settings or CollectorSettings()
         self._log = structlog.get_logger()
         self.heads = Heads(metadata=metadata, disk=disk, settings=heads)
+        self._wanted = wanted
         self._known: Sightings | None = None
         self._deletes_left = 0
         self.deleted_objects = 0
@@ -93,6 +99,8 @@ class Collector:
         """Collect periodically until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_ms / 1000)
+            if not self._wanted():
+                continue
             try:
                 await self.collect()
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:

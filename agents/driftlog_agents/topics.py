@@ -76,7 +76,7 @@ _AT_ONCE: Final = 32
 """Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
 
 _SEEN_S: Final = 10.0
-_LED_S: Final = 5.0
+_LED_S: Final = 15.0
 """How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
 long as a takeover takes."""
 

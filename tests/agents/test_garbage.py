@@ -1,5 +1,6 @@
 """What the collector deletes, and when: on memory stores whose clock the test turns."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -428,3 +429,29 @@ async def test_a_topic_that_is_not_deleted_keeps_everything(world: World) -> Non
     await world.live(100)
 
     assert [SEGMENT] == await world.keys()
+
+
+async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world: World) -> None:
+    """
+    Who is asked to look is asked again before each look: when the first one is gone, another does.
+    """
+    mine = False
+    settings = CollectorSettings(pause_ms=0, interval_ms=1)
+    disk = world.disk
+    collector = Collector(
+        metadata=world.metadata,
+        objects=world.bucket,
+        disk=disk,
+        settings=settings,
+        wanted=lambda: mine,
+    )
+    running = asyncio.create_task(collector.run())
+    await asyncio.sleep(0.05)
+    before = disk.load(STATE_FILE)
+    mine = True
+    async with asyncio.timeout(10):
+        while disk.load(STATE_FILE) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    running.cancel()
+
+    assert before is None

@@ -9,7 +9,7 @@ checked again where it counts: a claim compares the revisions that it was made f
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -95,6 +95,8 @@ class ClusterView:
         nobody is told that a topic is gone because its key cannot be read."""
         self._hidden: dict[str, TopicEntry] = {}
         """By topic key, what was said of those that are damaged now."""
+        self.plan: Mapping[TopicPartition, int] = {}
+        """Where partitions are placed, as this agent has computed it last (`log.leading`)."""
         self._leads: dict[str, int] = {}
         """Session id → how many partitions name it."""
         self._topic_ids: dict[str, UUID] = {}
@@ -120,6 +122,13 @@ class ClusterView:
             return None, -1
         epoch = entry.leader.leader_epoch
         return self.agent_of(entry.leader.session_id), epoch
+
+    def heir_of(self, tp: TopicPartition) -> Agent | None:
+        """Who is about to lead *tp*, which was led and is not: released, or its leader gone."""
+        entry = self.leaders.get(tp)
+        if entry is None or entry.leader.session_id in self.sessions:
+            return None
+        return self.agents.get(self.plan.get(tp, -1))
 
     def agent_of(self, session_id: str | None) -> Agent | None:
         """The agent whose present session this is."""

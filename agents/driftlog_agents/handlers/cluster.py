@@ -100,13 +100,18 @@ def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]
     """(node id, leader epoch) of who leads a partition; −1: nobody, or nobody ever did.
 
     What is led here is known first hand, and sooner than from the view; what the view says of this
-    agent is either the same or over, or not begun.
+    agent is either the same or over, or not begun.  While a partition moves, who is about to lead
+    it is named: a client that asks there is refused and asks again, and need not find it later.
     """
-    agent, epoch = broker.view.leader_of(TopicPartition(topic_id, partition))
+    tp = TopicPartition(topic_id, partition)
+    agent, epoch = broker.view.leader_of(tp)
     log = _own_log(broker, topic_id, partition)
-    if log is not None and log.leader_epoch >= epoch:
-        leads = log.state is State.ONLINE or log.state is State.LOADING
-        return (broker.node_id if leads else -1), log.leader_epoch
+    if log is not None and log.leader_epoch >= epoch and log.state is not State.CLOSED:
+        return (-1 if log.state is State.OFFLINE else broker.node_id), log.leader_epoch
+    if agent is None:
+        agent = broker.view.heir_of(tp)
+    elif agent.node_id == broker.node_id:
+        agent = broker.view.agents.get(broker.view.plan.get(tp, -1))  # it is handed over
     if agent is None or agent.node_id == broker.node_id:
         return -1, epoch
     return agent.node_id, epoch

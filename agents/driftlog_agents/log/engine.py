@@ -48,7 +48,7 @@ from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Taken, Takeover
 from driftlog_agents.quota import Quota
 from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.model import Agent, FlushRecord, Stage, Topic, TopicPartition
+from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering import kernel
 from driftlog_tiering.flush_object import Slice
@@ -358,7 +358,7 @@ class Engine:
         await recovery.append_leftovers(taken.old_sessions)
         self.opened(taken)
         background.append(tasks.create_task(recovery.remove_directories()))
-        await self.leading.say(Stage.SERVING)
+        await self.leading.serve()
         await self.leading.begin()
         self._log.info(
             "session_ready",
@@ -418,12 +418,11 @@ class Engine:
 
     async def _say_that_we_leave(self) -> None:
         """Let others get ready for what they are about to lead, if there are others."""
-        if not set(self.cluster.view.placed()) - {self.agent.node_id}:
-            return
         settings = self.settings
         try:
             async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
-                await self.leading.say(Stage.LEAVING)
+                if not await self.leading.leave():
+                    return
         except TimeoutError:
             return  # they will see that this session is over
         await asyncio.sleep(settings.leading.warm_up_ms / 1000)

@@ -159,14 +159,27 @@ class Leading:
 
     # ── What we say ──
 
-    async def say(self, stage: Stage) -> None:
-        """Let the others know how far we are.
+    async def serve(self) -> None:
+        """Let the others know that partitions can be placed here.
 
         Raises:
             FencedError: the session is over.
         """
-        self._stage = stage
+        self._stage = Stage.SERVING
         await self._report()
+
+    async def leave(self) -> bool:
+        """Let the others know that everything here is theirs; False: there are none.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        if not self._others():
+            return False
+        self._stage = Stage.LEAVING
+        await self._make_plan()  # clients are told who leads next
+        await self._report()
+        return True
 
     async def _report(self) -> None:
         """Say stage and topics as they are, until the key says so."""
@@ -241,7 +254,7 @@ class Leading:
     async def _make_plan(self) -> None:
         view = self._view
         while True:
-            nodes = tuple(sorted({*view.placed(), self._node_id}))
+            nodes = tuple(sorted(self._others() | self._myself()))
             version = (nodes, view.topics_version)
             if version == self._planned:
                 return
@@ -253,9 +266,18 @@ class Leading:
             if self._planned is None or self._planned[0] != nodes:
                 self._plan_ms = self._now_ms()
             self._plan, self._planned = plan, version
+            view.plan = plan
             self._mine = [tp for tp, node in plan.items() if node == self._node_id]
             self._replanned.set()
             self._misplaced.set()
+
+    def _others(self) -> set[int]:
+        return set(self._view.placed()) - {self._node_id}
+
+    def _myself(self) -> set[int]:
+        """This session counts among those that serve before it has said so, and not when it
+        leaves."""
+        return set() if self._stage is Stage.LEAVING else {self._node_id}
 
     def _is_stale(self, tp: TopicPartition) -> bool:
         """Whether the view is older than what we did to the partition."""
