@@ -1,0 +1,466 @@
+"""What unmodified clients see of three agents on one etcd, from any of them, by either listener.
+
+Each agent has its zone, a listener without a name and one that is called OUTSIDE, which is
+advertised by another host name, so that a client tells which one it was told of.
+"""
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import aiokafka
+import aiokafka.admin
+import confluent_kafka
+import kafka
+import kafka.admin
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
+
+from tests.clients.peers import run_java
+from tests.support import etcd_server
+from tests.support.components import java, kafka_jars, kcat
+from tests.support.driftlog_process import DriftlogProcess
+from tests.support.process_usage import free_port
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("etcd_agents"),
+]
+
+AGENTS: Final = 3
+PARTITIONS: Final = 12
+COUNT: Final = 20
+"""Records of each partition."""
+
+TOPIC: Final = "spread"
+_DEADLINE_S: Final = 60.0
+_SETTLED_S: Final = 2.0
+_JAVA: Final = Path(__file__).with_name("JavaCluster.java")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a client says of the cluster and of one topic."""
+
+    nodes: frozenset[tuple[int, str, int]]
+    controller: int
+    leaders: tuple[int, ...]
+    """Of each partition; −1: none."""
+    replicas: tuple[tuple[int, ...], ...]
+    """Of each partition, the leader first."""
+    in_sync: tuple[tuple[int, ...], ...]
+
+
+class Client(Protocol):
+    """A Kafka client, as far as these tests need one."""
+
+    def describe(self, bootstrap: str, topic: str) -> Seen: ...
+
+    def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        """`COUNT` values to each partition, acknowledged by all."""
+
+    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+        """(offset, value) of each partition from its start, until `COUNT` of each are there."""
+
+
+def values(prefix: str) -> list[list[tuple[int, str]]]:
+    """What is to be read of each partition."""
+    return [[(n, f"{prefix}{n}") for n in range(COUNT)] for _ in range(PARTITIONS)]
+
+
+class Reads:
+    """Of each partition, until all are there."""
+
+    def __init__(self) -> None:
+        self.found: list[list[tuple[int, str]]] = [[] for _ in range(PARTITIONS)]
+        self._deadline = time.monotonic() + _DEADLINE_S
+
+    @property
+    def open(self) -> bool:
+        return time.monotonic() < self._deadline and any(len(part) < COUNT for part in self.found)
+
+
+class Confluent:
+    """librdkafka."""
+
+    def describe(self, bootstrap: str, topic: str) -> Seen:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+        told = admin.list_topics(topic, timeout=30)
+        parts = told.topics[topic].partitions
+        cluster = admin.describe_cluster(request_timeout=30).result()
+        assert {b.id for b in told.brokers.values()} == {node.id for node in cluster.nodes}
+        return Seen(
+            frozenset((node.id, node.host, node.port) for node in cluster.nodes),
+            cluster.controller.id,
+            tuple(parts[n].leader for n in range(PARTITIONS)),
+            tuple(tuple(parts[n].replicas) for n in range(PARTITIONS)),
+            tuple(tuple(parts[n].isrs) for n in range(PARTITIONS)),
+        )
+
+    def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 2}
+        producer = confluent_kafka.Producer(settings)
+        errors: list[Any] = []
+        for n in range(COUNT):
+            for partition in range(PARTITIONS):
+                producer.produce(
+                    topic,
+                    f"{prefix}{n}",
+                    partition=partition,
+                    on_delivery=lambda error, _: errors.append(error),
+                )
+        assert 0 == producer.flush(_DEADLINE_S)
+        assert [None] * (COUNT * PARTITIONS) == errors
+
+    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "unused: partitions are assigned",
+                "enable.auto.commit": False,
+                "client.rack": "zone-1",
+                "log_level": 2,
+            }
+        )
+        reads = Reads()
+        try:
+            consumer.assign(
+                [confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)]
+            )
+            while reads.open:
+                message: Any
+                for message in consumer.consume(1_000, 0.2):
+                    assert message.error() is None, message.error()
+                    found = message.offset(), message.value().decode()
+                    reads.found[message.partition()].append(found)
+        finally:
+            consumer.close()
+        return reads.found
+
+
+class Aiokafka:
+    """aiokafka."""
+
+    def describe(self, bootstrap: str, topic: str) -> Seen:
+        return asyncio.run(self._describe(bootstrap, topic))
+
+    async def _describe(self, bootstrap: str, topic: str) -> Seen:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            cluster = await admin.describe_cluster()
+            (described,) = await admin.describe_topics([topic])
+        finally:
+            await admin.close()
+        parts = {part["partition"]: part for part in described["partitions"]}
+        return Seen(
+            frozenset((b["node_id"], b["host"], b["port"]) for b in cluster["brokers"]),
+            cluster["controller_id"],
+            tuple(parts[n]["leader"] for n in range(PARTITIONS)),
+            tuple(tuple(parts[n]["replicas"]) for n in range(PARTITIONS)),
+            tuple(tuple(parts[n]["isr"]) for n in range(PARTITIONS)),
+        )
+
+    def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        asyncio.run(self._send(bootstrap, topic, prefix))
+
+    async def _send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+        await producer.start()
+        try:
+            sent = [
+                await producer.send(topic, f"{prefix}{n}".encode(), partition=partition)
+                for n in range(COUNT)
+                for partition in range(PARTITIONS)
+            ]
+            await asyncio.wait_for(asyncio.gather(*sent), _DEADLINE_S)
+        finally:
+            await producer.stop()
+
+    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+        return asyncio.run(self._read(bootstrap, topic))
+
+    async def _read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False
+        )
+        reads = Reads()
+        await consumer.start()
+        try:
+            partitions = [aiokafka.TopicPartition(topic, n) for n in range(PARTITIONS)]
+            consumer.assign(partitions)
+            for partition in partitions:
+                consumer.seek(partition, 0)
+            while reads.open:
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    for m in messages:
+                        reads.found[m.partition].append((m.offset, m.value.decode()))
+        finally:
+            await consumer.stop()
+        return reads.found
+
+
+class KafkaPython:
+    """kafka-python."""
+
+    def describe(self, bootstrap: str, topic: str) -> Seen:
+        admin = kafka.admin.KafkaAdminClient(bootstrap_servers=bootstrap)
+        try:
+            cluster = admin.describe_cluster()
+            (described,) = admin.describe_topics([topic])
+        finally:
+            admin.close()
+        parts = {part["partition_index"]: part for part in described["partitions"]}
+        return Seen(
+            frozenset((b["broker_id"], b["host"], b["port"]) for b in cluster["brokers"]),
+            cluster["controller_id"],
+            tuple(parts[n]["leader_id"] for n in range(PARTITIONS)),
+            tuple(tuple(parts[n]["replica_nodes"]) for n in range(PARTITIONS)),
+            tuple(tuple(parts[n]["isr_nodes"]) for n in range(PARTITIONS)),
+        )
+
+    def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks="all")
+        try:
+            sent = [
+                producer.send(topic, f"{prefix}{n}".encode(), partition=partition)
+                for n in range(COUNT)
+                for partition in range(PARTITIONS)
+            ]
+            for future in sent:
+                future.get(_DEADLINE_S)
+        finally:
+            producer.close()
+
+    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False
+        )
+        reads = Reads()
+        try:
+            partitions = [kafka.TopicPartition(topic, n) for n in range(PARTITIONS)]
+            consumer.assign(partitions)
+            for partition in partitions:
+                consumer.seek(partition, 0)
+            while reads.open:
+                for messages in consumer.poll(timeout_ms=200).values():
+                    for m in messages:
+                        reads.found[m.partition].append((m.offset, m.value.decode()))
+        finally:
+            consumer.close()
+        return reads.found
+
+
+class Java:
+    """The Java client, through JavaCluster.java."""
+
+    def __init__(self) -> None:
+        java()
+        kafka_jars()
+
+    def lines(self, what: str, *arguments: str) -> list[list[str]]:
+        """What the program says, in fields."""
+        said = run_java(str(_JAVA), what, *arguments)
+        return [line.split("\t") for line in said.splitlines()]
+
+    def describe(self, bootstrap: str, topic: str) -> Seen:
+        lines = self.lines("describe", bootstrap, topic)
+        parts = {int(line[1]): line for line in lines if line[0] == "partition"}
+        (controller,) = [int(line[1]) for line in lines if line[0] == "controller"]
+        return Seen(
+            frozenset((int(i), host, int(port)) for kind, i, host, port, *_ in _nodes(lines)),
+            controller,
+            tuple(int(parts[n][2]) for n in range(PARTITIONS)),
+            tuple(_numbers(parts[n][3]) for n in range(PARTITIONS)),
+            tuple(_numbers(parts[n][4]) for n in range(PARTITIONS)),
+        )
+
+    def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        self.lines("send", bootstrap, topic, str(PARTITIONS), str(COUNT), prefix)
+
+    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+        reads = Reads()
+        for number, offset, value in self.lines(
+            "read", bootstrap, topic, str(PARTITIONS), str(COUNT)
+        ):
+            reads.found[int(number)].append((int(offset), value))
+        return reads.found
+
+
+def _nodes(lines: list[list[str]]) -> list[list[str]]:
+    return [line for line in lines if line[0] == "node"]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+CLIENTS: Final[list[type[Client]]] = [Confluent, Aiokafka, KafkaPython, Java]
+OUTSIDE: Final = [False, True]
+
+
+def topic_of(client: type[Client], *, outside: bool) -> str:
+    """What one client writes through one listener."""
+    return f"{client.__name__}-{'outside' if outside else 'plain'}"
+
+
+class Cluster:
+    """The agents, and where each listens."""
+
+    def __init__(self, agents: list[DriftlogProcess], outside: list[int]) -> None:
+        self.agents = agents
+        self.outside = outside
+
+    def bootstrap(self, agent: int, *, outside: bool) -> str:
+        """One agent's address."""
+        return f"127.0.0.1:{self.outside[agent]}" if outside else self.agents[agent].bootstrap
+
+    def addresses(self, *, outside: bool) -> set[tuple[str, int]]:
+        """What clients are told of all of them."""
+        if outside:
+            return {("localhost", port) for port in self.outside}
+        return {("127.0.0.1", agent.port) for agent in self.agents}
+
+    def create(self, topics: list[str]) -> None:
+        """Topics of `PARTITIONS`, with as many replicas as there are agents."""
+        admin = AdminClient({"bootstrap.servers": self.agents[0].bootstrap, "log_level": 2})
+        new = [NewTopic(topic, PARTITIONS, AGENTS) for topic in topics]
+        for future in admin.create_topics(new, operation_timeout=30, request_timeout=60).values():
+            future.result(60)
+
+    def leaders(self) -> list[int]:
+        """Of every partition of every topic."""
+        admin = AdminClient({"bootstrap.servers": self.agents[0].bootstrap, "log_level": 2})
+        topics = sorted(admin.list_topics(timeout=30).topics.items())
+        return [topic.partitions[n].leader for _, topic in topics for n in range(PARTITIONS)]
+
+    def settle(self) -> None:
+        """Wait until partitions stay where they are: each new topic may move some of others."""
+        deadline, since, last = time.monotonic() + _DEADLINE_S, time.monotonic(), self.leaders()
+        while time.monotonic() < since + _SETTLED_S:
+            assert time.monotonic() < deadline, "partitions move for ever"
+            time.sleep(0.2)
+            before, last = last, self.leaders()
+            if last != before or -1 in last:
+                since = time.monotonic()
+        assert len(set(last)) == AGENTS, "somebody leads nothing"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three agents in three zones, and topics that they share."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "etcd").mkdir()
+    outside = [free_port() for _ in range(AGENTS)]
+    with ExitStack() as stack:
+        etcd = stack.enter_context(
+            etcd_server.start(etcd_server.newest_version(), folder / "etcd", members=1)
+        )
+        agents = []
+        for number, port in enumerate(outside):
+            options = [
+                *("--etcd", ",".join(etcd.endpoints), "--store", str(folder / "objects")),
+                *("--rack", f"zone-{number}"),
+                *("--listener", f"OUTSIDE://127.0.0.1:{port}"),
+                *("--advertised-listener", f"OUTSIDE://localhost:{port}"),
+            ]
+            agents.append(DriftlogProcess(folder / f"{number}", options, command=("agent", "run")))
+            stack.callback(agents[-1].close)
+            agents[-1].launch()
+        for agent in agents:
+            agent.wait_until_ready()
+        found = Cluster(agents, outside)
+        found.create([TOPIC, *(topic_of(client, outside=o) for client in CLIENTS for o in OUTSIDE)])
+        found.settle()
+        yield found
+
+
+@pytest.fixture
+def truth(cluster: Cluster) -> Seen:
+    """What one client says, which all others must say as well."""
+    seen = Confluent().describe(cluster.agents[0].bootstrap, TOPIC)
+    assert cluster.addresses(outside=False) == {(host, port) for _, host, port in seen.nodes}
+    nodes = {number for number, _, _ in seen.nodes}
+    assert min(nodes) == seen.controller
+    assert [nodes] * PARTITIONS == [set(replicas) for replicas in seen.replicas]
+    assert seen.leaders == tuple(replicas[0] for replicas in seen.replicas)
+    assert seen.replicas == seen.in_sync
+    return seen
+
+
+@pytest.mark.parametrize("outside", OUTSIDE, ids=["plain", "outside"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_sees_the_whole_cluster_from_any_agent(
+    cluster: Cluster, truth: Seen, client: type[Client], outside: bool
+) -> None:
+    """
+    All agents, by the addresses of the listener that was asked, the same controller, and the
+    leaders and replicas of every partition.
+    """
+    seen = [
+        client().describe(cluster.bootstrap(number, outside=outside), TOPIC)
+        for number in range(AGENTS)
+    ]
+
+    assert [seen[0]] * AGENTS == seen
+    assert cluster.addresses(outside=outside) == {(host, port) for _, host, port in seen[0].nodes}
+    assert (truth.controller, truth.leaders) == (seen[0].controller, seen[0].leaders)
+    assert (truth.replicas, truth.in_sync) == (seen[0].replicas, seen[0].in_sync)
+
+
+@pytest.mark.parametrize("outside", OUTSIDE, ids=["plain", "outside"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_writes_and_reads_what_all_agents_lead(
+    cluster: Cluster, client: type[Client], outside: bool
+) -> None:
+    """
+    One bootstrap address is enough: each partition is written to and read from its own leader.
+    """
+    kind = client()
+    topic = topic_of(client, outside=outside)
+
+    kind.send(cluster.bootstrap(1, outside=outside), topic, "value ")
+    found = kind.read(cluster.bootstrap(2, outside=outside), topic)
+
+    assert values("value ") == found
+
+
+def test_kcat_lists_the_whole_cluster_from_any_agent(cluster: Cluster, truth: Seen) -> None:
+    """
+    Debian's librdkafka is an old one; it names brokers, the controller, leaders and replicas alike.
+    """
+    for number in range(AGENTS):
+        address = cluster.bootstrap(number, outside=True)
+        line = [str(kcat()), "-L", "-J", "-b", address, "-t", TOPIC]
+        said = json.loads(subprocess.run(line, capture_output=True, check=True, timeout=60).stdout)
+        (topic,) = said["topics"]
+
+        assert {f"localhost:{port}" for port in cluster.outside} == {
+            broker["name"] for broker in said["brokers"]
+        }
+        assert truth.controller == said["controllerid"]
+        assert truth.leaders == tuple(part["leader"] for part in topic["partitions"])
+        assert truth.replicas == tuple(
+            tuple(replica["id"] for replica in part["replicas"]) for part in topic["partitions"]
+        )
+
+
+def test_java_is_told_of_racks_and_of_every_log_dir(cluster: Cluster, truth: Seen) -> None:
+    """
+    Each agent's zone; and asked for its log directory, each names the partitions that it leads.
+    """
+    lines = Java().lines("describe", cluster.bootstrap(1, outside=False), TOPIC)
+    dirs = {int(line[1]): sorted(_numbers(line[2])) for line in lines if line[0] == "dir"}
+
+    assert {f"zone-{number}" for number in range(AGENTS)} == {line[4] for line in _nodes(lines)}
+    assert dirs == {
+        node: [n for n, leader in enumerate(truth.leaders) if leader == node]
+        for node, _, _ in truth.nodes
+    }
