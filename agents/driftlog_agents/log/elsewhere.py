@@ -26,7 +26,7 @@ import structlog
 from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.id_blocks import next_block
-from driftlog_agents.log.leaders import Answer, Leader, OwnLeader, Place
+from driftlog_agents.log.leaders import Answer, Ended, Leader, OwnLeader, Place
 from driftlog_agents.log.leftovers import (
     MAX_REFUSED,
     NO_PRODUCER_ID,
@@ -145,7 +145,7 @@ class Elsewhere:
 
     Args:
         own: this agent, for what it leads.
-        leader_of: the live agent that leads a partition, as far as is known here.
+        leader_of: the live agent that leads a partition, as far as is known here, and its epoch.
         connect: asks another agent; None: there are none.
     """
 
@@ -155,7 +155,7 @@ class Elsewhere:
         disk: AgentDisk,
         session: Session,
         own: OwnLeader,
-        leader_of: Callable[[TopicPartition], Agent | None],
+        leader_of: Callable[[TopicPartition], tuple[Agent | None, int]],
         connect: Callable[[Agent], Leader] | None,
         now_ms: Callable[[], float],
     ) -> None:
@@ -247,19 +247,21 @@ class Elsewhere:
         self, directory: Directory, before: set[TopicPartition], leaders: dict[int, Leader]
     ) -> dict[TopicPartition, _Stream]:
         """What can be appended now: its leader is there, and it is noted what is not in the log."""
-        led: dict[TopicPartition, Leader] = {}
+        led: dict[TopicPartition, tuple[Leader, int]] = {}
         for tp in directory.pending:
             if tp in before:
                 continue
-            leader = self._leader(tp, leaders)
+            leader, leader_epoch = self._leader(tp, leaders)
             if leader is None:
                 directory.reasons[tp] = "nobody leads the partition"
+            elif leader_epoch <= max(directory.begins.get(tp, ()), default=-1):
+                directory.reasons[tp] = "its leader is not known yet"
             else:
-                led[tp] = leader
+                led[tp] = leader, leader_epoch
         for leader in [self._own, *leaders.values()]:
             asked = [
-                (Place(directory.names[tp], tp), epoch)
-                for tp, its in led.items()
+                Ended(Place(directory.names[tp], tp), epoch, leader_epoch)
+                for tp, (its, leader_epoch) in led.items()
                 if its is leader and directory.note.partitions[tp].ends is None
                 for epoch in sorted(directory.begins[tp])
             ]
@@ -267,34 +269,32 @@ class Elsewhere:
                 await self._ask(directory, leader, asked[i : i + _ASKED])
         await self._drop_deleted(directory, before)
         streams: dict[TopicPartition, _Stream] = {}
-        for tp, leader in led.items():
+        for tp, (leader, _) in led.items():
             leftover = directory.note.partitions[tp]
             if leftover.ends is not None and not leftover.done:
                 streams[tp] = _Stream(Place(directory.names[tp], tp), leftover, leader)
         return streams
 
-    def _leader(self, tp: TopicPartition, leaders: dict[int, Leader]) -> Leader | None:
-        if self._own.leads(tp):
-            return self._own
-        agent = self._leader_of(tp)
+    def _leader(self, tp: TopicPartition, leaders: dict[int, Leader]) -> tuple[Leader | None, int]:
+        if (own_epoch := self._own.epoch(tp)) >= 0:
+            return self._own, own_epoch
+        agent, leader_epoch = self._leader_of(tp)
         if agent is None or self._connect is None or agent.node_id == self._own.node_id:
-            return None
+            return None, -1
         if agent.node_id not in leaders:
             leaders[agent.node_id] = self._connect(agent)
-        return leaders[agent.node_id]
+        return leaders[agent.node_id], leader_epoch
 
-    async def _ask(
-        self, directory: Directory, leader: Leader, asked: list[tuple[Place, int]]
-    ) -> None:
+    async def _ask(self, directory: Directory, leader: Leader, asked: list[Ended]) -> None:
         try:
             answers = await leader.ends(asked)
         except (UnavailableError, OutcomeUnknownError) as error:
-            for place, _ in asked:
+            for place, _, _ in asked:
                 directory.reasons[place.tp] = str(error)
             return
         ends: dict[TopicPartition, dict[int, int]] = {}
         failed: set[TopicPartition] = set()
-        for (place, epoch), answer in zip(asked, answers, strict=True):
+        for (place, epoch, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, RefusedError):
                 directory.reasons[place.tp] = str(answer)
                 failed.add(place.tp)

@@ -385,7 +385,7 @@ class Engine:
             disk=self.ports.disk,
             session=self.session,
             own=self.own_leader(),
-            leader_of=lambda tp: self.cluster.view.leader_of(tp)[0],
+            leader_of=self.cluster.view.leader_of,
             connect=self.ports.connect,
             now_ms=self.ports.now_ms,
         )

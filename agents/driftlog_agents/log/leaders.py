@@ -36,6 +36,14 @@ class Place(NamedTuple):
         return f"{self.topic}-{self.tp.partition}"
 
 
+class Ended(NamedTuple):
+    """A question: where *epoch* ended, to who leads in *leader_epoch* (-1: whichever it is)."""
+
+    place: Place
+    epoch: int
+    leader_epoch: int = -1
+
+
 Answer = int | RefusedError
 """An offset, or Kafka's error for this partition; nothing happened then, but after
 REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER it may have."""
@@ -53,8 +61,11 @@ class Leader(Protocol):
         """Its broker id."""
         ...
 
-    async def ends(self, asked: Sequence[tuple[Place, int]]) -> list[Answer]:
-        """Where each leader epoch ended in the leader's log: the start of the next one."""
+    async def ends(self, asked: Sequence[Ended]) -> list[Answer]:
+        """Where each leader epoch ended in the leader's log: the start of the next one.
+
+        All of them are over: the leader's own is a later one.
+        """
         ...
 
     async def append(self, batches: Sequence[tuple[Place, bytearray]]) -> list[Answer]:
@@ -117,13 +128,13 @@ class OwnLeader:
     def node_id(self) -> int:
         return self._node_id
 
-    def leads(self, tp: TopicPartition) -> bool:
-        """Whether it is to be asked about *tp*."""
+    def epoch(self, tp: TopicPartition) -> int:
+        """In which it leads *tp*; -1: it does not."""
         log = self._find(tp)
-        return log is not None and log.state is not State.CLOSED
+        return -1 if log is None or log.state is State.CLOSED else log.leader_epoch
 
-    async def ends(self, asked: Sequence[tuple[Place, int]]) -> list[Answer]:
-        return [await self._end(place, epoch) for place, epoch in asked]
+    async def ends(self, asked: Sequence[Ended]) -> list[Answer]:
+        return [await self._end(place, epoch) for place, epoch, _ in asked]
 
     async def _end(self, place: Place, epoch: int) -> Answer:
         try:

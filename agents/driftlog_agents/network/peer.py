@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, TypeVar
 
-from driftlog_agents.log.leaders import Answer, Place
+from driftlog_agents.log.leaders import Answer, Ended, Place
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.errors import CorruptFrameError, ErrorCode, RefusedError
 from driftlog_agents.protocol.messages import offset_for_leader_epoch, produce
@@ -68,12 +68,16 @@ class PeerLeader:
     def node_id(self) -> int:
         return self._agent.node_id
 
-    async def ends(self, asked: Sequence[tuple[Place, int]]) -> list[Answer]:
+    async def ends(self, asked: Sequence[Ended]) -> list[Answer]:
         topics: dict[str, OffsetForLeaderTopic] = {}
-        for place, epoch in asked:
+        for place, epoch, leader_epoch in asked:
             topic = topics.setdefault(place.topic, OffsetForLeaderTopic(topic=place.topic))
             topic.partitions.append(
-                OffsetForLeaderPartition(partition=place.tp.partition, leader_epoch=epoch)
+                OffsetForLeaderPartition(
+                    partition=place.tp.partition,
+                    leader_epoch=epoch,
+                    current_leader_epoch=leader_epoch,
+                )
             )
         request = OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=list(topics.values()))
         response = await self._ask(
@@ -91,7 +95,7 @@ class PeerLeader:
                 else:
                     answer = each.end_offset
                 answers.setdefault((result.topic, each.partition), []).append(answer)
-        return self._in_order((place for place, _ in asked), answers)
+        return self._in_order((place for place, _, _ in asked), answers)
 
     async def append(self, batches: Sequence[tuple[Place, bytearray]]) -> list[Answer]:
         topics: dict[str, TopicProduceData] = {}

@@ -425,6 +425,6 @@ class Life:
             for i in range(tail.first, tail.first + tail.count):
                 start = data.positions[i]
                 end = start + data.lengths[i]
-                batch = await self.world.bucket.get(data.object_key, start, end)
+                batch = await self.world.bucket.get(data.object_of(i), start, end)
                 found += values_of(batch)
         return found

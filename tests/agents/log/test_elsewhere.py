@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.flush import FlushSettings
-from driftlog_agents.log.leaders import Answer, Leader, OwnLeader, Place
+from driftlog_agents.log.leaders import Answer, Ended, Leader, OwnLeader, Place
 from driftlog_agents.log.leftovers import decode_note
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
@@ -37,7 +37,7 @@ class Neighbour:
     def node_id(self) -> int:
         return self._agent.node_id
 
-    async def ends(self, asked: Sequence[tuple[Place, int]]) -> list[Answer]:
+    async def ends(self, asked: Sequence[Ended]) -> list[Answer]:
         return await self._ask(lambda leader: leader.ends(asked))
 
     async def append(self, batches: Sequence[tuple[Place, bytearray]]) -> list[Answer]:
@@ -157,7 +157,7 @@ class Cluster:
             leading[:] = [
                 life
                 for life in self.lives.values()
-                if not life.process.dead and life.engine.own_leader().leads(tp)
+                if not life.process.dead and life.engine.own_leader().epoch(tp) >= 0
             ]
             return bool(leading)
 
