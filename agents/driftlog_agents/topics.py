@@ -8,7 +8,7 @@
     every agent: watch of the topics ──▶ what is known here ──▶ the engine ──▶ leads its share
 
 1. A key that was put is the truth; what follows it is repeated until it is done, by this session
-   or, after a crash, by the next one (`reconcile`).
+   or, after a crash, by the next one and by the agents that are left (`reconcile`).
 2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
    of a create or change either.  The topic's objects go later (`collector`).
 3. The newest file of a topic says what its key says (`topic_files`).
@@ -46,7 +46,12 @@ from driftlog_agents.topic_configs import (
 )
 from driftlog_agents.topic_files import TopicFiles, topic_of
 from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import CorruptError, FencedError
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.keys import (
     DELETED_PREFIX,
     TOPICS_PREFIX,
@@ -75,6 +80,7 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 _AT_ONCE: Final = 32
 """Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
 
+_RETRY_S: Final = 1.0
 _SEEN_S: Final = 10.0
 _LED_S: Final = 15.0
 """How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
@@ -140,7 +146,7 @@ class Topics:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                await asyncio.Event().wait()
+                await self._reconcile_after_others()
             finally:
                 self._tasks = None
 
@@ -462,7 +468,15 @@ class Topics:
         self.repaired.clear()
         try:
             for kv in await engine.session.read_prefix(DELETED_PREFIX):
-                topic = topic_of(kv)
+                try:
+                    topic = topic_of(kv)
+                except CorruptError as error:
+                    self._log.error(
+                        "stored_data_damaged",
+                        error=str(error),
+                        advice="put back what it names; until then this topic's deletion waits",
+                    )
+                    continue
                 if topic.topic_id in engine.topics_by_id:
                     self._log.info("topic_deletion_resumed", topic=topic.name)
                     await self._owned(self._resume_deletion(engine, topic))
@@ -471,6 +485,25 @@ class Topics:
             return
         if self._tasks is not None:
             self._tasks.create_task(self._repair_files(engine, self._share()))
+
+    async def _reconcile_after_others(self) -> None:
+        """Finish what agents that are gone have begun, until cancelled."""
+        view, known = self._broker.view, set[str]()
+        with self._broker.cluster.changes() as changed:
+            while True:
+                changed.clear()
+                gone, known = known - view.sessions.keys(), set(view.sessions)
+                engine = self._broker.engine
+                mine = "" if engine is None else engine.session.session_id
+                if gone - {mine} and engine is not None and engine.ready.is_set():
+                    try:
+                        await self.reconcile()
+                    except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                        self._log.warning("reconcile_repeated", error=str(error) or repr(error))
+                        known |= gone  # seen again as gone
+                        await asyncio.sleep(_RETRY_S)
+                        continue
+                await changed.wait()
 
     def _share(self) -> list[Topic]:
         """The topics whose files this agent looks through: each is some agent's."""
