@@ -21,6 +21,7 @@ import structlog
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
+from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
@@ -104,6 +105,7 @@ class AgentProcess:
         self.server: Server
         self.dispatcher: Dispatcher
         self.collector: Collector
+        self.fitness: FitnessWatch
         self.quota = Quota()
         self.sessions = 0
         self._engine: Engine | None = None
@@ -203,6 +205,15 @@ class AgentProcess:
             disk=world.disk,
             wanted=lambda: self.broker.view.controller_id == number,
         )
+        self.fitness = FitnessWatch(
+            node_id=number,
+            metadata=world.metadata,
+            objects=world.objects,
+            disk=world.disk,
+            view=self.broker.cluster.view,
+            rng=world.rng,
+            now_ms=now_ms,
+        )
         self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
         self.server.dispatch = self.dispatcher.dispatch
 
@@ -242,6 +253,8 @@ class AgentProcess:
                     reason=str(error),
                     advice="what was not committed was answered as failed; a new session begins",
                 )
+                await self.fitness.lost()
+                await self.fitness.until_fit(self._stopping)
             if self._stopping.is_set():
                 return
             if now_ms() - began > 60_000:
@@ -278,10 +291,12 @@ class AgentProcess:
         try:
             async with asyncio.TaskGroup() as tasks:
                 begun = tasks.create_task(self._when_ready(engine))
+                watch = tasks.create_task(self.fitness.watch(engine))
                 try:
                     await engine.run()
                 finally:
                     begun.cancel()
+                    watch.cancel()
         except* FencedError as group:
             raise FencedError(str(group.exceptions[0])) from group
         finally:

@@ -83,6 +83,9 @@ class HttpApi:
     async def _readyz(self, _: web.Request) -> web.Response:
         if not self._agent.ready.is_set():
             return web.Response(status=503, text="starting\n")
+        if self._agent.fitness.unfit:
+            text = "unfit: it could not commit while others could; the log says why\n"
+            return web.Response(status=503, text=text)
         engine = self._agent.broker.engine
         if engine is None or not engine.ready.is_set():
             return web.Response(status=503, text="between two sessions\n")

@@ -60,6 +60,11 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         agent.server.frame_budget.waiting,
     )
     yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)
+    yield _gauge(
+        "driftlog_unfit",
+        "1 while it takes no partitions because it could not commit while others could",
+        int(agent.fitness.unfit),
+    )
 
 
 def _log(agent: AgentProcess) -> Iterable[Metric]:

@@ -155,6 +155,8 @@ class Session:
         self._check(now_ms)
 
     def _check(self, now_ms: float) -> None:
+        if self._over:
+            raise FencedError("the session is over")
         if now_ms >= self.valid_until_ms:
             raise FencedError("the session's lease could not be renewed in time")
 

@@ -1,0 +1,220 @@
+"""Steps down for an agent that cannot commit while others can, and probes until it may begin again.
+
+    a session ── watch ──▶ its lease is revoked, and it ends
+    no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
+
+A probe does in small what a flush and a buffer file do: it puts an object and reads it back, writes
+a file and syncs it.  The object lies where a flush object of a session would that never was
+(``probe-{node_id}``): no record names it, and the collector deletes it after its grace.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.fitness import Fitness, FitnessSettings, Step
+from driftlog_agents.log.disk import AgentDisk, BufferFile
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.outage import Outage
+from driftlog_metadata.codec import decode_head
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    StoreError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import HEADS_PREFIX, parse_head_key
+from driftlog_metadata.store import MetadataStore
+from driftlog_tiering import layout
+from driftlog_tiering.object_store import ObjectStore
+
+_TICK_S: Final = 1.0
+
+_DEADLINE_S: Final = 10.0
+"""Of one look at the heads, and of each half of a probe."""
+
+_FOLDER: Final = "probe"
+"""Of a probe's file, beside the sessions' folders: not a session's name."""
+
+_BODY: Final = b"driftlog: can this agent write to this bucket, and read what it wrote?\n"
+
+
+class FitnessWatch:
+    """See the module.
+
+    Args:
+        node_id: names what the probe puts.
+        offload: runs what the disk may take long for where it holds up nobody.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataStore,
+        objects: ObjectStore,
+        disk: AgentDisk,
+        view: ClusterView,
+        rng: Random,
+        now_ms: Callable[[], float],
+        offload: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+        settings: FitnessSettings | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._objects = objects
+        self._disk = disk
+        self._view = view
+        self._rng = rng
+        self._now_ms = now_ms
+        self._offload = offload
+        self._fitness = Fitness(settings)
+        self._writing: asyncio.Future[None] | None = None
+        self._log = structlog.get_logger()
+
+    @property
+    def unfit(self) -> bool:
+        """It has stepped down, and no probe has succeeded since."""
+        return self._fitness.unfit
+
+    # ── While there is a session ──
+
+    async def watch(self, engine: Engine) -> None:
+        """Go on until the agent is found unfit.
+
+        Raises:
+            FencedError: it is; its session has ended, and its lease is revoked.
+        """
+        outage = engine.flusher.outage
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_ms = self._now_ms()
+            step = self._fitness.tick(outage.since_ms, now_ms)
+            if step is Step.LOOK:
+                self._fitness.looked(await self._heads(), self._now_ms())
+            elif step is Step.STEP_DOWN:
+                self._say_unfit(outage.error, seconds=round(outage.lasted_ms(now_ms) / 1000))
+                await engine.session.close()
+                raise FencedError("the agent could not commit while others could")
+
+    async def _heads(self) -> dict[str, int] | None:
+        """Of other agents' live sessions."""
+        others = self._others()
+        if not others:
+            return {}
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                _, kvs = await self._metadata.get_prefix(HEADS_PREFIX)
+            heads = {parse_head_key(kv.key): decode_head(kv.value) for kv in kvs}
+        except (UnavailableError, OutcomeUnknownError, CorruptError, TimeoutError):
+            return None
+        return {session_id: head for session_id, head in heads.items() if session_id in others}
+
+    def _others(self) -> set[str]:
+        sessions = self._view.sessions.items()
+        return {name for name, entry in sessions if entry.said.node_id != self._node_id}
+
+    def _say_unfit(self, error: str, **facts: int) -> None:
+        self._log.error(
+            "agent_unfit",
+            error=error,
+            **facts,
+            advice="others go on where this agent cannot: it gives its partitions up, and takes "
+            "none until it can write to the bucket and to its disk; check its credentials, its "
+            "network and DIR/buffer",
+        )
+
+    # ── While there is none ──
+
+    async def lost(self) -> None:
+        """A session was lost.  Where that may be the disk's doing, the next would be as well, and
+        would take its partitions back from those who do better.
+        """
+        if self.unfit or not self._others():
+            return
+        error = await self._probe_disk()
+        if error is not None:
+            self._fitness.step_down(self._now_ms())
+            self._say_unfit(error)
+
+    async def until_fit(self, stopping: asyncio.Event) -> None:
+        """Return when a session may begin: at once, unless the agent is unfit; or at *stopping*."""
+        outage = Outage()
+        began_ms = self._now_ms()
+        while self.unfit:
+            wait_s = self._fitness.wait_ms / 1000 * self._rng.uniform(0.5, 1.0)
+            if await _set_within(stopping, wait_s):
+                return
+            error = await self._probe()
+            now_ms = self._now_ms()
+            self._fitness.probed(now_ms, succeeded=error is None)
+            if error is not None and outage.failed(error, began_ms, now_ms):
+                self._log.warning(
+                    "agent_still_unfit",
+                    error=error,
+                    failures=outage.failures,
+                    advice="it takes no partitions; tried again",
+                )
+            elif error is None:
+                seconds = round((now_ms - began_ms) / 1000)
+                self._log.info("agent_fit_again", seconds=seconds)
+
+    async def _probe(self) -> str | None:
+        """What fails; None: nothing."""
+        nonce = f"{self._rng.getrandbits(64):016x}"
+        key = layout.flush_key(f"{_FOLDER}-{self._node_id}", 0, nonce)
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._objects.put(key, [_BODY])
+                found = await self._objects.get(key)
+        except StoreError as error:
+            return f"the bucket: {error}"
+        except TimeoutError:
+            return f"the bucket: no answer in {_DEADLINE_S:g} s"
+        if found != _BODY:
+            return "the bucket: it does not give back what was put"
+        return await self._probe_disk()
+
+    async def _probe_disk(self) -> str | None:
+        if self._writing is None or self._writing.done():
+            # In threads, and one at a time: what a broken disk does with it may take for ever.
+            self._writing = asyncio.ensure_future(self._write())
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await asyncio.shield(self._writing)
+        except UnavailableError as error:
+            return f"the disk: {error}"
+        except TimeoutError:
+            return f"the disk: nothing was written in {_DEADLINE_S:g} s"
+        return None
+
+    async def _write(self) -> None:
+        file, position = await self._offload(self._begin_file)
+        try:
+            await file.sync()
+            if await self._offload(file.read, position, len(_BODY)) != _BODY:
+                raise UnavailableError("it does not give back what was written")
+        finally:
+            await self._offload(self._disk.remove_session, _FOLDER)
+
+    def _begin_file(self) -> tuple[BufferFile, int]:
+        self._disk.remove_session(_FOLDER)
+        self._disk.create_session(_FOLDER)
+        file = self._disk.create_file(_FOLDER, 1)
+        return file, file.append([_BODY])
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

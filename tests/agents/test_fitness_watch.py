@@ -1,0 +1,196 @@
+"""Agents of one cluster, one of which cannot commit: its partitions go, and come back to it."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.fitness_watch import FitnessWatch
+from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.keys import session_key
+from driftlog_tiering import layout
+from driftlog_tiering.object_store import Buffer, NotFoundError
+from tests.agents.log.lives import Bucket, Life, World, _offload, now_ms, on_virtual_time
+
+
+class Cut:
+    """One agent's way to the bucket, which is down when it is told so."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.down = False
+        self.forgets = False
+        """It takes objects and does not give them back."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+    async def put(self, key: str, body: Sequence[Buffer]) -> None:
+        if self.down:
+            raise UnavailableError("access denied")
+        await self._bucket.put(key, body)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if self.down:
+            raise UnavailableError("access denied")
+        if self.forgets:
+            raise NotFoundError(key)
+        return await self._bucket.get(key, start, end)
+
+
+class Agents:
+    """Two that share partitions, of which the first one's bucket can be cut off."""
+
+    def __init__(self) -> None:
+        self.worlds = [World(t=20)]
+        self.worlds.append(self.worlds[0].other_disk())
+        self.cut = Cut(self.worlds[0].bucket)
+        self.worlds[0].bucket = cast(Bucket, self.cut)
+        self.lives: list[Life] = []
+        self.watch: FitnessWatch
+
+    async def start(self, count: int = 2) -> "Agents":
+        for world in self.worlds[:count]:
+            self.lives.append(await world.start(ready=False))
+            await self.lives[-1].engine.ready.wait()
+        while not all(life.engine.logs() for life in self.lives):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)  # what is moved between them is moved
+        life = self.lives[0]
+        self.watch = FitnessWatch(
+            node_id=life.world.node_id,
+            metadata=life.world.metadata,
+            objects=life.world.bucket,
+            disk=life.disk,
+            view=life.cluster.view,
+            rng=Random(3),
+            now_ms=now_ms,
+            offload=_offload,
+        )
+        return self
+
+    def produce(self, number: int) -> None:
+        life = self.lives[number]
+        (log, *_) = life.engine.logs()
+        life.produce(b"x", partition=log.partition)
+
+    async def watched(self, seconds: float, *, others_produce: bool) -> bool:
+        """Whether the first one stepped down within *seconds*; the other's head moves meanwhile."""
+        task = asyncio.create_task(self.watch.watch(self.lives[0].engine))
+        self.produce(0)
+        until_ms = now_ms() + seconds * 1000
+        while now_ms() < until_ms and not task.done():
+            if others_produce:
+                self.produce(1)
+            await asyncio.sleep(1)
+        if task.done():
+            with pytest.raises(FencedError, match="while others could"):
+                task.result()
+            with pytest.raises(FencedError):
+                await self.lives[0].task
+            return True
+        task.cancel()
+        return False
+
+    async def session_lives(self) -> bool:
+        session = self.lives[0].session_id
+        return await self.worlds[1].metadata.get(session_key(session)) is not None
+
+
+@on_virtual_time
+async def test_an_agent_that_cannot_commit_while_others_can_gives_its_partitions_up() -> None:
+    """
+    After half a minute, with a line that says why; the others lead all; it comes back when it can
+    write to the bucket, and not before; what it wrote to find out is garbage.
+    """
+    agents = await Agents().start()
+    other, wanted = agents.lives[1], sum(len(life.engine.logs()) for life in agents.lives)
+    agents.cut.down = True
+    began_ms = now_ms()
+    with capture_logs() as lines:
+        assert await agents.watched(60, others_produce=True)
+        took_s = (now_ms() - began_ms) / 1000
+        alive = await agents.session_lives()
+        await asyncio.sleep(10)
+        moved = len(other.engine.logs())
+        coming = asyncio.create_task(agents.watch.until_fit(asyncio.Event()))
+        await asyncio.sleep(120)
+        assert not coming.done()
+        assert agents.watch.unfit
+        agents.cut.down = False
+        await asyncio.wait_for(coming, 70)
+    events = [line["event"] for line in lines if str(line["event"]).startswith("agent_")]
+    probes = [key for key in agents.worlds[1].bucket.puts if "/probe-1/" in key]
+
+    assert 30 <= took_s <= 35
+    assert not alive
+    assert wanted == moved
+    assert not agents.watch.unfit
+    assert ["agent_unfit", "agent_fit_again"] == [events[0], events[-1]]
+    assert {"agent_still_unfit"} == set(events[1:-1])
+    assert (
+        "access denied" in next(line for line in lines if line["event"] == "agent_unfit")["error"]
+    )
+    assert 1 == len(probes)
+    assert "probe-1" == layout.parse_flush_key(probes[0]).session_id
+
+
+@on_virtual_time
+async def test_it_goes_on_while_others_commit_nothing_or_there_are_none() -> None:
+    """
+    A session that does not serve is no better than one that waits for its store.
+    """
+    idle, alone = await Agents().start(), await Agents().start(1)
+    idle.cut.down = alone.cut.down = True
+
+    assert not await idle.watched(600, others_produce=False)
+    assert not await alone.watched(600, others_produce=False)
+    assert await idle.session_lives()
+    assert not idle.watch.unfit
+
+
+@on_virtual_time
+async def test_a_session_that_is_lost_on_a_broken_disk_is_not_begun_again_at_once() -> None:
+    """
+    It would take its partitions back, and lose them, for ever; but if there is nobody else.
+    """
+    agents, alone = await Agents().start(), await Agents().start(1)
+    for broken in (agents, alone):
+        await broken.watch.lost()
+        assert not broken.watch.unfit  # the disk is well
+        broken.worlds[0].platter.full = True
+        await broken.watch.lost()
+    unfit = (agents.watch.unfit, alone.watch.unfit)
+    coming = asyncio.create_task(agents.watch.until_fit(asyncio.Event()))
+    await asyncio.sleep(60)
+    assert not coming.done()
+    agents.worlds[0].platter.full, agents.cut.forgets = False, True
+    await asyncio.sleep(120)
+    assert not coming.done()  # nor can it read what it writes to the bucket
+    agents.cut.forgets = False
+    await asyncio.wait_for(coming, 70)
+
+    assert (True, False) == unfit
+    assert not agents.watch.unfit
+    assert "probe" not in agents.worlds[0].directories
+
+
+@on_virtual_time
+async def test_a_stop_does_not_wait_for_an_agent_that_is_unfit() -> None:
+    """
+    SIGTERM in the middle of waiting for the next probe.
+    """
+    agents = await Agents().start()
+    agents.worlds[0].platter.full = True
+    await agents.watch.lost()
+    stopping = asyncio.Event()
+    coming = asyncio.create_task(agents.watch.until_fit(stopping))
+    await asyncio.sleep(30)
+    stopping.set()
+    await asyncio.sleep(0.001)
+
+    assert coming.done()
+    assert agents.watch.unfit
