@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Final
 
 from tests.support import etcd_server, s3_servers
 from tests.support.driftlog_process import DriftlogProcess
+from tests.support.etcd_server import EtcdCluster
 from tests.support.links import Link, LinkMode, Network
 from tests.support.s3_faults import S3Faults, S3Trouble
 
@@ -133,12 +135,12 @@ class ChaosAgent:
     ) -> None:
         self.number = number
         self.etcd, self.s3 = etcd, s3
-        self._folder = folder / f"agent-{number}"
-        self._folder.mkdir()
+        self.folder = folder / f"agent-{number}"
+        self.folder.mkdir()
         self._disks = 0
         self._launcher = launcher
         self._note = note
-        self._process = _Process(self._next_disk(), arguments, environment, self._folder)
+        self._process = _Process(self._next_disk(), arguments, environment, self.folder)
         self.clients = network.link(self._process.port)
         self._process.advertise(self.clients.port)
         self.turn = threading.Lock()
@@ -157,6 +159,10 @@ class ChaosAgent:
     @property
     def log(self) -> str:
         return self._process.log
+
+    @property
+    def http(self) -> str:
+        return self._process.http
 
     def node_id(self) -> int | None:
         """Of the agent on this disk; None if it never had one."""
@@ -246,7 +252,7 @@ class ChaosAgent:
 
     def _next_disk(self) -> Path:
         self._disks += 1
-        return self._folder / f"disk-{self._disks}"
+        return self.folder / f"disk-{self._disks}"
 
     def _launch(self) -> None:
         self._log_at_start = len(self._process.log)
@@ -313,6 +319,21 @@ class _Process(DriftlogProcess):
         except subprocess.TimeoutExpired:
             self.kill()
             return -9
+
+
+def keys_under(etcd: EtcdCluster, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Keys and values in etcd, past our own client of it; nothing if no member answers."""
+    start = prefix.encode()
+    end = start[:-1] + bytes([start[-1] + 1])
+    body = {"key": b64encode(start).decode(), "range_end": b64encode(end).decode()}
+    for member in etcd.members:
+        try:
+            answer = member.post("/v3/kv/range", body, timeout=0.5)
+        except OSError:
+            continue
+        for kv in answer.get("kvs", []):
+            yield b64decode(kv["key"]).decode(), b64decode(kv["value"])
+        return
 
 
 def _port(url: str) -> int:

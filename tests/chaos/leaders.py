@@ -6,14 +6,14 @@ Shell.
 """
 
 import threading
-from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 from driftlog_metadata.codec import decode_agent, decode_leader, decode_topic
 from driftlog_metadata.keys import AGENTS_PREFIX, LEADERS_PREFIX, TOPICS_PREFIX, parse_leader_key
+from tests.chaos.cluster import keys_under
 from tests.chaos.oracle import Oracle
 from tests.chaos.records import TopicPartition
 from tests.support.etcd_server import EtcdCluster
@@ -28,15 +28,24 @@ class LeaderWatch:
         etcd: whose keys it reads.
         oracle: is told.
         now: the run's clock.
+        note: is told, in a line, who leads what else.
     """
 
-    def __init__(self, etcd: EtcdCluster, oracle: Oracle, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        etcd: EtcdCluster,
+        oracle: Oracle,
+        now: Callable[[], float],
+        note: Callable[[str], None],
+    ) -> None:
         self._etcd = etcd
         self._oracle = oracle
         self._now = now
+        self._note = note
         self._nodes: dict[str, int] = {}
         self._topics: dict[str, str] = {}
-        self._last: dict[TopicPartition, int] = {}
+        self.last: dict[TopicPartition, int] = {}
+        """Who led each partition when it was looked at last."""
         self.changes: Counter[TopicPartition] = Counter()
         """How often each partition went to another node."""
         self._stopped = threading.Event()
@@ -61,14 +70,15 @@ class LeaderWatch:
 
     def _look(self) -> None:
         # Agents first: whoever leads was one before.
-        for _, value in self._range(AGENTS_PREFIX):
+        for _, value in keys_under(self._etcd, AGENTS_PREFIX):
             agent = decode_agent(value)
             self._nodes[agent.session_id] = agent.node_id
-        leaders = list(self._range(LEADERS_PREFIX))
+        leaders = list(keys_under(self._etcd, LEADERS_PREFIX))
         if not self._topics and leaders:
-            topics = (decode_topic(value) for _, value in self._range(TOPICS_PREFIX))
+            topics = (decode_topic(value) for _, value in keys_under(self._etcd, TOPICS_PREFIX))
             self._topics = {str(topic.topic_id): topic.name for topic in topics}
         now_s = self._now()
+        moved: dict[tuple[int | None, int], list[TopicPartition]] = {}
         for key, value in leaders:
             led = parse_leader_key(key)
             at = TopicPartition(self._topics.get(str(led.topic_id), "?"), led.partition)
@@ -76,20 +86,10 @@ class LeaderWatch:
             if node_id is None:
                 continue
             self._oracle.led(at, node_id, now_s)
-            if self._last.setdefault(at, node_id) != node_id:
-                self._last[at] = node_id
-                self.changes[at] += 1
-
-    def _range(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Keys and values under *prefix*; nothing if no member answers."""
-        start = prefix.encode()
-        end = start[:-1] + bytes([start[-1] + 1])
-        body = {"key": b64encode(start).decode(), "range_end": b64encode(end).decode()}
-        for member in self._etcd.members:
-            try:
-                answer = member.post("/v3/kv/range", body, timeout=0.5)
-            except OSError:
-                continue
-            for kv in answer.get("kvs", []):
-                yield b64decode(kv["key"]).decode(), b64decode(kv["value"])
-            return
+            before = self.last.get(at)
+            if before != node_id:
+                self.last[at] = node_id
+                self.changes[at] += before is not None
+                moved.setdefault((before, node_id), []).append(at)
+        for (before, node_id), partitions in moved.items():
+            self._note(f"node {node_id} leads, after {before}: {', '.join(map(str, partitions))}")

@@ -100,6 +100,8 @@ class Verdict:
     """`acks=1` records that are at another offset than was told."""
     excused: list[str] = field(default_factory=list)
     """`acks=1` records that went with a disk."""
+    excused_age_s: float = 0.0
+    """How long before its disk went the oldest of them was acknowledged."""
     longest_gap_s: float = 0.0
     """Without an acknowledgement from anywhere."""
     longest_partition_gap_s: float = 0.0
@@ -326,7 +328,10 @@ class Oracle:
             elif offsets:
                 verdict.moved += 1
             elif excuse := self._excuse(at, ack):
-                verdict.excused.append(f"{at}: {said}; {excuse}")
+                emptied_s, node_id = excuse
+                went = f"the disk of node {node_id} was emptied at {emptied_s:.3f} s"
+                verdict.excused.append(f"{at}: {said}; {went}")
+                verdict.excused_age_s = max(verdict.excused_age_s, emptied_s - ack.told_s)
             else:
                 self._broken(Fault.LOST_ONE, at, said)
 
@@ -338,13 +343,13 @@ class Oracle:
                 said = f"{producer} #{n} at {offset} is before #{m} at {after}"
                 self._broken(Fault.OUT_OF_ORDER, at, said)
 
-    def _excuse(self, at: TopicPartition, ack: Ack) -> str:
-        """Whose emptied disk took it; empty if nobody's."""
+    def _excuse(self, at: TopicPartition, ack: Ack) -> tuple[float, int] | None:
+        """When whose emptied disk took it."""
         leaders = set(self._leaders(at, ack.sent_s - _LOOK_S, ack.told_s + _LOOK_S))
         for emptied_s, node_id in self._emptied:
             if node_id in leaders and emptied_s >= ack.sent_s:
-                return f"the disk of node {node_id} was emptied at {emptied_s:.3f} s"
-        return ""
+                return emptied_s, node_id
+        return None
 
     def _leaders(self, at: TopicPartition, first_s: float, last_s: float) -> Iterator[int]:
         """Who led at some time between the two."""

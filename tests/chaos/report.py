@@ -41,6 +41,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield f"{fault}", f"{verdict.count(fault)}"
     yield f"{Fault.LOST_ONE}", f"{verdict.count(Fault.LOST_ONE)}"
     yield "acks=1 lost with a disk that was emptied", f"{len(verdict.excused)}"
+    if verdict.excused:
+        yield "  the oldest of them, when it went", f"{verdict.excused_age_s:.1f} s"
     yield "acks=1 at another offset than was told", f"{verdict.moved}"
     yield "sent again by clients that are not idempotent", f"{verdict.repeated}"
     yield "delivery errors that users saw", f"{verdict.failed.total()}"
@@ -52,9 +54,13 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     yield "longest gap of a partition", gap
     yield "healed, to an acknowledgement of every partition", f"{report.recovered_s:.1f} s"
     yield "partitions that went to another agent", f"{report.leader_changes}"
+    yield "agents that led partitions at the end", f"{report.leaders}"
     if report.drains_s:
         yield "longest stop", f"{max(report.drains_s):.1f} s"
     yield "starts that were refused", f"{report.refused_starts}"
+    yield "errors that agents logged", f"{report.logged.total()}"
+    for event, count in report.logged.most_common():
+        yield f"  {event}", f"{count}"
     for failure in report.failures:
         yield "FAILED", failure
     for fault in Fault:

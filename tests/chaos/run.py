@@ -6,10 +6,12 @@ Shell.
 """
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,8 +19,9 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
 from tests.chaos.cluster import MEMBERS, ChaosAgent, Cluster
+from tests.chaos.dump import dump
 from tests.chaos.leaders import LeaderWatch
-from tests.chaos.load import Load, read_whole
+from tests.chaos.load import CONFLUENT_LOG, Load, read_whole
 from tests.chaos.oracle import Oracle, Verdict
 from tests.chaos.records import TopicPartition
 from tests.chaos.schedule import CUTS, Kind, Trouble, schedule
@@ -40,6 +43,7 @@ _ANSWERED_S: Final = 60.0
 answered, in this time each."""
 
 _READ_S: Final = 120.0
+_ERROR: Final = re.compile(r"\[(?:error|critical) +\] (\S+)|^(Traceback)", re.MULTILINE)
 _LATENCIES_MS: Final = (50, 500)
 
 
@@ -57,7 +61,11 @@ class Report:
     recovered_s: float = 0.0
     """From healing to an acknowledgement of every partition."""
     leader_changes: int = 0
+    leaders: int = 0
+    """How many agents led partitions at the end."""
     refused_starts: int = 0
+    logged: Counter[str] = field(default_factory=Counter)
+    """Errors and tracebacks in the agents' logs."""
     failures: list[str] = field(default_factory=list)
     """What went wrong beside records: agents that ended by themselves, partitions that stayed."""
 
@@ -84,64 +92,71 @@ class Run:
         self._began = time.monotonic()
         self._story = (folder / "story.log").open("w", buffering=1)
         self._lock = threading.Lock()
-        clients = logging.getLogger("aiokafka")
-        clients.addHandler(logging.FileHandler(folder / "aiokafka.log"))
-        clients.propagate = False
 
     def run(self) -> Report:
         """All of it: the troubles, and about a minute more."""
         report = self._report
-        troubles = schedule(self._seed, self._seconds, self._agents, MEMBERS)
         partitions = [TopicPartition(t, p) for t in TOPICS for p in range(PARTITIONS)]
         oracle = Oracle(partitions)
-        with Cluster(report.folder, self._agents, self._seed, self._note) as cluster:
+        with (
+            self._story,
+            _logged("aiokafka", report.folder, logging.WARNING),
+            _logged(CONFLUENT_LOG, report.folder, logging.DEBUG),
+            Cluster(report.folder, self._agents, self._seed, self._note) as cluster,
+        ):
             self._note(f"{self._agents} agents are up at {cluster.bootstrap}")
             _make_topics(cluster.bootstrap)
-            load = Load(
-                cluster.bootstrap,
-                oracle,
-                now=self._now,
-                rate=self._rate,
-                seed=self._seed,
-                note=self._note,
-            )
-            with LeaderWatch(cluster.etcd, oracle, self._now) as leaders:
-                load.start()
-                self._wait_for_acknowledgements(oracle, "before the troubles")
-                time.sleep(_QUIET_S)
-                oracle.watch_gaps(self._now())
-                self._trouble(cluster, troubles, oracle)
-                cluster.heal()
-                self._note("healed")
-                healed = time.monotonic()
-                self._wait_for_acknowledgements(oracle, "after the troubles")
-                report.recovered_s = time.monotonic() - healed
-                oracle.end_gaps(self._now())
-                time.sleep(_QUIET_S)
-                load.stop(_ANSWERED_S)
-                self._note(f"load has ended; {oracle.open_records} records are not answered")
-            logs = self._read(cluster, partitions)
+            with LeaderWatch(cluster.etcd, oracle, self._now, self._note) as leaders:
+                self._under_load(cluster, oracle)
+                logs = self._read(cluster, partitions)
+            dump(cluster, report.folder)
             report.leader_changes = leaders.changes.total()
+            report.leaders = len(set(leaders.last.values()))
             report.s3 = cluster.s3.done
             report.failures += cluster.ended_by_themselves()
             report.refused_starts = sum(agent.refused_starts for agent in cluster.agents)
-        report.verdict = oracle.judge(logs)
-        for violation in report.verdict.violations:
-            self._note(str(violation))
-        for excused in report.verdict.excused:
-            self._note(f"excused: {excused}")
-        self._story.close()
+            for agent in cluster.agents:
+                report.logged.update("".join(found) for found in _ERROR.findall(agent.log))
+            report.verdict = oracle.judge(logs)
+            for violation in report.verdict.violations:
+                self._note(str(violation))
+            for excused in report.verdict.excused:
+                self._note(f"excused: {excused}")
         return report
+
+    def _under_load(self, cluster: Cluster, oracle: Oracle) -> None:
+        """Load before, while and after things go wrong, until all of it is answered."""
+        load = Load(
+            cluster.bootstrap,
+            oracle,
+            now=self._now,
+            rate=self._rate,
+            seed=self._seed,
+            note=self._note,
+        )
+        load.start()
+        self._wait_for_acknowledgements(oracle, "before the troubles")
+        time.sleep(_QUIET_S)
+        oracle.watch_gaps(self._now())
+        self._trouble(cluster, schedule(self._seed, self._seconds, self._agents, MEMBERS), oracle)
+        cluster.heal()
+        self._note("healed")
+        healed = time.monotonic()
+        self._wait_for_acknowledgements(oracle, "after the troubles")
+        self._report.recovered_s = time.monotonic() - healed
+        oracle.end_gaps(self._now())
+        time.sleep(_QUIET_S)
+        load.stop(_ANSWERED_S)
+        self._note(f"load has ended; {oracle.open_records} records are not answered")
 
     def _read(
         self, cluster: Cluster, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, list[tuple[int, bytes | None]]]:
         """A partition that cannot be read has lost what it had: the verdict says so."""
-        try:
-            return read_whole(cluster.bootstrap, partitions, _READ_S)
-        except TimeoutError as error:
-            self._fail(f"the log could not be read: {error}")
-            return {at: [] for at in partitions}
+        logs, missing = read_whole(cluster.bootstrap, partitions, _READ_S)
+        if missing:
+            self._fail(f"the log could not be read: {missing}")
+        return logs
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -271,6 +286,20 @@ def _s3(cluster: Cluster, trouble: Trouble) -> None:
     )
     time.sleep(trouble.for_s)
     cluster.s3.set(S3Trouble())
+
+
+@contextmanager
+def _logged(library: str, folder: Path, level: int) -> Iterator[None]:
+    """What a client's library logs goes into a file, and nowhere else."""
+    logger, file = logging.getLogger(library), logging.FileHandler(folder / f"{library}.log")
+    logger.addHandler(file)
+    logger.setLevel(level)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(file)
+        file.close()
 
 
 def _make_topics(bootstrap: str) -> None:

@@ -1,8 +1,8 @@
 """What goes wrong, when, and for how long: drawn from a seed before anything happens.
 
-At any time one agent is left alone, at most one member of etcd is away, S3 has one trouble, and
-no more than four things go on at once.  So somebody can go on, sooner or later; that is what
-bounds the longest gap.
+At any time one agent is left alone, and has been for a while; at most one member of etcd is away,
+S3 has one trouble, and no more than three things go on at once.  So somebody can go on, sooner or
+later; that is what bounds the longest gap.
 Pure.
 """
 
@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-AT_ONCE: Final = 4
+AT_ONCE: Final = 3
 FIRST_S: Final = 3.0
 _PAUSE_S: Final = 2.0
 """Between the beginnings of two, on average."""
 
+_ROLLING_S: Final = 150.0
+"""In so long all agents are restarted in turn once, with nothing else done to them meanwhile."""
+
 _REDRAW_S: Final = 0.3
 """After what was drawn and is not allowed now."""
 
-_START_S: Final = 4.0
-"""What an agent needs to be there again, roughly."""
+_SETTLE_S: Final = 8.0
+"""What an agent needs, roughly, to be there again after what befell it: a lease, a start, and
+what its partitions need to come back."""
 
 
 class Kind(StrEnum):
@@ -50,14 +54,13 @@ _WEIGHTS: Final = {
     Kind.KILL_EMPTY: 2,
     Kind.FREEZE: 5,
     Kind.STOP: 3,
-    Kind.ROLLING: 1,
     Kind.CUT_MEMBER: 3,
     Kind.CUT_ETCD: 4,
     Kind.CUT_S3: 3,
     Kind.CUT_CLIENTS: 3,
     Kind.CUT_ALL: 3,
-    Kind.MEMBER_KILL: 3,
-    Kind.MEMBER_FREEZE: 3,
+    Kind.MEMBER_KILL: 1,
+    Kind.MEMBER_FREEZE: 1,
     Kind.S3_SLOW: 3,
     Kind.S3_503: 2,
     Kind.S3_RESETS: 3,
@@ -106,18 +109,22 @@ class Trouble:
 def schedule(seed: int, seconds: float, agents: int, members: int) -> list[Trouble]:
     """The troubles of *seconds*, by their beginnings; all have ended then, but for restarts."""
     dice = random.Random(seed)
-    made: list[Trouble] = []
+    made = [
+        Trouble(kind=Kind.ROLLING, at_s=(turn + dice.uniform(0.1, 0.7)) * _ROLLING_S, for_s=0.0)
+        for turn in range(round(seconds / _ROLLING_S))
+    ]
     at_s = FIRST_S
     while at_s < seconds - 1:
         kind = dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         drawn = _draw(kind, dice, at_s, seconds, agents, members)
-        now = [other for other in made if _end_s(other, agents) > at_s]
-        if _allowed(drawn, now, agents):
+        end_s = _end_s(drawn, agents)
+        beside = [o for o in made if _end_s(o, agents) > at_s and o.at_s < end_s]
+        if _allowed(drawn, beside, agents):
             made.append(drawn)
             at_s += dice.expovariate(1 / _PAUSE_S)
         else:
             at_s += _REDRAW_S
-    return made
+    return sorted(made, key=lambda trouble: trouble.at_s)
 
 
 def _draw(
@@ -127,8 +134,6 @@ def _draw(
         for_s = dice.uniform(0.2, 8)
     elif kind is Kind.FREEZE:
         for_s = dice.uniform(0.5, 12)
-    elif kind is Kind.ROLLING:
-        for_s = 0.0
     elif kind is Kind.S3_503:
         for_s = dice.uniform(1, 10)
     else:
@@ -151,26 +156,22 @@ def _draw(
 
 def _end_s(trouble: Trouble, agents: int) -> float:
     """When its subjects are as before, roughly."""
-    match trouble.kind:
-        case Kind.KILL | Kind.KILL_EMPTY | Kind.STOP:
-            return trouble.at_s + trouble.for_s + _START_S
-        case Kind.ROLLING:
-            return trouble.at_s + _START_S * agents
-        case _:
-            return trouble.at_s + trouble.for_s
+    if trouble.kind is Kind.ROLLING:
+        return trouble.at_s + _SETTLE_S * agents
+    settle_s = _SETTLE_S if trouble.agent >= 0 and trouble.kind is not Kind.CUT_MEMBER else 0.0
+    return trouble.at_s + trouble.for_s + settle_s
 
 
-def _allowed(drawn: Trouble, now: list[Trouble], agents: int) -> bool:
-    if len(now) >= AT_ONCE:
-        return False
-    if not drawn.for_s and drawn.kind is not Kind.ROLLING:
+def _allowed(drawn: Trouble, beside: list[Trouble], agents: int) -> bool:
+    if sum(other.at_s + other.for_s > drawn.at_s for other in beside) >= AT_ONCE:
         return False
     subjects = set(_subjects(drawn, agents))
-    busy = {subject for other in now for subject in _subjects(other, agents)}
-    if subjects & busy:
+    busy = {subject for other in beside for subject in _subjects(other, agents)}
+    if subjects & busy or not drawn.for_s:
         return False
-    troubled = {agent for kind, agent in busy | subjects if kind == "agent"}
-    return len(troubled) < agents or drawn.kind is Kind.ROLLING
+    return len({agent for kind, agent in busy | subjects if kind == "agent"}) < agents or (
+        drawn.agent < 0
+    )
 
 
 def _subjects(trouble: Trouble, agents: int) -> Iterator[tuple[str, int]]:

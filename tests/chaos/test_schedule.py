@@ -31,7 +31,7 @@ def test_every_kind_is_drawn() -> None:
 @pytest.mark.parametrize("agents", [3, 5])
 def test_troubles_are_bounded_at_any_time(agents: int) -> None:
     """
-    At most four; one of etcd's members, one of S3; an agent has one, and another agent has none.
+    At most three; one of etcd's members, one of S3; an agent has one, and another agent has none.
     """
     for seed in SEEDS:
         troubles = drawn(seed, agents)

@@ -19,12 +19,13 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 T = TypeVar("T")
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LinkMode = Literal["pass", "refuse", "stall", "stall_requests", "stall_answers"]
 
 _CHUNK_BYTES: Final = 256 * 1024
@@ -38,6 +39,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._servers: list[asyncio.Server] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -49,7 +51,7 @@ class LoopThread:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.call(_cancel_all())
+        self.call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -58,13 +60,21 @@ class LoopThread:
         """Run *coroutine* there; its result here."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
+    async def listen(self, serve: Serve, limit: int = _CHUNK_BYTES) -> int:
+        """Serve connections to a free port, until the end; the port.  To be called on the loop."""
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=limit)
+        self._servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
 
-async def _cancel_all() -> None:
-    mine = asyncio.current_task()
-    tasks = [task for task in asyncio.all_tasks() if task is not mine]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        await asyncio.sleep(0.05)  # connections that were taken have their tasks by then
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -95,7 +105,6 @@ class Link:
         self._requests.set()
         self._answers.set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
         self.port = 0
 
     @property
@@ -111,8 +120,7 @@ class Link:
         self._network.call(self._set(mode, deliver_late))
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._network.listen(self._serve)
 
     async def _set(self, mode: LinkMode, deliver_late: bool) -> None:
         if mode == "refuse" or (mode == "pass" and not deliver_late):

@@ -61,16 +61,11 @@ class S3Faults:
         self._trouble = S3Trouble()
         self.done: Counter[str] = Counter()
         """Requests by what became of them."""
-        self.port = network.call(self._listen())
+        self.port = network.call(network.listen(self._serve, _HEAD_BYTES))
 
     def set(self, trouble: S3Trouble) -> None:
         """For requests that come from now on."""
         self._trouble = trouble
-
-    async def _listen(self) -> int:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_BYTES)
-        port: int = server.sockets[0].getsockname()[1]
-        return port
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
