@@ -38,9 +38,11 @@ def refused(
     """Start an agent that shall end by itself."""
     command = driftlog_command()
     assert command is not None
-    line = [command, "dev", "--dir", str(directory), "--listener", f"127.0.0.1:{free_port()}"]
+    line = [command, "dev", "--dir", str(directory), *arguments]
+    if "--listener" not in arguments:
+        line += ["--listener", f"127.0.0.1:{free_port()}"]
     done = subprocess.run(
-        [*line, *arguments],
+        line,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
@@ -264,6 +266,32 @@ def test_an_address_that_clients_cannot_connect_to_is_refused(tmp_path: Path, op
 
     assert refusal.code == 1
     assert "--advertised-listener" in refusal.said
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (("--listener", "SSL://127.0.0.1:0"), "no TLS and no SASL yet"),
+        (("--listener", "127.0.0.1:0", "--listener", "127.0.0.1:0"), "a name of its own"),
+        (("--advertised-listener", "OUTSIDE://a.example.com:9092"), "no listener OUTSIDE"),
+        (
+            ("--listener", "127.0.0.1:0", "--listener", "OUTSIDE://0.0.0.0:0"),
+            "--advertised-listener OUTSIDE://HOST:PORT",
+        ),
+    ],
+)
+def test_listeners_that_do_not_fit_together_are_refused(
+    tmp_path: Path, options: tuple[str, ...], advice: str
+) -> None:
+    """
+    The message names the option, and what to give it.
+    """
+    refusal = refused(tmp_path / "data", *options)
+
+    assert refusal.code == 1
+    assert "-listener" in refusal.said
+    assert advice in refusal.said
     assert not (tmp_path / "data").exists()
 
 
