@@ -28,6 +28,7 @@ from driftlog_metadata.errors import FencedError, OutcomeUnknownError, Unavailab
 from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.model import Agent, Listener, TopicPartition
 from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
+from tests.simulation.peer import Peer
 from tests.simulation.sim_disk import SimDisk
 
 if TYPE_CHECKING:
@@ -173,10 +174,11 @@ class AgentProcess(Process):
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         """What Metadata says: the node id of the partition's leader, as far as is known here."""
-        engine = self.engine
-        if engine is None or not engine.ready.is_set():
+        known = self.broker.topics.by_name.get(topic)
+        if known is None:
             return None
-        return None if engine.log(topic, partition) is None else self.node.number
+        leader, _ = self.broker.view.leader_of(TopicPartition(known.topic_id, partition))
+        return None if leader is None else leader.node_id
 
     @property
     def leads(self) -> bool:
@@ -199,6 +201,7 @@ class AgentProcess(Process):
             self._requests = tasks
             background = [
                 tasks.create_task(self.reader.run()),
+                tasks.create_task(self.broker.cluster.run()),
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self._sweep()),
                 tasks.create_task(self._collect()),
@@ -335,10 +338,18 @@ class AgentProcess(Process):
                 now_ms=world.now_ms,
                 offload=offload,
                 spool=_spool,
+                connect=self._connect,
             ),
             agent=self.broker.agent,
+            cluster=self.broker.cluster,
             settings=SETTINGS,
+            topic_sealing=self.broker.topics.sealing,
         )
+
+    def _connect(self, agent: Agent) -> Peer:
+        nodes = self._world.nodes
+        node = next(node for node in nodes if node.number == agent.node_id)
+        return Peer(self, node, Random(self._world.rng.random()))
 
     async def _manifest(self, log: PartitionLog) -> Any:
         if self.broker.engine is None:
@@ -347,7 +358,7 @@ class AgentProcess(Process):
 
     async def _refresh(self, log: PartitionLog) -> None:
         if self.broker.engine is not None:
-            self.broker.engine.manifests.drop(log)
+            await self.broker.engine.refresh(log)
 
     def _network(self, peer: str, weather: Weather) -> Network:
         return Network(

@@ -179,6 +179,7 @@ def new_weather(rng: Random, weather: Weather) -> None:
 
 def calm(world: "World") -> None:
     """From now on everything works."""
+    world.calm = True
     for node in world.nodes:
         node.recover()
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from tests.simulation.node import Node
     from tests.simulation.world import World
 
-_VERSION: Final = 9
+_VERSION: Final = 10
+"""The first that says who leads instead (KIP-951)."""
+
 _RETRIED: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -66,6 +68,7 @@ class _Connection:
     """What handlers see of a connection, and of the client behind it."""
 
     source: Source = field(default_factory=Source)
+    listener: str = "PLAINTEXT"
     closed: bool = False
     client_host: str = "simulated"
 
@@ -133,6 +136,7 @@ class _Turn:
         self._attempt = attempt
         self._slot: Slot | None = None
         self.source = attempt.connection.source
+        self.listener = attempt.connection.listener
 
     @property
     def closed(self) -> bool:
@@ -442,18 +446,31 @@ class Producer:
         if code is ErrorCode.INVALID_RECORD:
             expect(sent.garbage, f"{name}: {sent.values} was called garbage")
             sent.garbage = False  # mended, it takes the place that it had
-        if code in _ELSEWHERE:
-            self.leader = None
+        if code in _ELSEWHERE and self.leader is not None:
+            self._move(attempt)
         for other in self.unacknowledged:
             if other.attempt is not None and (other.attempt.done or other.attempt.process.dead):
                 other.attempt = None
         self.retry = True
 
+    def _move(self, attempt: _Attempt) -> None:
+        """Go to whom the answer names, or ask somebody."""
+        assert attempt.answer is not None
+        hint = attempt.answer.current_leader.leader_id
+        self.leader = next((n for n in self.world.nodes if n.number == hint), None)
+        if self.leader is attempt.process.node:
+            self.leader = None
+        if self.leader is not None:
+            self.world.count("leaders named")
+            self._reconnect()
+
     def _has_gap(self, attempt: _Attempt) -> bool:
         """Whether the log may end before the batch in front of this one, or behind this one."""
         oracle = self.world.oracle
         before = self.promised.get((attempt.epoch, attempt.sequence))
-        if before is not None and before.place is not None and before.tp == attempt.tp:
+        if before is not None and before.tp != attempt.tp:
+            return True  # in the topic that had the name before
+        if before is not None and before.place is not None:
             if oracle.may_be_lost(before.place):
                 oracle.is_gone(before.place)
                 return True

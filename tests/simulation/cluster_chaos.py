@@ -149,6 +149,7 @@ async def _leave(node: Node) -> None:
     """For good, in order or not; its disk is never seen again."""
     world = node.world
     world.note("leave")
+    node.left = True
     if world.rng.random() < 0.5:
         node.last_life = True
         node.kill("kill")

@@ -76,6 +76,8 @@ class Committed(NamedTuple):
     end: int
     batches: tuple[tuple[int, int], ...]
     """(Base offset, leader epoch)."""
+    runs: int
+    """Without a gap between offsets.  (A session that led twice, consolidated, has several.)"""
 
 
 class Term(NamedTuple):
@@ -103,8 +105,6 @@ class Ledger:
         self._heads: dict[str, int] = {}
         self._records: dict[str, dict[TopicPartition, Committed]] = {}
         self._deleted: set[UUID] = set()
-        self.moves = 0
-        """Claims by another node than the one before."""
 
     # ── What clients see ──
 
@@ -200,7 +200,9 @@ class Ledger:
             self._expect(before.session_id not in self.sessions or closed, f"{what}: which lives")
         end = self.ends.get(tp, 0)
         if terms and terms[-1].node != node:
-            self.moves += 1
+            released = before is not None and before.session_id is None
+            self._world.count("partitions handed over" if released else "partitions taken over")
+            self._world.unsettled.add(tp)
             self._world.oracle.moved(tp, terms[-1].node, end)
         terms.append(Term(leader.leader_epoch, node, end))
 
@@ -233,7 +235,9 @@ class Ledger:
         for s in footer.slices():
             entries = [footer.batch(index) for index in range(s.first, s.first + s.count)]
             batches = tuple((entry.base_offset, entry.leader_epoch) for entry in entries)
-            found[TopicPartition(s.topic_id, s.partition)] = Committed(s.base, s.end, batches)
+            tp = TopicPartition(s.topic_id, s.partition)
+            before = found.get(tp, Committed(s.base, s.end, (), 0))
+            found[tp] = Committed(before.base, s.end, (*before.batches, *batches), before.runs + 1)
         return found
 
     def _commit(self, session_id: str, slices: dict[TopicPartition, Committed]) -> None:
@@ -247,7 +251,7 @@ class Ledger:
             if leader is None or leader.session_id != session_id:
                 self._expect(False, f"{what}, which {leader} leads")
                 return
-            self._expect(part.base == end, f"{what}, behind {end}")
+            self._expect((part.base, part.runs) == (end, 1), f"{what}, behind {end}: {part}")
             epochs = [epoch for _, epoch in part.batches]
             newest = self._epochs.get(tp, -1)
             self._expect(

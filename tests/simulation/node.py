@@ -32,6 +32,8 @@ class Node:
         self.process = self._new_process()
         self.last_life = False
         """It leaves, or has left, and never comes back."""
+        self.left = False
+        """It did so while the faults went on, with whatever was on its disk."""
         self._ended = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._trap: tuple[str, Callable[[], None]] | None = None
@@ -73,6 +75,13 @@ class Node:
         if self.last_life:
             return self._ended.is_set()
         return not process.dead and not process.stopping and process.engine is not None
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether an old session's directory is on its disk, and its agent is there for it."""
+        engine = self.process.engine
+        mine = None if engine is None else engine.agent.session_id
+        return not self.last_life and any(one != mine for one in self.platter.sessions)
 
     # ── What happens to it ──
 

@@ -1,6 +1,6 @@
 """What clients were told, and whether the log that is there at the end keeps to it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -59,6 +59,10 @@ class Oracle:
     lost: set[tuple[At, Told]] = field(default_factory=set)
     """What of that was only on a disk that is gone, or of a node that does not lead any more, and
     was not seen since: it may be there, or not, and another record may have its place by now."""
+    owed: dict[tuple[At, Told], int] = field(default_factory=dict)
+    """What of `lost` is on the disk of a node that is there: it is to be appended elsewhere."""
+    displaced: set[tuple[At, Told]] = field(default_factory=set)
+    """All that ever was in `owed`: it may stand anywhere, and, sent again, twice."""
     gone: set[tuple[At, Told]] = field(default_factory=set)
     """What of that is not in the log, as the agent itself said, while its disk is away."""
     shown: dict[At, Row] = field(default_factory=dict)
@@ -85,9 +89,16 @@ class Oracle:
             self.expect(before == told, f"{at} was told for {before} and for {told}")
             self._agree(at)
 
-    def overtaken(self, place: Place) -> None:
+    def overtaken(self, place: Place, node: int) -> None:
         """As `acknowledge` with acks=1, of a node that has led no more when it was told."""
-        self.lost.update(entry for entry in place.entries() if self.acked.get(entry[0]) != entry[1])
+        for at, told in place.entries():
+            if self.acked.get(at) != told:
+                self._displace((at, told), node)
+
+    def _displace(self, entry: tuple[At, Told], node: int) -> None:
+        self.lost.add(entry)
+        self.owed[entry] = node
+        self.displaced.add(entry)
 
     def told_end(self, tp: TopicPartition) -> int:
         """Up to where, at least, the log must reach."""
@@ -128,15 +139,19 @@ class Oracle:
             for at, there in self.ones.items()
             if there == node and at[1] >= committed.get(at[0], 0)
         }
+        self.owed = {entry: there for entry, there in self.owed.items() if there != node}
+
+    def never_back(self, nodes: Set[int]) -> None:
+        """These left for good, with their disks."""
+        self.owed = {entry: node for entry, node in self.owed.items() if node not in nodes}
 
     def moved(self, tp: TopicPartition, node: int, end: int) -> None:
         """Another node leads a partition: what was acks=1 at *node* and not committed has no
-        place in its log any more."""
-        self.lost |= {
-            (at, self.acked[at])
-            for at, there in self.ones.items()
-            if there == node and at[0] == tp and at[1] >= end
-        }
+        place in its log any more, and is to get another one."""
+        for at, there in self.ones.items():
+            entry = (at, self.acked[at])
+            if there == node and at[0] == tp and at[1] >= end and entry not in self.lost:
+                self._displace(entry, node)
 
     def saw_high_watermark(self, tp: TopicPartition, high_watermark: int) -> None:
         """A consumer was told a high watermark."""
@@ -157,8 +172,13 @@ class Oracle:
             if at == tp and ((at, offset), told) not in self.lost:
                 self.expect(offset < end, f"acknowledged {told} at {offset} is lost")
                 self.expect(told.is_in(log[offset]), f"{offset}: {told} told, {log[offset]} there")
+        moved = {told for _, told in self.displaced}
+        values = {row.value for row in log}
+        for ((place, offset), told), node in self.owed.items():
+            if place == tp and not told.garbage:
+                self.expect(told.value in values, f"{told}, told at {offset} by {node}, is nowhere")
         for (at, offset), told in self.gone:
-            if at == tp and offset < end and not told.garbage:
+            if at == tp and offset < end and not told.garbage and told not in moved:
                 there = told.is_in(log[offset])
                 self.expect(not there, f"{told} is at {offset}, where the agent said it is not")
         for (at, offset), row in self.shown.items():

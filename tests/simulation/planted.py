@@ -16,6 +16,7 @@ from driftlog_agents.log import admission, recovery, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
+from driftlog_agents.log.elsewhere import Directory
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.manifests import Manifests
@@ -234,11 +235,11 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
     torn: WeakKeyDictionary[recovery.Recovery, set[str]] = WeakKeyDictionary()
     original = recovery.Recovery._read
 
-    async def read(self: recovery.Recovery, session_id: str, number: int) -> None:
-        mine = torn.setdefault(self, set())
+    async def read(self: recovery.Recovery, directory: Directory, number: int) -> None:
+        mine, session_id = torn.setdefault(self, set()), directory.session_id
         if session_id in mine:
             return
-        await original(self, session_id, number)
+        await original(self, directory, number)
         with contextlib.suppress(UnavailableError):
             data = await self._disk.read_file(session_id, number)
             whole = sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in entries(data))
@@ -283,14 +284,13 @@ def disk_never_tried_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BufferLog, "_write", write)
 
 
-def topic_added_without_its_records(patch: pytest.MonkeyPatch) -> None:
-    """Partitions of a changed topic are led anew, without what was committed to them."""
-    original = takeover.Takeover._claim_all
+def led_without_its_records(patch: pytest.MonkeyPatch) -> None:
+    """What was led before goes on at its sealed end, without what else was committed."""
 
-    async def claim_all(self: Any, *args: Any, **_: Any) -> int:
-        return await original(self, *args)
+    async def nothing(_: takeover.Takeover, __: takeover.Taken, ___: float) -> None:
+        return None
 
-    patch.setattr(takeover.Takeover, "_claim_all", claim_all)
+    patch.setattr(takeover.Takeover, "_open", nothing)
 
 
 def read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ BUGS: tuple[Plant, ...] = (
     judged_by_half_of_the_window,
     sync_trusted_after_a_failed_one,
     disk_never_tried_again,
-    topic_added_without_its_records,
+    led_without_its_records,
     read_above_the_high_watermark,
     memory_not_given_up,
     no_grace_for_garbage,

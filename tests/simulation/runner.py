@@ -2,6 +2,7 @@
 
 import logging
 import traceback
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -33,6 +34,7 @@ class Result:
 
 def silence() -> None:
     """The agent's log would be most of what a simulation prints."""
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)  # killed
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 

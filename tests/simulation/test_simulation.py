@@ -31,7 +31,6 @@ SEEN_AT = {
     "parked_not_told_of_the_end": 97,
     "torn_entry_ends_the_directory": 17,
     "judged_by_half_of_the_window": 57,
-    "topic_added_without_its_records": 45,
     "disk_never_tried_again": 40,
     "sync_trusted_after_a_failed_one": 134,
 }

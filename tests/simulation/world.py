@@ -33,11 +33,12 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from driftlog_agents.cluster.placement import place
 from driftlog_agents.log.partition import State
-from driftlog_metadata.codec import decode_topic, encode_topic
+from driftlog_metadata.codec import decode_topic, encode_producer_id_block, encode_topic
 from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.keys import topic_key
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
+from driftlog_metadata.model import ProducerIdBlock, Topic, TopicPartition
 from driftlog_metadata.store import Put
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from tests.simulation.admin import Admin
@@ -88,6 +89,10 @@ class World:
         self.oracle = Oracle(self.expect)
         self.ledger = Ledger(self)
         self.nodes = [Node(self, 1)]
+        self.calm = False
+        """The faults are over."""
+        self.unsettled: set[TopicPartition] = set()
+        """What a disk was lost of, or another node has led: acks=1 may be appended elsewhere."""
         self.admin = Admin(self, Random(self.rng.random()))
         self.producers: list[Producer] = []
         self._clients: asyncio.TaskGroup | None = None
@@ -132,7 +137,7 @@ class World:
         self.trace("ack", place.tp.partition, place.base_offset, place.records)
         if one:
             if self.ledger.overtaken(place.tp, place.base_offset, epoch, node.number):
-                self.oracle.overtaken(place)
+                self.oracle.overtaken(place, node.number)
                 return
         else:
             end = place.base_offset + len(place.records)
@@ -199,7 +204,10 @@ class World:
             Topic(name=name, topic_id=UUID(int=self.rng.getrandbits(128)), partitions=2)
             for name in ("a", "b")
         ]
-        await self.metadata.txn((), [Put(topic_key(t.name), encode_topic(t)) for t in topics])
+        ids = ProducerIdBlock(first_producer_id=0, size=1_000_000, node_id=0)  # our producers'
+        puts = [Put(topic_key(t.name), encode_topic(t)) for t in topics]
+        puts.append(Put(PRODUCER_IDS_KEY, encode_producer_id_block(ids)))
+        await self.metadata.txn((), puts)
         async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as self._clients:
             for topic in topics:
                 self.produce_to(topic, batches=50)
@@ -264,6 +272,8 @@ class World:
                 if self.leading(topic.name, partition) is None
             ]
             missing += [node.process.name for node in self.nodes if not node.well]
+            missing += [] if missing else self._misplaced()
+            missing += [f"{n.process.name}: leftovers" for n in self.nodes if n.has_leftovers]
             if not missing:
                 return
             await asyncio.sleep(0.1)
@@ -280,6 +290,23 @@ class World:
             if log is not None and log.state is not State.CLOSED:
                 found.append(Led(node.process, engine, log))
         return found[0] if len(found) == 1 else None
+
+    def _misplaced(self) -> list[str]:
+        """Partitions that are not led where all agents are to place them."""
+        kvs = self.metadata.snapshot(TOPICS_PREFIX)
+        known = [(kv.create_revision, decode_topic(kv.value)) for kv in kvs]
+        known.sort(key=lambda entry: (entry[0], entry[1].topic_id.int))
+        topics = {topic.topic_id: topic for _, topic in known}
+        order = [(topic_id, topic.partitions) for topic_id, topic in topics.items()]
+        nodes = [node.number for node in self.nodes if not node.last_life]
+        found: list[str] = []
+        for tp, number in place(order, nodes).items():
+            name = topics[tp.topic_id].name
+            led = self.leading(name, tp.partition)
+            there = None if led is None else led.process.node.number
+            if there != number:
+                found.append(f"{name}-{tp.partition}: led by {there} and placed on {number}")
+        return found
 
     def topic_partition(self, topic: str, partition: int) -> TopicPartition | None:
         """What the name stands for now."""
@@ -381,6 +408,7 @@ class World:
         if error is not None:
             raise error
         self.oracle.lose_disk(committed, node.number)
+        self.unsettled.update(committed)
 
     def pass_time(self, seconds: float) -> None:
         """All of a sudden: whoever was to do something meanwhile is late."""
@@ -390,6 +418,8 @@ class World:
     # ── The end ──
 
     async def _check(self) -> None:
+        left = {node.number for node in self.nodes if node.left}
+        self.oracle.never_back(left)
         there = await read_topics(self)
         self.admin.check(there)
         told = {tp.topic_id for tp, _ in self.oracle.acked} - self.admin.dying
@@ -404,6 +434,8 @@ class World:
     def _check_partition(self, tp: TopicPartition, log: list[Row]) -> None:
         self.oracle.check(tp, log)
         for producer in self.producers:
+            if producer.acks == 1 and tp in self.unsettled:
+                continue  # Kafka's idempotent producers send acks=all: no id goes elsewhere
             if producer.idempotent or producer.acks == 0:
                 prefix = producer.name.encode() + b"/"
                 mine = [row.value for row in log if row.value.startswith(prefix)]

@@ -1,0 +1,285 @@
+"""Bugs of clusters to be planted, one at a time: each is a clause of design.md left out.
+
+What one agent can do wrong is in `planted`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from driftlog_agents.log import takeover
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.leading import Leading
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.session import Session
+from driftlog_agents.log.takeover import Takeover
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_at, decode_partition_state
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import SESSIONS_PREFIX, leader_key, partition_key
+from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_metadata.store import Compare, CreateRevisionIs, ModRevisionIs
+from driftlog_metadata.transactions import Claim, Release, StateWrite, Txn
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _tp(log: PartitionLog) -> TopicPartition:
+    return TopicPartition(log.topic_id, log.partition)
+
+
+def _without(build: Callable[..., Txn], dropped: Callable[[Compare], bool]) -> Callable[..., Txn]:
+    def built(*args: Any, **more: Any) -> Txn:
+        txn = build(*args, **more)
+        return replace(txn, compares=tuple(c for c in txn.compares if not dropped(c)))
+
+    return built
+
+
+async def _release_all(self: Leading, logs: Iterable[PartitionLog]) -> None:
+    """As `Leading.release`, whatever is on its way."""
+    logs = list(logs)
+    releases = [Release(_tp(log), log.leader_epoch, log.leader_revision) for log in logs]
+    await takeover.release(self._session, releases)
+    for log in logs:
+        self._acted[_tp(log)] = log.leader_revision + 1
+        self._partitions.gone(log)
+
+
+def released_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
+    """A hand-over does not wait for the flushes that hold the partition."""
+
+    async def give_up(self: Leading, logs: Sequence[PartitionLog]) -> None:
+        for log in logs:
+            self._partitions.retire(log)
+        await _release_all(self, logs)
+
+    patch.setattr(Leading, "give_up", give_up)
+
+
+def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
+    """Who leaves does not flush first."""
+
+    async def drained(_: Engine) -> bool:
+        return True
+
+    patch.setattr(Engine, "_drained", drained)
+    patch.setattr(Leading, "release", _release_all)
+
+
+def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
+    """A hand-over flushes and releases, and admits until it is answered."""
+    original = Leading.give_up
+
+    async def give_up(self: Leading, logs: Sequence[PartitionLog]) -> None:
+        with pytest.MonkeyPatch.context() as admitting:
+            admitting.setattr(Engine, "retire", lambda *_: None)
+            await original(self, logs)
+
+    patch.setattr(Leading, "give_up", give_up)
+    patch.setattr(Leading, "release", _release_all)
+
+
+def claimed_beside_a_live_session(patch: pytest.MonkeyPatch) -> None:
+    """Whether a leader's session is gone is asked of the view alone, and not compared."""
+
+    async def live(self: Takeover) -> set[str]:
+        return {self._session.session_id}
+
+    patch.setattr(Takeover, "_live", live)
+    gone = _without(
+        transactions.claim,
+        lambda c: (
+            isinstance(c, CreateRevisionIs) and c.key.startswith(SESSIONS_PREFIX) and not c.revision
+        ),
+    )
+    patch.setattr(transactions, "claim", gone)
+
+
+def claimed_without_comparing_the_keys(patch: pytest.MonkeyPatch) -> None:
+    """A claim does not compare the revisions that it read."""
+    blind = _without(transactions.claim, lambda c: isinstance(c, ModRevisionIs))
+    patch.setattr(transactions, "claim", blind)
+
+
+def records_read_before_the_claim(patch: pytest.MonkeyPatch) -> None:
+    """A takeover goes by the flush records that were there before it claimed."""
+    take, footers_of = Takeover.take, Takeover._footers_of
+    before: dict[int, dict[str, Any]] = {}
+
+    async def takes(self: Takeover, wanted: Any, now_ms: float) -> Any:
+        keys = await self._read_keys(list(wanted))
+        kvs = [keys[key] for key in map(partition_key, wanted) if key in keys]
+        states = [decode_at(kv.key, kv.value, decode_partition_state) for kv in kvs]
+        listed = {one for state in states for one in state.sessions}
+        before[id(self)] = {one: await footers_of(self, one) for one in sorted(listed)}
+        try:
+            return await take(self, wanted, now_ms)
+        finally:
+            del before[id(self)]
+
+    async def known(self: Takeover, session_id: str) -> Any:
+        there = before.get(id(self), {}).get(session_id)
+        return await footers_of(self, session_id) if there is None else there
+
+    patch.setattr(Takeover, "take", takes)
+    patch.setattr(Takeover, "_footers_of", known)
+
+
+def commits_without_a_session(patch: pytest.MonkeyPatch) -> None:
+    """A commit does not compare the session's key."""
+    unfenced = _without(transactions.commit, lambda c: c.key.startswith(SESSIONS_PREFIX))
+    patch.setattr(transactions, "commit", unfenced)
+
+
+def lease_counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """A session is valid until a time to live after a keep-alive was answered, not sent."""
+    original = Session._renew
+
+    async def renew(self: Session, store: Any) -> None:
+        await original(self, store)
+        self._renewed_until_ms = self._now_ms() + self._settings.ttl_ms
+
+    patch.setattr(Session, "_renew", renew)
+
+
+def serves_until_somebody_says_so(patch: pytest.MonkeyPatch) -> None:
+    """A session does not look at its own clock."""
+    for_ever = property(lambda self: 0.0 if self._over else math.inf)
+    patch.setattr(Session, "valid_until_ms", for_ever)
+
+
+def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
+    """A release that is not answered is taken for none: the partition is served on."""
+
+    async def release(self: Leading, logs: Iterable[PartitionLog]) -> None:
+        for log in list(logs):
+            txn = transactions.release([Release(_tp(log), log.leader_epoch, log.leader_revision)])
+            try:
+                await self._session._txn(txn)
+            except (UnavailableError, OutcomeUnknownError, TimeoutError):
+                log.state = State.ONLINE
+                continue
+            self._acted[_tp(log)] = log.leader_revision + 1
+            self._partitions.gone(log)
+
+    patch.setattr(Leading, "release", release)
+
+
+def late_releases_count(patch: pytest.MonkeyPatch) -> None:
+    """A release does not compare the leader key's revision: its late copy takes from the next."""
+    blind = _without(transactions.release, lambda c: isinstance(c, ModRevisionIs))
+    patch.setattr(transactions, "release", blind)
+
+
+def served_on_after_a_hand_over(patch: pytest.MonkeyPatch) -> None:
+    """Who has released a partition serves it until its view of the leaders says so."""
+    retire, gone = Engine.retire, Engine.gone
+
+    def gone_later(self: Engine, log: PartitionLog) -> None:
+        leader, _ = self.cluster.view.leader_of(_tp(log))
+        if leader is None or leader.session_id != self.agent.session_id:
+            gone(self, log)
+            return
+        log.state = State.ONLINE
+
+    patch.setattr(Engine, "retire", retire)
+    patch.setattr(Engine, "gone", gone_later)
+
+
+def strays_led(patch: pytest.MonkeyPatch) -> None:
+    """A claim of an earlier try that turns out to have happened is led, as if it were empty."""
+    original = Takeover._claim_all
+
+    async def claim_all(self: Takeover, taken: Any, wanted: Any, old: frozenset[str]) -> None:
+        wanted = list(wanted)
+        keys = await self._read_keys(wanted)
+        for tp in wanted:
+            leader_kv = keys.get(leader_key(tp))
+            claim = takeover._as_claim(tp, leader_kv, keys.get(partition_key(tp)), old)
+            if claim.leader is not None and claim.leader.session_id == self._session.session_id:
+                earlier = replace(claim, leader=replace(claim.leader, leader_epoch=claim.epoch - 2))
+                assert leader_kv is not None
+                self._claimed(taken, earlier, claim.leader_revision, claim.state_revision)
+        await original(self, taken, [tp for tp in wanted if tp not in taken.logs], old)
+
+    patch.setattr(Takeover, "_claim_all", claim_all)
+
+
+def epoch_kept_after_a_release(patch: pytest.MonkeyPatch) -> None:
+    """Who claims what was released goes on in the old leader's epoch."""
+
+    def epoch(self: Claim) -> int:
+        if self.leader is None:
+            return 0
+        return self.leader.leader_epoch + (self.leader.session_id is not None)
+
+    patch.setattr(Claim, "epoch", property(epoch))
+
+
+def those_before_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A claim puts its session in the place of all that led since the sealed end."""
+
+    def state_under(self: Claim, session_id: str) -> PartitionState:
+        return replace(self.state, sessions=(session_id,))
+
+    patch.setattr(Claim, "state_under", state_under)
+
+
+def sealed_ends_of_old_leaders(patch: pytest.MonkeyPatch) -> None:
+    """A partition's key is written without comparing anything."""
+
+    def write_states(writes: Sequence[StateWrite]) -> Txn:
+        return replace(original(writes), compares=())
+
+    original = transactions.write_states
+    patch.setattr(transactions, "write_states", write_states)
+
+
+def moved_without_producers(patch: pytest.MonkeyPatch) -> None:
+    """What was handed over in order is taken without what its producers wrote."""
+    original = Takeover._restore
+
+    def restore(self: Takeover, log: PartitionLog, found: Any, now_ms: float) -> None:
+        original(self, log, found, now_ms)
+        if log.epochs and log.epochs[-1][0] == log.leader_epoch - 1:
+            log.producers = type(log.producers)()
+
+    patch.setattr(Takeover, "_restore", restore)
+
+
+def two_plans(patch: pytest.MonkeyPatch) -> None:
+    """Each agent places partitions on itself first: what one hands over comes back."""
+    original = Leading._make_plan
+
+    async def make_plan(self: Leading) -> None:
+        await original(self)
+        self._plan = dict.fromkeys(self._plan, self._node_id)
+        self._mine = list(self._plan)
+
+    patch.setattr(Leading, "_make_plan", make_plan)
+
+
+CLUSTER_BUGS: tuple[Plant, ...] = (
+    released_with_flushes_on_their_way,
+    left_with_flushes_on_their_way,
+    admission_goes_on_while_it_is_released,
+    claimed_beside_a_live_session,
+    claimed_without_comparing_the_keys,
+    records_read_before_the_claim,
+    commits_without_a_session,
+    lease_counted_from_the_answer,
+    serves_until_somebody_says_so,
+    released_without_an_answer_and_gone_on,
+    late_releases_count,
+    served_on_after_a_hand_over,
+    strays_led,
+    epoch_kept_after_a_release,
+    those_before_forgotten,
+    sealed_ends_of_old_leaders,
+    moved_without_producers,
+    two_plans,
+)
