@@ -1,66 +1,33 @@
 """The keeper: records go when nobody needs them, become few, and the log stays what it was."""
 
 import asyncio
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from driftlog_agents.log.consolidation import ConsolidationSettings
-from driftlog_metadata.codec import decode_flush_record
-from driftlog_metadata.keys import FLUSHES_PREFIX, FlushKey, parse_flush_key
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering.flush_object import Footer, decode_footer
-from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time
-
-SMALL = replace(
-    SETTINGS,
-    consolidation=ConsolidationSettings(
-        age_ms=60_000, records=10, level_one_records=4, object_bytes=4_000, sparse_records=2
-    ),
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.tail import TailData
+from driftlog_metadata.codec import encode_partition_state
+from driftlog_metadata.keys import (
+    PARTITIONS_PREFIX,
+    partition_key,
 )
-"""100 records are 10 here, 60 are 4, and 64 MiB are some twenty batches."""
+from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_metadata.store import Get, Put, TxnResult
+from tests.agents.log.keeping import (
+    NEVER,
+    SMALL,
+    drop_unnamed,
+    flushes,
+    footers,
+    forget_memory,
+    levels,
+    log_of,
+    records,
+    settled,
+    values,
+)
+from tests.agents.log.lives import Life, World, on_virtual_time
 
-
-async def records(world: World) -> dict[FlushKey, FlushRecord]:
-    """What the metadata store has."""
-    _, kvs = await world.metadata.get_prefix(FLUSHES_PREFIX)
-    return {parse_flush_key(kv.key): decode_flush_record(kv.value) for kv in kvs}
-
-
-async def footers(world: World) -> list[Footer]:
-    """Of all flush objects that records name."""
-    return [
-        decode_footer(await world.bucket.get(r.object_key, r.footer_start, r.size_bytes))
-        for r in (await records(world)).values()
-    ]
-
-
-async def log_of(world: World) -> dict[tuple[Any, int], list[tuple[Any, ...]]]:
-    """Every batch that flush records name: its columns but for the place, and its bytes."""
-    found: dict[tuple[Any, int], list[tuple[Any, ...]]] = {}
-    for record in (await records(world)).values():
-        body = await world.bucket.get(record.object_key)
-        footer = decode_footer(body[record.footer_start :])
-        for i in range(len(footer)):
-            batch = footer.batch(i)
-            place = (footer.topic_ids[batch.topic_index], batch.partition)
-            data = bytes(body[batch.position : batch.position + batch.length])
-            found.setdefault(place, []).append((*batch[2:10], batch.length, data))
-    return {place: sorted(batches, key=lambda b: int(b[1])) for place, batches in found.items()}
-
-
-async def flushes(life: Life, count: int, *, partitions: int = 2, first: int = 0) -> None:
-    """So many flushes, each with a batch of each partition, of idempotent producers."""
-    for n in range(first, first + count):
-        asked = [
-            life.produce(b"%d-%d" % (p, n), partition=p, producer=7 + p, epoch=0, sequence=n)
-            for p in range(partitions)
-        ]
-        assert ["committed"] * partitions == [await request.answer() for request in asked]
-
-
-async def settled(life: Life) -> None:
-    """Until nothing is to be rewritten any more."""
-    await asyncio.sleep(5)
+# ── Few records ──
 
 
 @on_virtual_time
@@ -75,12 +42,366 @@ async def test_flushes_become_one_object_sorted_by_partition() -> None:
     assert 9 == len(await records(world))
 
     await flushes(life, 1, first=9)
-    await settled(life)
+    await settled()
 
     (key,) = await records(world)
     assert (life.session_id, 10, 1, 0) == key
     (footer,) = await footers(world)
     assert (life.session_id, 10, 10) == (footer.session_id, footer.seq, footer.committed_seq)
     assert [(0, 0, 10), (1, 0, 10)] == [(s.partition, s.base, s.end) for s in footer.slices()]
-    after = await log_of(world)
-    assert {p: b[:9] for p, b in after.items()} == before
+    assert before == {place: batches[:9] for place, batches in (await log_of(world)).items()}
+
+
+@on_virtual_time
+async def test_flushes_that_are_a_minute_old_do_not_wait_for_more() -> None:
+    """
+    Two are enough then.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    await flushes(life, 2)
+    await asyncio.sleep(55)
+    assert [0, 0] == await levels(world)
+
+    await asyncio.sleep(10)
+
+    assert [1] == await levels(world)
+
+
+@on_virtual_time
+async def test_what_was_consolidated_becomes_objects_cut_between_partitions() -> None:
+    """
+    As many objects as it takes; each goes by itself when its partitions are sealed.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    for n in range(4):
+        await flushes(life, 10, first=10 * n)
+        await settled()
+
+    keys = list(await records(world))
+    assert [(40, 2, n) for n in range(len(keys))] == [key[1:] for key in keys]
+    partitions = [{s.partition for s in footer.slices()} for footer in await footers(world)]
+    assert len(partitions) > 2
+    assert [{0}, {1}] == [partitions[0], partitions[-1]]
+    assert {(1, 0): 40, (1, 1): 40} == {
+        place: len(batches) for place, batches in (await log_of(world)).items()
+    }
+
+    assert 40 == await life.seal(0)
+    await settled()
+    left = [{s.partition for s in footer.slices()} for footer in await footers(world)]
+    assert [p for p in partitions if p != {0}] == left
+
+
+@on_virtual_time
+async def test_records_stay_few_however_much_is_written() -> None:
+    """
+    Ten times 10, 4 and 2 of each level's bound, with seals of one of two partitions.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    most = 0
+    for n in range(60):
+        await flushes(life, 10, first=10 * n)
+        await settled()
+        if n % 7 == 6:
+            await life.seal(0)
+        if n % 20 == 18:
+            await life.seal(1)
+        most = max(most, len(await records(world)))
+
+    unsealed = sum(log.unsealed_bytes for log in life.engine.logs())
+    assert unsealed < 200 * 150
+    assert most < 10 + 4 + 4 * 200 * 150 / 2_500 + 2
+    assert most < 40
+    assert (await life.committed(1))[-1][0] == 599
+
+
+# ── The log stays what it was ──
+
+
+@on_virtual_time
+async def test_the_tail_reads_from_the_new_objects() -> None:
+    """
+    The old ones are gone, memory and local disk too: through levels 1 and 2 everything is there.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    for n in range(5):
+        await flushes(life, 10, first=10 * n)
+        await settled()
+        forget_memory(life)
+        assert await drop_unnamed(world)
+        for partition in (0, 1):
+            expected = [b"%d-%d" % (partition, i) for i in range(10 * n + 10)]
+            assert expected == values(await life.committed(partition))
+
+    assert 50 == await life.seal(0)  # from the new objects
+    assert 50 == await life.seal(1)
+
+
+@on_virtual_time
+async def test_what_is_in_memory_is_read_there_all_the_same() -> None:
+    """
+    A rewrite takes nothing from memory and from buffer files.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    await flushes(life, 10)
+    before = [[tail.data.read_local(tail.first) for tail in log.slices] for log in tails(life)]
+    await settled()
+
+    after = [[tail.data.read_local(tail.first) for tail in log.slices] for log in tails(life)]
+
+    assert [1] == await levels(world)
+    assert before == after
+    assert None not in after[0]
+
+
+def tails(life: Life) -> list[Any]:
+    """The logs, for who looks into their slices."""
+    return cast(list[Any], life.engine.logs())
+
+
+def state_of(log: PartitionLog) -> tuple[Any, ...]:
+    """What a takeover restores."""
+    batches = []
+    for tail in log.slices:
+        data = cast(TailData, tail.data)
+        for i in range(tail.first, tail.first + tail.count):
+            batches.append((data.base_offsets[i], data.lengths[i], data.max_timestamps_ms[i]))
+    return (
+        log.partition,
+        log.sealed_end,
+        log.high_watermark,
+        log.log_end,
+        log.epochs,
+        log.producers.encode(log.log_end),
+        batches,
+        log.unsealed_bytes,
+        log.unsealed_batches,
+    )
+
+
+async def lives_of(world: World, settings: Any) -> list[tuple[Any, ...]]:
+    """Three sessions, one after the other, and what a fourth one finds."""
+    for n in range(3):
+        life = await world.start(settings)
+        await flushes(life, 23, first=23 * n)
+        if n == 1:
+            await life.seal(0)
+            assert "committed" == await life.produce(b"nobody's", partition=1).answer()
+        await settled()
+        await life.stop()
+        await asyncio.sleep(200)
+    last = await world.start(settings)
+    return [state_of(log) for log in last.engine.logs()]
+
+
+@on_virtual_time
+async def test_a_takeover_finds_the_same_log_whether_or_not_it_was_consolidated() -> None:
+    """
+    Epochs, producers, offsets, batches: nobody can tell.
+    """
+    consolidated, plain = World(t=2), World(t=2)
+
+    found = await lives_of(consolidated, SMALL)
+
+    assert found == await lives_of(plain, NEVER)
+    assert max(await levels(consolidated)) >= 1
+    assert 0 == max(await levels(plain))
+    assert [3, 3] == [len(epochs) - 1 for *_, epochs, _, _, _, _ in found]
+
+
+# ── Forgotten ──
+
+
+@on_virtual_time
+async def test_a_record_goes_when_all_of_it_is_sealed_and_its_object_stays() -> None:
+    """
+    Not when one partition is; what names objects goes first, they have a grace period.
+    """
+    world = World(t=2)
+    life = await world.start(NEVER)
+    await flushes(life, 3)
+    objects = [record.object_key for record in (await records(world)).values()]
+
+    await life.seal(0)
+    await settled()
+    assert 3 == len(await records(world))
+
+    await life.seal(1)
+    await settled()
+    assert {} == await records(world)
+    for key in objects:
+        assert await world.bucket.get(key)
+
+
+@on_virtual_time
+async def test_a_rewrite_leaves_out_what_is_sealed() -> None:
+    """
+    And nothing else.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    await flushes(life, 5)
+    assert 5 == await life.seal(0)
+    await flushes(life, 5, first=5)
+    await settled()
+
+    (footer,) = await footers(world)
+
+    assert [(0, 5, 10), (1, 0, 10)] == [(s.partition, s.base, s.end) for s in footer.slices()]
+
+
+@on_virtual_time
+async def test_dead_sessions_are_kept_by_who_is_left() -> None:
+    """
+    Their records become few, and go when their partitions are sealed, whoever leads them.
+    """
+    world = World(t=2)
+    first = await world.start(SMALL)
+    await flushes(first, 5)
+    first.kill()
+    second = await world.start(SMALL)
+    before = await log_of(world)
+    await asyncio.sleep(200)
+
+    (key,) = await records(world)
+    assert (first.session_id, 5, 1, 0) == key
+    assert before == await log_of(world)
+
+    await second.seal(0)
+    await second.seal(1)
+    await asyncio.sleep(60)
+    assert {} == await records(world)
+
+
+@on_virtual_time
+async def test_who_does_not_win_the_hash_leaves_dead_sessions_alone() -> None:
+    """
+    Another agent keeps their records.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 5)
+    first.kill()
+    second = await world.start(SMALL)
+    second.engine.keeper._is_kept = lambda _: False
+    await second.seal(0)
+    await second.seal(1)
+    await asyncio.sleep(200)
+    assert 5 == len(await records(world))
+
+    second.engine.keeper._is_kept = lambda session_id: session_id == first.session_id
+    await asyncio.sleep(60)
+
+    assert {} == await records(world)
+
+
+@on_virtual_time
+async def test_records_of_a_topic_that_is_gone_go() -> None:
+    """
+    Also where nobody told that it is: a partition without a key is reason enough to look.
+    """
+    world = World(t=1, u=1)
+    life = await world.start(NEVER)
+    await life.produce(b"1").answer()
+    await life.produce(b"1", topic="u").answer()
+    assert 2 == len(await records(world))
+
+    await world.delete("u")
+    await settled()
+
+    assert 1 == len(await records(world))
+
+
+@on_virtual_time
+async def test_a_topic_that_is_said_to_be_gone_and_is_not_keeps_its_records() -> None:
+    """
+    Its deletion has failed, or is on its way: a linearizable read of the topics decides.
+    """
+    world = World(t=1)
+    life = await world.start(NEVER)
+    await life.produce(b"1").answer()
+
+    life.engine.keeper.topic_gone(world.topics["t"].topic_id)
+    await asyncio.sleep(100)
+    await life.produce(b"2").answer()
+    await settled()
+
+    assert 2 == len(await records(world))
+
+
+@on_virtual_time
+async def test_what_others_have_sealed_is_read_from_the_keys_of_partitions() -> None:
+    """
+    A session lives, and its partitions are led by another agent that sealed them.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 3)
+    for log in first.engine.logs():
+        first.engine.topics["t"].logs[log.partition] = None  # led elsewhere
+    sealed = [0, 0]
+
+    async def write(partition: int, end: int) -> None:
+        sealed[partition] = end
+        for n, value in enumerate(sealed):
+            tp = TopicPartition(world.topics["t"].topic_id, n)
+            state = PartitionState(sealed_end=value, manifest_version=1)
+            await world.metadata.txn((), [Put(partition_key(tp), encode_partition_state(state))])
+        await asyncio.sleep(40)
+
+    await write(0, 3)
+    assert 3 == len(await records(world))
+    await write(1, 2)
+    assert 1 == len(await records(world))
+    await write(1, 3)
+    assert {} == await records(world)
+
+
+@on_virtual_time
+async def test_the_partitions_of_a_large_topic_are_read_as_one_range() -> None:
+    """
+    And of a small one together, 128 in a request.
+    """
+    world = World(t=200, u=3)
+    life = await world.start(NEVER)
+    asked = [life.produce(b"1", partition=p) for p in range(200)]
+    asked += [life.produce(b"1", partition=p, topic="u") for p in range(3)]
+    for request in asked:
+        await request.answer()
+    for topic in life.engine.topics.values():
+        for log in topic.logs:
+            assert log is not None
+            log.sealed_end = log.high_watermark  # by others: it is not led here
+        topic.logs = [None] * len(topic.logs)
+    for name, count in (("t", 200), ("u", 3)):
+        for p in range(count):
+            tp = TopicPartition(world.topics[name].topic_id, p)
+            state = PartitionState(sealed_end=1, manifest_version=1)
+            await world.metadata.txn((), [Put(partition_key(tp), encode_partition_state(state))])
+    ranges: list[str] = []
+    gets: list[int] = []
+    get_prefix, txn = world.metadata.get_prefix, world.metadata.txn
+
+    async def counted(prefix: str) -> Any:
+        ranges.append(prefix)
+        return await get_prefix(prefix)
+
+    async def counted_txn(compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
+        gets.append(sum(isinstance(op, Get) for op in then))
+        return await txn(compares, then, otherwise)
+
+    world.metadata.get_prefix = counted  # type: ignore[method-assign]
+    world.metadata.txn = counted_txn  # type: ignore[method-assign]
+    await life.engine.keeper.look()
+    await settled()
+
+    assert {} == await records(world)
+    assert [f"{PARTITIONS_PREFIX}{world.topics['t'].topic_id}/"] == [
+        prefix for prefix in ranges if prefix.startswith(PARTITIONS_PREFIX)
+    ]
+    assert [3] == [count for count in gets if count]

@@ -1,0 +1,413 @@
+"""The keeper when things go wrong: lost answers, killed agents, damaged objects, others' rewrites."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.log.reader import LogReader
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import (
+    FLUSHES_PREFIX,
+    parse_flush_key,
+)
+from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
+from driftlog_tiering.object_store import NotFoundError
+from tests.agents.log.keeping import (
+    NEVER,
+    SMALL,
+    drop_unnamed,
+    flushes,
+    forget_memory,
+    levels,
+    log_of,
+    records,
+    settled,
+    values,
+)
+from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time, values_of
+
+# ── Faults ──
+
+
+class Lossy:
+    """A metadata store some of whose consolidations get lost: *fates* of the next ones.
+
+    before: on the way there.  after: it happened, and nobody heard of it.  late: it happens two
+    seconds after its caller gave up.  refused: it did not happen, and that was said.
+    """
+
+    def __init__(self, store: MetadataStore, fates: Sequence[str]) -> None:
+        self._store = store
+        self.fates = list(fates)
+        self.meddle: Callable[[], Any] | None = None
+        """Done before the next consolidation."""
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        if not _consolidates(then):
+            return await self._store.txn(compares, then, otherwise)
+        self.asked += 1
+        if self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            await meddle()
+        match self.fates.pop(0) if self.fates else "":
+            case "before":
+                raise OutcomeUnknownError("lost on the way")
+            case "refused":
+                raise UnavailableError("no quorum")
+            case "after":
+                await self._store.txn(compares, then, otherwise)
+                raise OutcomeUnknownError("the answer was lost")
+            case "late":
+                loop = asyncio.get_running_loop()
+                late = self._store.txn(compares, then, otherwise)
+                loop.call_later(2, lambda: loop.create_task(cast(Any, late)))
+                raise OutcomeUnknownError("travels")
+            case "never":
+                await asyncio.Event().wait()
+            case _:
+                pass
+        return await self._store.txn(compares, then, otherwise)
+
+
+def _consolidates(then: Sequence[Operation]) -> bool:
+    puts = [op.key for op in then if isinstance(op, Put) and op.key.startswith(FLUSHES_PREFIX)]
+    return any(parse_flush_key(key).level for key in puts)
+
+
+def lossy(fates: Sequence[str]) -> tuple[list[Lossy], Callable[[MetadataStore], MetadataStore]]:
+    """What wraps a store, and the wrapped one once there is one."""
+    made: list[Lossy] = []
+
+    def wrap(store: MetadataStore) -> MetadataStore:
+        made.append(Lossy(store, fates))
+        return cast(MetadataStore, made[-1])
+
+    return made, wrap
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        ["after"],
+        ["after"] * 5,
+        ["before", "after"],
+        ["refused", "before", "refused", "after"],
+        ["late"],
+        ["late", "after"],
+        ["late", "late", "late"],
+        ["", "after", "late", "before"],
+    ],
+)
+@on_virtual_time
+async def test_a_consolidation_without_an_answer_has_happened_once_or_not_at_all(
+    fates: list[str],
+) -> None:
+    """
+    Repeated, and recognised by the new record; a copy that arrives late changes nothing.
+    """
+    world = World(t=2)
+    made, wrap = lossy(fates)
+    life = await world.start(SMALL, metadata=wrap)
+    for n in range(5):
+        await flushes(life, 10, first=10 * n)
+        await asyncio.sleep(8)
+        assert {(1, 0): 10 * n + 10, (1, 1): 10 * n + 10} == {
+            place: len(batches) for place, batches in (await log_of(world)).items()
+        }
+        forget_memory(life)
+        await drop_unnamed(world)
+        assert 10 * n + 10 == len(await life.committed(0))
+
+    assert [] == made[0].fates
+    assert life.engine.keeper.records == len(await records(world))
+    assert 0 not in await levels(world)
+
+
+@on_virtual_time
+async def test_a_consolidation_that_is_never_answered_is_given_up_within_the_hour() -> None:
+    """
+    Nobody names an object so long after its PUT; what has become of it, the records say.
+    """
+    world = World(t=2)
+    made, wrap = lossy(["never"] * 3_550)
+    life = await world.start(SMALL, metadata=wrap)
+    life.engine.session._settings = replace(SETTINGS.session, retry_ms=10)
+    await flushes(life, 10)
+    with capture_logs() as logs:
+        await asyncio.sleep(3_500)
+        assert [0] * 10 == await levels(world)
+        made[0].fates = ["late"]  # the last one before it is given up
+        await asyncio.sleep(60)
+
+    assert life.engine.session.alive
+    assert {(1, 0): 10, (1, 1): 10} == {p: len(b) for p, b in (await log_of(world)).items()}
+    assert [1] == await levels(world)
+    assert [] == [e for e in logs if e["log_level"] == "critical"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@on_virtual_time
+async def test_an_agent_that_is_killed_around_the_transaction_leaves_a_whole_log(when: str) -> None:
+    """
+    Objects are there, and named or not: nothing is lost, and whoever keeps the session goes on.
+    """
+    world = World(t=2)
+    made, wrap = lossy([])
+    life = await world.start(SMALL, metadata=wrap)
+    await flushes(life, 9)
+
+    async def kill() -> None:
+        life.kill()
+        if when == "before":
+            raise OutcomeUnknownError("it was killed")
+
+    made[0].meddle = kill
+    await flushes(life, 1, first=9)
+    await settled()
+    assert 1 == made[0].asked
+    assert ([0] * 10 if when == "before" else [1]) == await levels(world)
+
+    second = await world.start(SMALL)
+    for partition in (0, 1):
+        expected = [b"%d-%d" % (partition, n) for n in range(10)]
+        assert expected == values(await second.committed(partition))
+    await asyncio.sleep(100)
+    assert [1] == await levels(world)
+    await drop_unnamed(world)
+    assert [10, 10] == [await second.seal(0), await second.seal(1)]
+    await asyncio.sleep(60)
+    assert {} == await records(world)
+
+
+@on_virtual_time
+async def test_records_that_others_changed_are_read_again() -> None:
+    """
+    A dead session's are another keeper's for a moment: what was written for nothing is not named.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 9)
+    first.kill()
+    made, wrap = lossy([])
+    second = await world.start(SMALL, metadata=wrap)
+    key = next(kv.key for kv in (await world.metadata.get_prefix(FLUSHES_PREFIX))[1])
+    kv = await world.metadata.get(key)
+    assert kv is not None
+
+    async def meddle() -> None:
+        other = key + ".1.0"
+        await world.metadata.txn((), [Delete(key), Put(other, kv.value)])
+
+    made[0].meddle = meddle
+    before = await log_of(world)
+    await asyncio.sleep(300)
+
+    assert before == await log_of(world)
+    assert 3 == made[0].asked  # the first for nothing; the rest; both together
+    assert [2] == await levels(world)
+    assert [9, 9] == [await second.seal(0), await second.seal(1)]
+
+
+@on_virtual_time
+async def test_a_session_that_was_lost_consolidates_nothing() -> None:
+    """
+    Its records are another's to keep by then; the engine begins a new session.
+    """
+    world = World(t=2)
+    made, wrap = lossy([])
+    life = await world.start(SMALL, metadata=wrap)
+    await flushes(life, 9)
+
+    async def lose() -> None:
+        await world.metadata.revoke_lease(life.engine.session.lease_id)
+
+    made[0].meddle = lose
+    await flushes(life, 1, first=9)
+    with pytest.raises(FencedError):
+        await life.task
+
+    assert [0] * 10 == await levels(world)
+
+
+@on_virtual_time
+async def test_while_flushes_fail_nothing_is_rewritten() -> None:
+    """
+    The store has more important things to do.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    await flushes(life, 9)
+    life.engine.flusher.outage.since_ms = now_ms()
+    await flushes(life, 1, first=9)
+    life.engine.flusher.outage.since_ms = now_ms()
+    await settled()
+    assert 10 == len(await records(world))
+
+    life.engine.flusher.outage.since_ms = None
+    await settled()
+
+    assert [1] == await levels(world)
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        [UnavailableError("slow down")],
+        [OutcomeUnknownError("reset")],
+        [OutcomeUnknownError("reset")] * 2,
+        [UnavailableError("slow down")] * 7,
+    ],
+)
+@on_virtual_time
+async def test_a_put_that_fails_is_tried_again_under_another_name(fates: list[Exception]) -> None:
+    """
+    A few times at once, and then again later.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    await flushes(life, 9)
+    asked = life.produce(b"last", partition=0)
+    assert "committed" == await asked.answer()
+    world.bucket.puts.clear()
+    world.bucket.fates = list(fates)
+    await asyncio.sleep(60)
+
+    assert [1] == await levels(world)
+    assert len(fates) + 1 == len(set(world.bucket.puts))
+    assert {(1, 0): 10, (1, 1): 9} == {p: len(b) for p, b in (await log_of(world)).items()}
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "moved"])
+@on_virtual_time
+async def test_a_damaged_object_is_set_aside_and_said_once(damage: str) -> None:
+    """
+    It is left as it is, for who restores it; the others become few.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    await flushes(life, 4)
+    third = sorted((await records(world)).items())[2][1]
+    body = bytearray(await world.bucket.get(third.object_key))
+    await world.bucket.delete([third.object_key])
+    if damage == "cut":
+        await world.bucket.put(third.object_key, [body[:50]])
+    elif damage == "flipped":
+        body[70] ^= 1
+        await world.bucket.put(third.object_key, [body])
+    elif damage == "moved":
+        body[7] += 1  # base offset: the CRC does not cover it
+        await world.bucket.put(third.object_key, [body])
+    with capture_logs() as logs:
+        await asyncio.sleep(200)
+
+    assert [0, 1] == sorted(await levels(world))
+    assert third in (await records(world)).values()
+    said = [event for event in logs if event["event"] == "flush_object_damaged"]
+    assert [life.session_id] == [event["session"] for event in said]
+    assert third.object_key in said[0]["reason"]
+
+
+# ── Led elsewhere ──
+
+
+@on_virtual_time
+async def test_a_tail_that_was_not_told_finds_its_batches_by_the_records() -> None:
+    """
+    As a partition does that is led where its flushes are not kept: when the object is gone, what
+    reads and what seals looks the records up, and goes on.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    untold(life)
+    await flushes(life, 10)
+    await settled()
+    forget_memory(life)
+    assert 10 == await drop_unnamed(world)
+    engine, log = life.engine, life.log(0)
+    reader = LogReader(
+        store=world.bucket,
+        offload=engine.ports.offload,
+        manifest=engine.manifests.get,
+        refresh=engine.refresh,
+        now_ms=now_ms,
+    )
+
+    read = [b for n in range(10) for b in await reader.read(log, n, 1, zstd=True)]
+
+    assert [(n, b"0-%d" % n) for n in range(10)] == [
+        (offset, value) for batch in read for offset, _, value in values_of(batch)
+    ]
+    assert 10 == await life.seal(1)
+
+
+@on_virtual_time
+async def test_an_object_that_no_record_replaces_is_damage() -> None:
+    """
+    Its record names it, and it is not there.
+    """
+    world = World(t=2)
+    life = await world.start(NEVER)
+    await flushes(life, 2)
+    forget_memory(life)
+    (first, _) = (await records(world)).values()
+    await world.bucket.delete([first.object_key])
+
+    with pytest.raises(NotFoundError):
+        await life.seal(0)
+
+
+@on_virtual_time
+async def test_a_slice_that_was_sealed_in_part_goes_on_with_its_rest() -> None:
+    """
+    A takeover finds long slices; what was sealed of one is left out when it is rewritten.
+    """
+    world = World(t=2)
+    first = await world.start(SMALL)
+    await flushes(first, 10)
+    await settled()
+    await first.stop()
+    second = await world.start(NEVER)
+    assert [10] == [tail.count for tail in second.log(0).slices]
+    assert 4 == await second.engine.sealer.seal(second.log(0), 4)
+    await second.stop()
+    third = await world.start(SMALL)
+    log = third.log(0)
+    assert [(0, 10)] == [(tail.base, tail.end) for tail in log.slices]
+    before = log.unsealed_bytes
+    untold_record, *_ = await records(world)
+
+    kept = third.engine.keeper._sessions
+    third.engine.keeper._settings = replace(
+        SMALL.consolidation, level_one_records=1, sealed_interval_ms=1_000
+    )
+    await asyncio.sleep(120)
+    assert untold_record not in await records(world), kept
+    forget_memory(third)
+    await drop_unnamed(world)
+
+    assert [(4, 10)] == [(tail.base, tail.end) for tail in log.slices]
+    assert (6, before * 6 // 10) == (log.unsealed_batches, log.unsealed_bytes)
+    assert [b"0-%d" % n for n in range(4, 10)] == values(await third.committed(0))
+    assert 10 == await third.seal(0)
+
+
+def untold(life: Life) -> None:
+    """Nobody tells the tails of a rewrite."""
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    cast(Any, life.engine.keeper)._tell_tails = nothing
