@@ -42,6 +42,7 @@ from driftlog_agents.log.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
+from driftlog_agents.log.session import SessionSettings
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
 from driftlog_metadata.errors import (
@@ -103,6 +104,7 @@ class Options:
     http_listener: str | None = None
     """None: `HTTP_LISTENER`, or a free port where that one is taken."""
     rack: str | None = None
+    session_timeout_ms: int = 6_000
     etcd: "EtcdSettings | None" = None
     """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
@@ -365,7 +367,9 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
         listeners=listeners,
         rack=options.rack,
         broker=BrokerSettings(location=location, seal_ms=options.seal_ms),
-        engine=EngineSettings(flush=flush, seal=seal),
+        engine=EngineSettings(
+            session=SessionSettings(ttl_ms=options.session_timeout_ms), flush=flush, seal=seal
+        ),
     )
 
 

@@ -173,8 +173,23 @@ def _agent_options(
     )
     parser.add_argument("--rack", metavar="RACK", help="the zone that this agent is in")
     parser.add_argument(
+        "--session-timeout-ms",
+        type=_session_timeout_ms,
+        default=6_000,
+        metavar="MS",
+        help="how long an agent may be silent before others take over its partitions: at least "
+        "2000; shorter: sooner, and a slow machine loses its session (default: %(default)s)",
+    )
+    parser.add_argument(
         "--log-level", default="info", choices=["debug", "info", "warning", "error"]
     )
+
+
+def _session_timeout_ms(text: str) -> int:
+    """etcd counts whole seconds, and two or more of them."""
+    if not text.isdecimal() or not 2_000 <= int(text) <= 600_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 2000 to 600000 (milliseconds)")
+    return int(text)
 
 
 def _etcd_options(parser: argparse.ArgumentParser) -> None:
@@ -280,6 +295,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
             advertised_listeners=tuple(options.advertised_listener or ()),
             http_listener=options.http_listener,
             rack=options.rack,
+            session_timeout_ms=options.session_timeout_ms,
             etcd=etcd,
             seal_ms=DEV_SEAL_MS if dev else None,
             log_level=options.log_level,
@@ -297,7 +313,9 @@ def _dev_cluster(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("grpc") is None:
         return _no_extra(ImportError("No module named 'grpc'"))
     directory: Path = options.dir.absolute()
-    rack = ["--rack", options.rack] if options.rack else []
+    same = ["--session-timeout-ms", str(options.session_timeout_ms)]
+    if options.rack:
+        same += ["--rack", options.rack]
     lock = local_cluster.DirectoryLock(directory)
     try:
         # Whatever can be refused is, before there is anything on the disk.
@@ -311,7 +329,7 @@ def _dev_cluster(options: argparse.Namespace) -> int:
             objects=options.store or str(directory / "objects"),
             etcd=local_etcd.settle(binary, directory, local_cluster.ports(agents)),
             agents=agents,
-            agent_command=(*_agent_command(), "--dev", *rack, "--log-level", options.log_level),
+            agent_command=(*_agent_command(), "--dev", *same, "--log-level", options.log_level),
         )
         return local_cluster.run(plan, lock)
     except (local_cluster.ClusterError, local_etcd.NoEtcdError, ListenError, OSError) as error:
