@@ -11,7 +11,12 @@ import sys
 import time
 from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from driftlog_agents.agent import AgentProcess
 
@@ -59,6 +64,9 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         "Connections that are not read until there is memory for their requests",
         agent.server.frame_budget.waiting,
     )
+    yield _gauge(
+        "driftlog_agents", "Live agents, as this one sees them", len(agent.broker.view.agents)
+    )
     yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)
     yield _gauge(
         "driftlog_unfit",
@@ -74,6 +82,19 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     logs = engine.logs()
     pipeline = engine.flusher.pipeline
     yield _gauge("driftlog_partitions", "Partitions led", len(logs))
+    yield _counter(
+        "driftlog_partitions_taken_over", "Partitions claimed", engine.leading.taken_over
+    )
+    yield _counter(
+        "driftlog_partitions_handed_over", "Partitions released", engine.leading.handed_over
+    )
+    commits = engine.flusher.commits
+    yield HistogramMetricFamily(
+        "driftlog_commit_seconds",
+        "Transactions that committed a flush",
+        buckets=list(commits.buckets()),
+        sum_value=commits.sum_s,
+    )
     yield _gauge(
         "driftlog_offline_partitions",
         "Partitions that need an operator",

@@ -24,6 +24,7 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.log.buffer import BufferLog
+from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.flush import (
     Abandon,
     Batch,
@@ -124,6 +125,8 @@ class Flusher:
         self._now_ms = now_ms
         self._published = published
         self._log = structlog.get_logger()
+        self.commits = Durations()
+        """How long the transactions took that committed a flush."""
         self._pipeline = FlushPipeline(flush_settings, rng)
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -453,6 +456,7 @@ class Flusher:
             outcome, answered = CommitOutcome.UNKNOWN, False
         match outcome:
             case CommitOutcome.COMMITTED:
+                self.commits.add((self._now_ms() - sent_ms) / 1000)
                 self._taken()
                 self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
             case CommitOutcome.UNKNOWN:
