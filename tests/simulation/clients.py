@@ -262,6 +262,8 @@ class Producer:
         assert place is not None
         if self.world.topic_partition(self.topic, self.partition) != place.tp:
             return  # the topic that has it is gone
+        if self.acks == 1 and place.tp in self.world.unsettled:
+            return  # what goes elsewhere goes without its producer's id
         answer = await self._late_copy(original)
         code, there = ErrorCode(answer.error_code), answer.base_offset == place.base_offset
         if code is ErrorCode.INVALID_RECORD and original.sent.garbage:
@@ -474,7 +476,7 @@ class Producer:
             if oracle.may_be_lost(before.place):
                 oracle.is_gone(before.place)
                 return True
-            return False
+            return oracle.was_displaced(before.place)
         # A producer that the log does not know may start anywhere, as in Kafka: what came behind
         # a batch that the disk refused may have done so, or what was sent to the next agent first.
         here = (attempt.epoch, attempt.sequence)
@@ -482,6 +484,7 @@ class Producer:
             other.place is not None
             and other.tp == attempt.tp
             and not oracle.may_be_lost(other.place)
+            and not oracle.was_displaced(other.place)
             for there, other in self.promised.items()
             if there <= here
         )

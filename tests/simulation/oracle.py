@@ -109,6 +109,10 @@ class Oracle:
         """Whether the disk that had the batch is gone, and nobody has seen it since."""
         return any(entry in self.lost for entry in place.entries())
 
+    def was_displaced(self, place: Place) -> bool:
+        """Whether another node has led since, and the batch was to be appended elsewhere."""
+        return any(entry in self.displaced for entry in place.entries())
+
     def is_gone(self, place: Place) -> None:
         """The agent's answer to something else says that the batch is not there."""
         self.gone.update(place.entries())
