@@ -15,6 +15,7 @@ from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.log.buffer import BufferSettings
+from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import MemorySettings
@@ -47,6 +48,17 @@ SETTINGS = EngineSettings(
         unsealed_bytes=30_000,
         unsealed_bytes_per_partition=0,
         check_interval_ms=400,
+    ),
+    consolidation=ConsolidationSettings(
+        age_ms=1_000,
+        records=4,
+        large_bytes=1_200,
+        large_records=4,
+        level_one_records=3,
+        object_bytes=3_000,
+        sparse_records=2,
+        check_interval_ms=200,
+        sealed_interval_ms=2_000,
     ),
     drain_ms=5_000,
     drain_failing_ms=2_000,
@@ -242,6 +254,7 @@ class AgentProcess(Process):
         except* FencedError as group:
             raise FencedError(str(group.exceptions[0])) from group
         finally:
+            self._world.count_many("flushes consolidated", engine.keeper.rewrites)
             self.broker.engine = None
             self.overloaded = False
 

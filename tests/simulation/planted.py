@@ -19,12 +19,14 @@ from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BY
 from driftlog_agents.log.elsewhere import Directory
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.sealing import Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
+from driftlog_agents.log.tail import TailData
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.transactions import Claim
 from driftlog_tiering.batch import parse_header
@@ -132,6 +134,27 @@ def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
         return forgotten
 
     patch.setattr(RecordsIndex, "sealed", sealed)
+
+
+def rewrite_leaves_out_what_is_needed(patch: pytest.MonkeyPatch) -> None:
+    """A consolidation takes what is sealed in one partition for sealed in all."""
+    original = Keeper._sealed_end
+
+    def sealed_end(self: Keeper, tp: Any) -> int:
+        parts = [part for kept in self._sessions.values() for part in kept.index._partitions]
+        return max((original(self, other) for other in parts), default=0)
+
+    patch.setattr(Keeper, "_sealed_end", sealed_end)
+
+
+def tail_told_of_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
+    """After a rewrite the tail reads where the batches stood before, from the new object."""
+    original = TailData.move
+
+    def move(self: TailData, first: int, count: int, object_key: str, _: int) -> None:
+        original(self, first, count, object_key, self.positions[first])
+
+    patch.setattr(TailData, "move", move)
 
 
 def producers_not_restored(patch: pytest.MonkeyPatch) -> None:
@@ -341,6 +364,8 @@ BUGS: tuple[Plant, ...] = (
     acks_one_behind_a_hole,
     sync_failure_ignored,
     records_forgotten_early,
+    rewrite_leaves_out_what_is_needed,
+    tail_told_of_the_wrong_place,
     producers_not_restored,
     snapshot_not_loaded,
     manifest_ahead_not_adopted,

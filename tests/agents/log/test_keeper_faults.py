@@ -1,4 +1,4 @@
-"""The keeper when things go wrong: lost answers, killed agents, damaged objects, others' rewrites."""
+"""The keeper when things go wrong: lost answers, killed agents, damaged objects, others."""
 
 import asyncio
 from collections.abc import Callable, Sequence
