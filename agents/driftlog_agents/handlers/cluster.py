@@ -155,13 +155,12 @@ def partitions(
     count = shown_replicas(broker, topic)
     for partition in range(start, end):
         leader, epoch = leader_of(broker, topic.topic_id, partition)
-        replicas = broker.view.replicas(
-            TopicPartition(topic.topic_id, partition), topic.replication_factor
-        )
-        if leader >= 0 and replicas[:1] != [leader]:
-            replicas = [leader, *(node for node in replicas if node != leader)][:count]
-        elif not replicas:
-            replicas = [broker.node_id]
+        replicas = [leader]
+        if count > 1 or leader < 0:
+            tp = TopicPartition(topic.topic_id, partition)
+            replicas = broker.view.replicas(tp, topic.replication_factor) or [broker.node_id]
+            if leader >= 0 and replicas[0] != leader:
+                replicas = [leader, *(node for node in replicas if node != leader)][:count]
         offline = [node for node in replicas if node not in reachable]
         if leader in reachable:
             yield PartitionInfo(ErrorCode.NONE, leader, epoch, replicas, offline)
