@@ -44,7 +44,6 @@ _ETCD_STOP_S: Final = 5.0
 _TAIL_LINES: Final = 10
 
 _READY: Final = "driftlog is ready: "
-_STANDING_BY: Final = "standing_by"
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -145,7 +144,6 @@ class _Agent:
     directory: Path
     process: LocalProcess
     http_address: str = ""
-    standing_by: bool = False
 
     @property
     def node_id(self) -> int | None:
@@ -154,10 +152,6 @@ class _Agent:
             return int(json.loads((self.directory / "node_id.json").read_bytes())["node_id"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    @property
-    def up(self) -> bool:
-        return self.process.pid is not None and (self.process.ready or self.standing_by)
 
 
 def run(plan: ClusterPlan, lock: DirectoryLock) -> int:
@@ -302,7 +296,6 @@ class _Cluster:
             self._start(self._etcd)
         for agent in self._agents:
             if self._is_due(agent.process):
-                agent.standing_by = False
                 self._start(agent.process)
             if not self._announced and agent.node_id is None and agent.process.ended == 0:
                 break  # new ones start in turn, so that node ids are in their order
@@ -343,26 +336,25 @@ class _Cluster:
             agent.process.ready = True
             if self._announced:
                 _say(f"{agent.process.name} is ready")
-        elif _STANDING_BY in line:
-            agent.standing_by = True
 
     def _announce_once(self) -> None:
-        if self._announced or not all(agent.up for agent in self._agents):
+        if self._announced or not all(agent.process.ready for agent in self._agents):
             return
         self._announced = True
-        rows = [("", "node", "listener", "http", "pid", "directory")]
-        for agent in self._agents:
-            note = "" if agent.process.ready else "  (stands by)"
-            rows.append(
+        rows = [
+            ("", "node", "listener", "http", "pid", "directory"),
+            *(
                 (
                     agent.process.name,
                     str(agent.node_id),
                     agent.plan.listener,
                     agent.http_address,
                     str(agent.process.pid),
-                    f"{agent.directory}{note}",
+                    str(agent.directory),
                 )
-            )
+                for agent in self._agents
+            ),
+        ]
         etcd = self._plan.etcd
         rows.append(("etcd", "", etcd.address, "", str(self._etcd.pid), str(etcd.directory)))
         _write(sys.stdout, [*_table(rows), self._ready_line()])
@@ -375,7 +367,7 @@ class _Cluster:
 
     def _name_the_slow(self) -> None:
         for agent in self._agents:
-            if not self._announced and not agent.up:
+            if not self._announced and not agent.process.ready:
                 _say(
                     f"{agent.process.name} is not ready after {_SLOW_S:.0f} s: {agent.process.log}"
                 )

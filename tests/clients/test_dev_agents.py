@@ -239,7 +239,7 @@ def test_one_command_starts_a_cluster_shows_it_and_goes_on_where_it_was(tmp_path
             name = f"agent-{number}"
             directory = cluster.directory / name
             shown = [name, str(number), f"127.0.0.1:{port}", row[3], str(cluster.pid(name))]
-            assert [*shown, str(directory)] == row[:6]
+            assert [*shown, str(directory)] == row
             assert "agent run" in living(directory)[cluster.pid(name)]
             with urllib.request.urlopen(f"http://{row[3]}/healthz", timeout=10) as answer:
                 assert 200 == answer.status
@@ -288,6 +288,9 @@ def test_who_is_killed_is_started_again_after_a_second(tmp_path: Path) -> None:
             assert int(line[1]) in living(cluster.directory)
             assert 0.9 < took_s < 4
         cluster.wait_for("etcd answers again")
+        cluster.wait_for("agent-2 is ready")
+        os.kill(cluster.pid("agent-2"), signal.SIGTERM)
+        cluster.wait_for(r"agent-2 ended with exit code 0: started again")
         produce(cluster.bootstrap, range(100, 200))
         assert list(range(200)) == consume(cluster.bootstrap)
         assert 0 == cluster.end()
