@@ -24,8 +24,8 @@ _REDRAW_S: Final = 0.3
 """After what was drawn and is not allowed now."""
 
 _SETTLE_S: Final = 8.0
-"""What an agent needs, roughly, to be there again after what befell it: a lease, a start, and
-what its partitions need to come back."""
+"""Between two troubles of one agent, of etcd, of S3: a lease, a start, and what partitions need to
+come back, roughly."""
 
 
 class Kind(StrEnum):
@@ -141,7 +141,7 @@ def _draw(
     of_agent = kind in CUTS or kind in (Kind.KILL, Kind.KILL_EMPTY, Kind.FREEZE, Kind.STOP)
     of_member = kind in MEMBERS or kind is Kind.CUT_MEMBER
     share = {Kind.S3_503: dice.choice((0.3, 0.7, 1.0)), Kind.S3_RESETS: dice.uniform(0.1, 0.6)}
-    share[Kind.S3_LOST] = dice.uniform(0.05, 0.3)
+    share[Kind.S3_LOST] = dice.uniform(0.03, 0.15)
     return Trouble(
         kind=kind,
         at_s=at_s,
@@ -158,8 +158,7 @@ def _end_s(trouble: Trouble, agents: int) -> float:
     """When its subjects are as before, roughly."""
     if trouble.kind is Kind.ROLLING:
         return trouble.at_s + _SETTLE_S * agents
-    settle_s = _SETTLE_S if trouble.agent >= 0 and trouble.kind is not Kind.CUT_MEMBER else 0.0
-    return trouble.at_s + trouble.for_s + settle_s
+    return trouble.at_s + trouble.for_s + _SETTLE_S
 
 
 def _allowed(drawn: Trouble, beside: list[Trouble], agents: int) -> bool:
