@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from driftlog_agents.listeners import ListenAt
+from driftlog_agents.log.partition import State
 from driftlog_agents.protocol.messages import (
     create_topics,
     describe_cluster,
@@ -23,6 +24,7 @@ from driftlog_agents.protocol.messages import (
     offset_for_leader_epoch,
     produce,
 )
+from driftlog_metadata.model import TopicPartition
 from tests.agents.network.serving import Client, Serving, eventually, producing
 from tests.simulation.batches import make_batch
 
@@ -235,6 +237,25 @@ async def test_a_partition_that_is_claimed_and_not_read_yet_has_no_leader(tmp_pa
         logs[partition] = log
 
     assert [(0, agents.nodes[1], epoch), (5, -1, epoch)] == told
+
+
+async def test_while_a_partition_is_handed_over_clients_are_sent_to_who_will_lead_it(
+    tmp_path: Path,
+) -> None:
+    """
+    Who hands it over shows nothing of it any more, and names the next leader, under the epoch that
+    there is: a new one is not made yet.
+    """
+    async with pair(tmp_path) as agents:
+        partition = agents.led_by(1)[0]
+        log, view = agents.agents[1].log("t", partition), agents.agents[1].process.broker.view
+        plan, state = view.plan, log.state
+        log.state = State.CLOSED
+        view.plan = {**plan, TopicPartition(agents.topic_id, partition): agents.nodes[0]}
+        told = leaders(await described(agents.clients[1]))[partition]
+        view.plan, log.state = plan, state
+
+    assert (0, agents.nodes[0], log.leader_epoch) == told
 
 
 # ── Not the leader ──
