@@ -263,6 +263,30 @@ def led_partitions(data: bytes) -> dict[bytes, list[int]]:
     return led
 
 
+def leaders(data: bytes) -> dict[bytes, dict[int, tuple[str, int]]]:
+    """Host and port of who leads each partition that is led, by topic, in a Metadata 4 answer."""
+    reader = Reader(data, 8 + 4)
+    agents: dict[int, tuple[str, int]] = {}
+    for _ in range(reader.i32()):
+        node, host, port = reader.i32(), reader.string() or b"", reader.i32()
+        reader.string()
+        agents[node] = host.decode(), port
+    reader.string()
+    reader.i32()
+    led: dict[bytes, dict[int, tuple[str, int]]] = {}
+    for _ in range(reader.i32()):
+        reader.i16()
+        mine = led.setdefault(reader.string() or b"", {})
+        reader.i8()
+        for _ in range(reader.i32()):
+            code, partition, leader = reader.i16(), reader.i32(), reader.i32()
+            reader.skip(4 * reader.i32())
+            reader.skip(4 * reader.i32())
+            if code == 0 and leader in agents:
+                mine[partition] = agents[leader]
+    return led
+
+
 def list_offsets_request(
     topic: bytes, partitions: Sequence[int], timestamp: int, correlation_id: int
 ) -> bytes:

@@ -223,13 +223,17 @@ def start(
     members: int = 1,
     arguments: Sequence[str] = (),
     tls: Certificates | None = None,
+    durable: bool = False,
 ) -> EtcdCluster:
-    """Start a new cluster below *directory*; return when all of it is healthy."""
+    """Start a new cluster below *directory*; return when all of it is healthy.
+
+    *durable*: it syncs what it answers, as in production; tests need no disk for that.
+    """
     binary = REPOSITORY / ".cache" / "etcd" / version / "etcd"
     scheme = "http" if tls is None else "https"
     peers = {f"m{number}": f"http://127.0.0.1:{free_port()}" for number in range(members)}
     cluster = ",".join(f"{name}={url}" for name, url in peers.items())
-    fast = [] if "--unsafe-no-fsync" not in _help(binary) else ["--unsafe-no-fsync"]
+    fast = ["--unsafe-no-fsync"] if not durable and "--unsafe-no-fsync" in _help(binary) else []
     made = []
     for name, peer_url in peers.items():
         url = f"{scheme}://127.0.0.1:{free_port()}"

@@ -1,0 +1,420 @@
+"""What a cluster costs and how long it is away: agents on one etcd, killed, joined and left.
+
+    python -m benchmarks.cluster                         every row
+    python -m benchmarks.cluster failover move return    some
+    python -m benchmarks.cluster --quick                 to see that it works; not to be quoted
+
+Agents keep their objects in one directory, etcd syncs to the disk; client, agents and etcd share
+the cores.  Gaps are those of a client that follows leaders at once (`following`).
+
+Shell.
+"""
+
+import argparse
+import asyncio
+import re
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Producer
+
+from benchmarks import wire
+from benchmarks.following import Address, Following
+from benchmarks.rawclient import connected, parse_bootstrap
+from tests.support import etcd_server
+from tests.support.driftlog_process import DriftlogProcess
+
+GiB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A figure, its goal, and whether it was reached."""
+
+    measure: str
+    value: str
+    goal: str
+    reached: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is done."""
+
+    load_s: float = 10.0
+    long_load_s: float = 60.0
+    partitions: int = 10_000
+    gib: float = 2.0
+
+
+QUICK: Final = Scale(load_s=2.0, long_load_s=4.0, partitions=300, gib=0.05)
+
+
+class Cluster:
+    """etcd and agents on one directory of objects."""
+
+    def __init__(self, stack: ExitStack, arguments: Sequence[str] = ()) -> None:
+        self._stack = stack
+        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        (self.folder / "etcd").mkdir()
+        etcd = etcd_server.start(
+            etcd_server.newest_version(),
+            self.folder / "etcd",
+            durable=True,
+            arguments=("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1m"),
+        )
+        stack.callback(etcd.stop)
+        self._arguments = (
+            *("--etcd", ",".join(etcd.endpoints), "--store", str(self.folder / "objects")),
+            *arguments,
+        )
+        self.agents: list[DriftlogProcess] = []
+
+    def add(self, *, wait: bool = True) -> DriftlogProcess:
+        """One more agent."""
+        agent = DriftlogProcess(
+            self.folder / f"agent-{len(self.agents)}", self._arguments, command=("agent", "run")
+        )
+        self._stack.callback(agent.close)
+        self.agents.append(agent)
+        agent.launch()
+        if wait:
+            agent.wait_until_ready()
+        return agent
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Make a topic and wait until all of it is led."""
+        with connected(self.agents[0].bootstrap) as connection:
+            answer = connection.ask(
+                lambda id_: wire.create_topic_request(topic.encode(), partitions, {}, id_)
+            )
+            if code := wire.create_topic_error(answer):
+                raise wire.KafkaError(f"CreateTopics {topic}", code)
+            while len(connection.led(topic)) < partitions:
+                time.sleep(0.05)
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where the agents listen."""
+        return [parse_bootstrap(agent.bootstrap) for agent in self.agents]
+
+
+@contextmanager
+def cluster(agents: int, arguments: Sequence[str] = ()) -> Iterator[Cluster]:
+    """*agents* on one etcd."""
+    with ExitStack() as stack:
+        made = Cluster(stack, arguments)
+        for _ in range(agents):
+            made.add(wait=False)
+        for agent in made.agents:
+            agent.wait_until_ready()
+        yield made
+
+
+def metric(agent: DriftlogProcess, name: str) -> float:
+    """One of the agent's metrics, without labels."""
+    with urllib.request.urlopen(f"{agent.http}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def histogram(agents: Iterable[DriftlogProcess], name: str) -> list[tuple[float, float]]:
+    """(upper bound, cumulative count), over all *agents*."""
+    total: dict[float, float] = {}
+    for agent in agents:
+        with urllib.request.urlopen(f"{agent.http}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        for bound, count in re.findall(rf'^{name}_bucket{{le="(\S+)"}} (\S+)$', text, re.MULTILINE):
+            total[float(bound)] = total.get(float(bound), 0.0) + float(count)
+    return sorted(total.items())
+
+
+def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float:
+    """The upper bound of the bucket that holds it, in seconds."""
+    wanted = buckets[-1][1] * share
+    return next(bound for bound, count in buckets if count >= wanted)
+
+
+# ── Rows ──
+
+
+def failover(scale: Scale) -> Iterator[Line]:
+    """kill -9 of a leader to the next acknowledged produce of what it led."""
+    for ttl_ms, seconds, extra in (
+        (6_000, scale.load_s, 1.0),
+        (6_000, scale.long_load_s, 3.0),
+        (3_000, scale.load_s, 1.0),
+    ):
+        with cluster(3, ("--session-timeout-ms", str(ttl_ms))) as made:
+            made.create("t", 12)
+            following = Following(b"t", 12, made.addresses)
+
+            took, records = asyncio.run(_killed(made, following, seconds))
+        goal = ttl_ms / 1000 + extra
+        yield Line(
+            f"failover, TTL {ttl_ms / 1000:g} s, {records} unsealed flush records",
+            f"{took:.2f} s",
+            f"≤ {goal:g} s",
+            took <= goal,
+        )
+
+
+async def _killed(made: Cluster, following: Following, seconds: float) -> tuple[float, int]:
+    """How long after a kill what the agent led is acknowledged; its flush records then."""
+    task = asyncio.create_task(following.run())
+    await asyncio.sleep(seconds)
+    records = int(metric(made.agents[0], "driftlog_flush_records"))
+    victim = parse_bootstrap(made.agents[0].bootstrap)
+    led = [p for p, at in (await following.leaders()).items() if at == victim]
+    at = time.monotonic()
+    made.agents[0].kill()
+    await _until(lambda: all(following.acks[p].next_after(at + 0.5) for p in led), 30)
+    task.cancel()
+    return max((following.acks[p].next_after(at + 0.5) or at + 99) - at for p in led), records
+
+
+def move(scale: Scale) -> Iterator[Line]:
+    """A planned move under load: one agent joins, one leaves."""
+    with cluster(3) as made:
+        made.create("t", 24)
+        following = Following(b"t", 24, made.addresses)
+
+        async def run() -> tuple[float, float, int, int, float]:
+            task = asyncio.create_task(following.run())
+            await asyncio.sleep(scale.load_s)
+            joined = time.monotonic()
+            await asyncio.to_thread(made.add)
+            following.bootstrap[:] = made.addresses
+            await asyncio.sleep(4)
+            left = time.monotonic()
+            await asyncio.to_thread(made.agents[0].terminate)
+            leaving = time.monotonic() - left
+            await asyncio.sleep(4)
+            end = time.monotonic()
+            task.cancel()
+            joins = [a.gap(joined, left) for a in following.acks if a.moved(joined, left)]
+            leaves = [a.gap(left, end) for a in following.acks if a.moved(left, end)]
+            return max(joins), max(leaves), len(joins), len(leaves), leaving
+
+        join, leave, joins, leaves, leaving = asyncio.run(run())
+    yield Line(
+        f"planned move, an agent joins: longest of {joins} that moved",
+        f"{join * 1000:.0f} ms",
+        "< 500 ms",
+        join < 0.5,
+    )
+    yield Line(
+        f"planned move, SIGTERM: longest of {leaves}",
+        f"{leave * 1000:.0f} ms",
+        "< 500 ms",
+        leave < 0.5,
+    )
+    yield Line(
+        "SIGTERM to the end of the process, under load", f"{leaving:.2f} s", "< 2 s", leaving < 2
+    )
+
+
+def many(scale: Scale) -> Iterator[Line]:
+    """Thousands of partitions over five agents."""
+    count = scale.partitions
+    with cluster(5) as made:
+        began = time.monotonic()
+        made.create("t", count)
+        asyncio.run(_all_led(made, "t", count, made.addresses))
+        yield Line(
+            f"{count:,} partitions created over 5 agents, all led",
+            f"{time.monotonic() - began:.1f} s",
+            "",
+            None,
+        )
+        for agent in made.agents:
+            agent.terminate()
+        began = time.monotonic()
+        for agent in made.agents:
+            agent.launch()
+        for agent in made.agents:
+            agent.wait_until_ready()
+        asyncio.run(_all_led(made, "t", count, made.addresses))
+        took = time.monotonic() - began
+        yield Line(
+            f"{count:,} partitions, start of 5 agents to all led",
+            f"{took:.1f} s",
+            "≤ 15 s",
+            took <= 15,
+        )
+        time.sleep(3)
+        began = time.monotonic()
+        made.agents[0].kill()
+        asyncio.run(_all_led(made, "t", count, made.addresses[1:], without=made.addresses[0]))
+        took = time.monotonic() - began
+        yield Line("one of them dies, to all led", f"{took:.1f} s", "≤ 11 s", took <= 11)
+
+
+def back(scale: Scale) -> Iterator[Line]:
+    """kill -9, started again on its disk after a second."""
+    with cluster(3) as made:
+        made.create("t", 12)
+        following = Following(b"t", 12, made.addresses)
+
+        async def run() -> tuple[float, bool]:
+            task = asyncio.create_task(following.run())
+            await asyncio.sleep(scale.load_s)
+            victim = made.agents[0]
+            address = parse_bootstrap(victim.bootstrap)
+            led = [p for p, at in (await following.leaders()).items() if at == address]
+            at = time.monotonic()
+            victim.kill()
+            await asyncio.sleep(1)
+            victim.launch()
+            await _until(lambda: all(following.acks[p].next_after(at + 0.9) for p in led), 30)
+            task.cancel()
+            stayed = all(following.acks[p].leaders[-1] == address for p in led)
+            return max((following.acks[p].next_after(at + 0.9) or 99) - at for p in led), stayed
+
+        took, stayed = asyncio.run(run())
+    kept = "kept its partitions" if stayed else "lost its partitions"
+    yield Line(
+        f"kill −9, started again after 1 s ({kept})", f"{took:.2f} s", "≤ 3 s", took <= 3 and stayed
+    )
+
+
+def etcd(scale: Scale) -> Iterator[Line]:
+    """What commits cost at four flushes a second and agent."""
+    with cluster(3) as made:
+        made.create("t", 12)
+        following = Following(b"t", 12, made.addresses)
+
+        async def run() -> None:
+            producers = asyncio.create_task(following.run())
+            await asyncio.sleep(scale.load_s)
+            producers.cancel()
+
+        asyncio.run(run())
+        buckets = histogram(made.agents, "driftlog_commit_seconds")
+    p50, p99 = quantile(buckets, 0.5), quantile(buckets, 0.99)
+    rate = buckets[-1][1] / scale.load_s / 3
+    yield Line(
+        f"commit transaction, {rate:.0f} flushes/s and agent: p50 (p99)",
+        f"≤ {p50 * 1000:g} ms (≤ {p99 * 1000:g} ms)",
+        "≤ 10 ms p50",
+        p50 <= 0.01,
+    )
+
+
+def two(scale: Scale) -> Iterator[Line]:
+    """The same work on two agents as on one."""
+    costs: list[tuple[float, float]] = []
+    for agents in (1, 2):
+        with cluster(agents) as made:
+            made.create("t", 8)
+            _produce(made, scale.gib / 10)
+            before = sum(agent.usage().cpu_seconds for agent in made.agents)
+            began = time.monotonic()
+            size = _produce(made, scale.gib)
+            seconds = time.monotonic() - began
+            time.sleep(3)
+            cpu = sum(agent.usage().cpu_seconds for agent in made.agents) - before
+        costs.append((cpu / (size / GiB), size / 1e6 / seconds))
+    (one_cpu, one_mb), (two_cpu, two_mb) = costs
+    yield Line(
+        "agent CPU s/GiB of 2 agents against 1, acks=all, 1 KiB records",
+        f"{two_cpu:.2f} / {one_cpu:.2f} = {two_cpu / one_cpu:.2f} ×",
+        "≤ 1.1 ×",
+        two_cpu <= 1.1 * one_cpu,
+    )
+    yield Line("throughput of the two", f"{two_mb:.0f} / {one_mb:.0f} MB/s", "", None)
+
+
+ROWS: Final[dict[str, Callable[[Scale], Iterator[Line]]]] = {
+    "failover": failover,
+    "move": move,
+    "many": many,
+    "return": back,
+    "etcd": etcd,
+    "scale": two,
+}
+
+
+# ── Parts ──
+
+
+async def _until(holds: Callable[[], object], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:  # noqa: ASYNC110  # of what tasks note
+        await asyncio.sleep(0.01)
+
+
+async def _all_led(
+    made: Cluster,
+    topic: str,
+    count: int,
+    addresses: Sequence[Address],
+    without: Address | None = None,
+) -> None:
+    """Return when every agent names a leader that is there of every partition."""
+    del made
+    for address in addresses:
+        while True:
+            leaders = await Following(topic.encode(), 0, [address]).leaders()
+            if len(leaders) == count and without not in leaders.values():
+                break
+            await asyncio.sleep(0.1)
+
+
+def _produce(made: Cluster, gib: float) -> int:
+    """With a stock client; returns the bytes of values."""
+    producer = Producer(
+        {
+            "bootstrap.servers": ",".join(agent.bootstrap for agent in made.agents),
+            "acks": "all",
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+        }
+    )
+    errors: list[object] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            errors.append(error)
+
+    value = bytes(range(256)) * 4
+    count = int(gib * GiB / len(value))
+    for number in range(count):
+        while True:
+            try:
+                producer.produce("t", value, partition=number // 500 % 8, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if not number % 1000:
+            producer.poll(0)
+    producer.flush(120)
+    if errors:
+        raise RuntimeError(f"{len(errors)} records were not taken: {errors[0]}")
+    return count * len(value)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    scale = QUICK if options.quick else replace(Scale())
+    print("| measure | measured | goal | reached |\n|---|---|---|---|", flush=True)
+    for name in options.rows or ROWS:
+        for line in ROWS[name](scale):
+            reached = {True: "yes", False: "no", None: ""}[line.reached]
+            print(f"| {line.measure} | {line.value} | {line.goal} | {reached} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
