@@ -1,14 +1,17 @@
-"""Agents that keep their metadata in etcd: one serves, the next stands by and takes over."""
+"""Agents that keep their metadata in etcd share partitions: joins, leaves and kills, under load."""
 
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.clients.conftest import make_topic
 from tests.support import etcd_server
@@ -19,6 +22,7 @@ from tests.support.process_usage import free_port
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("etcd_agents")]
 
 _TTL_S = 6.0
+_PARTITIONS = 8
 
 
 @pytest.fixture
@@ -57,14 +61,26 @@ class Told:
     """A producer of confluent-kafka, and what it was told of each value."""
 
     def __init__(self, agents: list[DriftlogProcess], **settings: Any) -> None:
-        servers = ",".join(agent.bootstrap for agent in agents)
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": servers, **settings})
-        self.offsets: dict[bytes, int] = {}
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": _servers(agents), "enable.idempotence": True, **settings}
+        )
+        self.sent = 0
+        self.offsets: dict[tuple[int, bytes], int] = {}
+        """By partition and value."""
         self.errors: list[str] = []
 
-    def send(self, topic: str, value: bytes) -> None:
-        self._producer.produce(topic, value, partition=0, on_delivery=self._delivered)
+    def send(self, topic: str, value: bytes, partition: int = 0) -> None:
+        self.sent += 1
+        self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
         self._producer.poll(0)
+
+    def send_for(self, topic: str, seconds: float) -> None:
+        """A record for each partition, every few milliseconds."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for partition in range(_PARTITIONS):
+                self.send(topic, b"%d" % self.sent, partition)
+            self._producer.poll(0.005)
 
     def flush(self) -> None:
         assert 0 == self._producer.flush(90)
@@ -73,20 +89,35 @@ class Told:
         if error is not None:
             self.errors.append(str(error))
         else:
-            self.offsets[message.value()] = message.offset()
+            self.offsets[message.partition(), message.value()] = message.offset()
+
+    def check(self, agents: list[DriftlogProcess], topic: str) -> None:
+        """No error was told, and each record is there once, at the offset that was told."""
+        self.flush()
+        assert [] == self.errors
+        assert self.sent == len(self.offsets)
+        for partition in range(_PARTITIONS):
+            found = {
+                (partition, value): n for n, value in enumerate(read(agents, topic, partition))
+            }
+            assert {at: n for at, n in self.offsets.items() if at[0] == partition} == found
 
 
-def read(agent: DriftlogProcess, topic: str) -> list[bytes]:
-    """The whole partition 0, in order."""
+def _servers(agents: list[DriftlogProcess]) -> str:
+    return ",".join(agent.bootstrap for agent in agents)
+
+
+def read(agents: list[DriftlogProcess], topic: str, partition: int = 0) -> list[bytes]:
+    """The whole partition, in order; offsets have no gaps."""
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": agent.bootstrap,
+            "bootstrap.servers": _servers(agents),
             "group.id": "none",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
     values: list[bytes] = []
     try:
         while True:
@@ -102,43 +133,83 @@ def read(agent: DriftlogProcess, topic: str) -> list[bytes]:
         consumer.close()
 
 
-def test_the_agent_that_stands_by_takes_over_what_the_killed_one_had_acknowledged(
+def shares(agent: DriftlogProcess, topic: str) -> list[int]:
+    """How many partitions each agent leads, as *agent* tells clients; none is without a leader."""
+    admin = AdminClient({"bootstrap.servers": agent.bootstrap, "log_level": 2})
+    found = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
+    led = Counter(partition.leader for partition in found)
+    return [] if -1 in led or len(found) < _PARTITIONS else sorted(led.values())
+
+
+def shared_by(count: int, agents: list[DriftlogProcess], topic: str, seconds: float) -> float:
+    """Wait until all *agents* say that so many lead all partitions; how long it took."""
+    began = time.monotonic()
+    while not all(len(shares(agent, topic)) == count for agent in agents):
+        assert time.monotonic() < began + seconds, [shares(agent, topic) for agent in agents]
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def test_two_agents_share_a_topic_and_one_takes_over_what_the_killed_one_had_acknowledged(
     etcd: EtcdCluster, tmp_path: Path
 ) -> None:
     """
-    A topic that is younger than the second agent; an idempotent producer goes on through the kill
-    and is told of no error; each record is there once, at the offset that it was told.
+    An idempotent producer goes on through the kill and is told of no error; each record is there
+    once, at the offset that it was told.  Back on its own disk, the killed one gets a share again.
     """
-    with Agents(etcd, tmp_path, 2) as (first, second):
-        first.start()
-        second.launch()
-        deadline = time.monotonic() + 30
-        while "standing_by" not in second.log:
-            assert time.monotonic() < deadline, second.log
-            time.sleep(0.1)
-        topic = make_topic(first)
-        told = Told([first, second], acks="all", **{"enable.idempotence": True})
-        for n in range(500):
-            told.send(topic, b"%d" % n)
-            if n == 250:
-                told.flush()
-                first.kill()
-                killed = time.monotonic()
-        assert not second.is_ready()
-        second.wait_until_ready()
-        took_s = time.monotonic() - killed
+    with Agents(etcd, tmp_path, 2) as agents:
+        first, second = agents
+        for agent in agents:
+            agent.start()
+        topic = make_topic(first, _PARTITIONS)
+        # It is answered when both know it: nobody has to ask twice.
+        assert [2, 2] == [len(shares(agent, topic)) for agent in agents]
+        told = Told(agents)
+        told.send_for(topic, 1)
         told.flush()
+        first.kill()
+        told.send_for(topic, 1)
+        took_s = shared_by(1, [second], topic, 60)
+        told.check([second], topic)
 
-        assert [] == told.errors
-        values = read(second, topic)
-        assert [b"%d" % n for n in range(500)] == values
-        assert {value: n for n, value in enumerate(values)} == told.offsets
         assert took_s < _TTL_S + 10
-        # Back on its own disk, the first one stands by for the second.
-        first.launch()
-        assert 0 == second.terminate()
-        first.wait_until_ready()
-        assert values == read(first, topic)
+        first.start()
+        shared_by(2, agents, topic, 30)
+        told.send_for(topic, 1)
+        told.check(agents, topic)
+
+
+def test_an_agent_that_joins_gets_its_share_and_one_that_leaves_gives_it_back_under_load(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    """
+    No delivery fails, no lease is waited for, and who was told to stop ends well.
+    """
+    with Agents(etcd, tmp_path, 3) as agents:
+        first, second, third = agents
+        first.start()
+        second.start()
+        topic = make_topic(first, _PARTITIONS)
+        told = Told(agents[:2])
+        told.send_for(topic, 1)
+        third.start()
+        with ThreadPoolExecutor(1) as aside:
+            joining = aside.submit(shared_by, 3, agents, topic, 60)
+            while not joining.done():
+                told.send_for(topic, 0.2)
+            joining.result()
+            told.send_for(topic, 1)
+            ended = aside.submit(first.terminate)
+            began = time.monotonic()
+            while not ended.done():
+                told.send_for(topic, 0.2)
+            assert 0 == ended.result()
+            shared_by(2, agents[1:], topic, 60)
+            took_s = time.monotonic() - began
+            told.send_for(topic, 1)
+
+        assert took_s < _TTL_S - 1
+        told.check(agents[1:], topic)
 
 
 def test_an_etcd_that_is_away_for_a_while_costs_no_record(
@@ -150,7 +221,7 @@ def test_an_etcd_that_is_away_for_a_while_costs_no_record(
     with Agents(etcd, tmp_path, 1) as (agent,):
         agent.start()
         topic = make_topic(agent)
-        told = Told([agent], acks="all", **{"enable.idempotence": True})
+        told = Told([agent])
         for n in range(300):
             told.send(topic, b"%d" % n)
             if n == 100:
@@ -163,7 +234,7 @@ def test_an_etcd_that_is_away_for_a_while_costs_no_record(
 
         assert 101 == acknowledged
         assert [] == told.errors
-        assert [b"%d" % n for n in range(300)] == read(agent, topic)
+        assert [b"%d" % n for n in range(300)] == read([agent], topic)
         assert "session_lost" in agent.log
 
 
