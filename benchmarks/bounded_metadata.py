@@ -1,0 +1,149 @@
+"""What an agent leaves in etcd over time: flush records, keys, bytes.
+
+    python -m benchmarks.bounded_metadata                  2 minutes, 1,000 partitions, 50 KiB/s
+    python -m benchmarks.bounded_metadata --minutes 60     by hand: levels 1 and 2, and sealing
+    python -m benchmarks.bounded_metadata --off            without consolidation, for comparison
+
+One agent in this process, on a real etcd and a directory.  Each batch of 512 bytes is a request of
+its own, spread over all partitions: 20 flushes/s, the most that an agent makes for requests that
+wait.  etcd compacts every minute, as it should in production.
+"""
+
+import argparse
+import asyncio
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from driftlog_agents.log.consolidation import ConsolidationSettings
+from driftlog_agents.log.engine import EngineSettings
+from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_metadata.codec import encode_topic
+from driftlog_metadata.etcd_client import EtcdSettings
+from driftlog_metadata.etcd_store import EtcdMetadataStore
+from driftlog_metadata.keys import FLUSHES_PREFIX, ROOT, parse_flush_key, topic_key
+from driftlog_metadata.model import Topic
+from driftlog_metadata.store import Put
+from driftlog_tiering.batch import build_batch
+from driftlog_tiering.kernel_py import Record, encode_record
+from tests.support import etcd_server
+from tests.support.engine import RunningAgent
+
+BATCH_BYTES: Final = 512
+BOUND: Final = 2_000
+"""design.md: one or two thousand flush records per agent."""
+
+
+def make_batch() -> bytearray:
+    """One record."""
+    section = encode_record(Record(0, 0, None, bytes(BATCH_BYTES - 80), ()))
+    now_ms = time.time_ns() // 1_000_000
+    return build_batch(
+        section,
+        base_offset=0,
+        last_offset_delta=0,
+        record_count=1,
+        attributes=0,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+    )
+
+
+async def produce(agent: RunningAgent, partitions: int, per_second: float) -> None:
+    """At a steady rate, until cancelled."""
+    batch = make_batch()
+    began, sent = time.monotonic(), 0
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            due = int((time.monotonic() - began) * per_second)
+            for n in range(sent, due):
+                tasks.create_task(agent.append("t", n % partitions, batch))
+            sent = max(sent, due)
+            await asyncio.sleep(0.02)
+
+
+async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) -> int:
+    """Print a line; returns the number of flush records."""
+    _, flushes = await store.get_prefix(FLUSHES_PREFIX)
+    _, everything = await store.get_prefix(ROOT)
+    levels = Counter(parse_flush_key(kv.key).level for kv in flushes)
+    status = await store.status()
+    keeper, committed = agent.engine.keeper, agent.engine.flusher.pipeline.committed_seq
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{time.monotonic() - began:6.0f} s  {committed:8,} flushes  {len(flushes):6,} records "
+        f"{dict(sorted(levels.items()))!s:24} {len(everything):7,} keys  "
+        f"etcd {status.db_size_bytes / 1e6:6.1f} MB ({status.db_size_in_use_bytes / 1e6:5.1f} in "
+        f"use)  rewritten {keeper.rewritten_bytes / 1e6:7.1f} of "
+        f"{agent.engine.flusher.committed_bytes / 1e6:7.1f} MB in {keeper.rewrites:4}  "
+        f"rss ≤ {rss:4.0f} MiB",
+        flush=True,
+    )
+    return len(flushes)
+
+
+async def run(options: argparse.Namespace, folder: Path) -> int:
+    """Measure; returns the largest number of flush records that was seen."""
+    settings = ConsolidationSettings()
+    if options.off:
+        settings = ConsolidationSettings(age_ms=1e15, records=10**9, large_records=10**9)
+    most = 0
+    (folder / "etcd").mkdir()
+    with etcd_server.start(etcd_server.VERSIONS[-1], folder / "etcd", members=1) as etcd:
+        store = EtcdMetadataStore(EtcdSettings(endpoints=etcd.endpoints))
+        topic = Topic(name="t", topic_id=uuid4(), partitions=options.partitions)
+        await store.txn((), [Put(topic_key("t"), encode_topic(topic))])
+        async with RunningAgent(
+            folder / "agent",
+            engine=EngineSettings(consolidation=settings, seal=SealSettings()),
+            metadata=lambda _: store,
+        ) as agent:
+            while any(log is None for log in agent.engine.topics["t"].logs):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            began = time.monotonic()
+            producing = asyncio.create_task(
+                produce(agent, options.partitions, options.kib * 1024 / BATCH_BYTES)
+            )
+            compacted = began
+            while (now := time.monotonic()) - began < options.minutes * 60:
+                await asyncio.sleep(min(options.every, began + options.minutes * 60 - now))
+                most = max(most, await report(agent, store, began))
+                if time.monotonic() - compacted > 60:
+                    compacted = time.monotonic()
+                    etcd.compact((await store.status()).revision)
+            producing.cancel()
+            await asyncio.wait([producing])
+        await store.close()
+    return most
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--partitions", type=int, default=1_000)
+    parser.add_argument("--kib", type=float, default=50.0, help="a second, of all partitions")
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
+    parser.add_argument("--off", action="store_true", help="without consolidation")
+    options = parser.parse_args()
+    if not etcd_server.VERSIONS:
+        sys.exit(etcd_server.NO_ETCD)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        most = asyncio.run(run(options, Path(folder)))
+    print(f"at most {most:,} flush records; {BOUND:,} are what an agent may leave")
+    sys.exit(most > BOUND and not options.off)
+
+
+if __name__ == "__main__":
+    main()
