@@ -17,7 +17,14 @@ from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.codec import decode_live_session, encode_leader, encode_topic
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import LEADERS_PREFIX, leader_key, session_key, topic_key
+from driftlog_metadata.keys import (
+    CLUSTER_KEY,
+    LEADERS_PREFIX,
+    SESSIONS_PREFIX,
+    leader_key,
+    session_key,
+    topic_key,
+)
 from driftlog_metadata.model import Leader, LiveSession, Stage, Topic, TopicPartition
 from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, PutEvent, TxnResult
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
@@ -160,6 +167,7 @@ async def test_agents_that_join_together_move_each_partition_once() -> None:
     world = World(t=60)
     first = await world.start()
     second = await joined(first)
+    await asyncio.sleep(0.2)
     third = await joined(second)
     owners = await led_by_all(world, first, second, third)
     await asyncio.sleep(5)
@@ -557,6 +565,75 @@ async def test_a_session_says_how_far_it_is_and_which_topics_it_has_seen() -> No
     assert kv is not None
     assert kv.create_revision == second.engine.session.revision
     assert first.cluster.view.seen_by_all(made.revision)
+
+
+@pytest.mark.parametrize("fates", FATES)
+@on_virtual_time
+async def test_what_a_session_said_without_an_answer_is_said_again_until_the_key_says_so(
+    fates: list[str],
+) -> None:
+    """
+    And what it says next is said as well.
+    """
+
+    class Unheard(Lossy):
+        """As `Lossy`, for what a session says of itself; claims are let through."""
+
+        def __init__(self, store: MetadataStore) -> None:
+            super().__init__(store, [])
+            self.reports = list(fates)
+
+        async def txn(
+            self,
+            compares: Sequence[Compare],
+            then: Sequence[Operation],
+            otherwise: Sequence[Operation] = (),
+        ) -> TxnResult:
+            (put, *others) = then or [None]
+            reports = isinstance(put, Put) and put.key.startswith(SESSIONS_PREFIX) and not others
+            if reports and self.reports:
+                return await _lost(self._store, self.reports.pop(0), compares, then, otherwise)
+            return await self._store.txn(compares, then, otherwise)
+
+    world = World(t=PARTITIONS)
+    first = await world.start()
+    stores: list[Unheard] = []
+
+    def unheard(store: MetadataStore) -> MetadataStore:
+        stores.append(Unheard(store))
+        return cast(MetadataStore, stores[-1])
+
+    second = await joined(first, metadata=unheard)
+    await led_by_all(world, first, second)
+    for n in range(3):
+        topic = Topic(name=f"u{n}", topic_id=UUID(int=50 + n), partitions=1)
+        made = await world.metadata.txn((), [Put(topic_key(topic.name), encode_topic(topic))])
+        await asyncio.sleep(3)
+        now = await said(world, second)
+        assert now == LiveSession(node_id=2, stage=Stage.SERVING, topics_revision=made.revision)
+
+    assert [] == stores[0].reports
+    assert not second.task.done()
+
+
+async def _lost(
+    store: MetadataStore,
+    fate: str,
+    compares: Sequence[Compare],
+    then: Sequence[Operation],
+    otherwise: Sequence[Operation],
+) -> TxnResult:
+    """What `Lossy` does to claims."""
+    if fate == "refused":
+        raise UnavailableError("no quorum")
+    if fate == "late":
+        loop = asyncio.get_running_loop()
+        late: Any = store.txn(compares, then, otherwise)
+        loop.call_later(2, lambda: loop.create_task(late))
+    elif fate == "after":
+        await store.txn(compares, then, otherwise)
+        await store.txn((), [Put(CLUSTER_KEY, b"{}")])  # a revision more
+    raise OutcomeUnknownError("the answer was lost")
 
 
 @on_virtual_time
