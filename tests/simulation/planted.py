@@ -138,13 +138,13 @@ def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
 
 def rewrite_leaves_out_what_is_needed(patch: pytest.MonkeyPatch) -> None:
     """A consolidation takes what is sealed in one partition for sealed in all."""
-    original = Keeper._sealed_end
+    original = Keeper.sealed_end
 
     def sealed_end(self: Keeper, tp: Any) -> int:
         parts = [part for kept in self._sessions.values() for part in kept.index._partitions]
         return max((original(self, other) for other in parts), default=0)
 
-    patch.setattr(Keeper, "_sealed_end", sealed_end)
+    patch.setattr(Keeper, "sealed_end", sealed_end)
 
 
 def tail_told_of_the_wrong_place(patch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,9 @@ class ConsolidationSettings:
     sparse_records: int = 8
     """So many of them together.  Fewer: more rewrites that leave as many records."""
 
-    batches: int = 300_000
-    """Of one rewrite: each takes 100 bytes of memory meanwhile."""
+    batches: int = 150_000
+    """Of one rewrite: each takes 100 bytes of memory meanwhile, and 300 where it is alone in its
+    partition."""
 
     check_interval_ms: float = 1_000
 

@@ -32,21 +32,15 @@ from uuid import UUID
 
 import structlog
 
-from driftlog_agents.log import tail
 from driftlog_agents.log.consolidation import (
     ConsolidationSettings,
-    NewObject,
     choose,
-    encode,
-    fits_transaction,
-    how_many_fit,
-    lay_out,
-    level_after,
 )
+from driftlog_agents.log.consolidator import Consolidator, Replacement
 from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.records_index import KnownRecord, RecordsIndex
+from driftlog_agents.log.records_index import KeptSession, KnownRecord
 from driftlog_agents.log.rewriting import DamagedSourceError, Rewriting
 from driftlog_agents.log.segment_writing import Offload, Spool
 from driftlog_agents.log.session import Session
@@ -56,7 +50,6 @@ from driftlog_metadata.codec import (
     decode_flush_record,
     decode_partition_state,
     decode_topic,
-    encode_flush_record,
 )
 from driftlog_metadata.errors import (
     CorruptError,
@@ -90,25 +83,8 @@ _FOOTERS_AT_ONCE: Final = 32
 _PREFIX_FROM: Final = MAX_TXN_OPS
 """Partitions of one topic whose keys are read as one range, and no more one by one."""
 
-_NAMED_WITHIN_MS: Final = 3_600_000
-"""From the first PUT of a rewrite to its transaction; 6 h are what the collector allows."""
-
 _RETRY_MS: Final = 10_000
-_MOVES_AT_ONCE: Final = 32
-"""Slices of the tail that are told of a rewrite before others have their turn."""
-
-
-class _Kept:
-    """A session whose records are kept here."""
-
-    def __init__(self, session_id: str, *, dead: bool) -> None:
-        self.session_id = session_id
-        self.dead = dead
-        self.index = RecordsIndex()
-        self.set_aside: set[str] = set()
-        """Records whose objects are damaged: neither forgotten for what is not known of them, nor
-        rewritten."""
-
+"""Before the next rewrite, after one that came to nothing."""
 
 class Keeper:
     """See the module.
@@ -143,10 +119,19 @@ class Keeper:
         self._now_ms = now_ms
         self._offload = offload
         self._paused = paused
-        self._rewriting = Rewriting(objects=objects, offload=offload, spool=spool, rng=rng)
+        self._consolidator = Consolidator(
+            session=session,
+            footers=footers,
+            rewriting=Rewriting(objects=objects, offload=offload, spool=spool, rng=rng),
+            keeping=self,
+            logs=logs,
+            settings=settings,
+            offload=offload,
+            now_ms=now_ms,
+        )
         self._log = structlog.get_logger()
-        self._own = _Kept(session.session_id, dead=False)
-        self._sessions: dict[str, _Kept] = {session.session_id: self._own}
+        self._own = KeptSession(session.session_id, dead=False)
+        self._sessions: dict[str, KeptSession] = {session.session_id: self._own}
         self._finished: set[str] = set()
         """Dead sessions that have no record, and never will."""
         self._gone: set[UUID] = set()
@@ -161,13 +146,21 @@ class Keeper:
         self._retry_at_ms = 0.0
         self._outage = Outage()
         self.forgotten = 0
-        self.rewrites = 0
-        self.rewritten_bytes = 0
 
     @property
     def records(self) -> int:
         """Known records, of our own session and of those that are kept here."""
         return sum(len(kept.index) for kept in self._sessions.values())
+
+    @property
+    def rewrites(self) -> int:
+        """Consolidations so far."""
+        return self._consolidator.rewrites
+
+    @property
+    def rewritten_bytes(self) -> int:
+        """Of the objects that they made."""
+        return self._consolidator.rewritten_bytes
 
     # ── What others say ──
 
@@ -294,32 +287,32 @@ class Keeper:
         if not kvs:
             self._finished.add(session_id)
             return
-        kept = _Kept(session_id, dead=True)
+        kept = KeptSession(session_id, dead=True)
         for at in range(0, len(kvs), _FOOTERS_AT_ONCE):
             if not await self._know(kept, kvs[at : at + _FOOTERS_AT_ONCE]):
                 return  # its records change just now: another time
         self._sessions[session_id] = kept
         self._log.info("session_kept", session=session_id, records=len(kvs))
 
-    async def _know(self, kept: _Kept, kvs: Sequence[KeyValue]) -> bool:
+    async def _know(self, kept: KeptSession, kvs: Sequence[KeyValue]) -> bool:
         """Add what these records hold; False: one of them is not there any more."""
         records: list[tuple[str, FlushRecord]] = []
         for kv in kvs:
             try:
                 records.append((kv.key, decode_at(kv.key, kv.value, decode_flush_record)))
             except CorruptError as error:
-                self._set_aside(kept, kv.key, str(error))
+                self.set_aside(kept, kv.key, str(error))
         footers = await self._read_footers(records)
         if footers is None:
             return False
         for (key, record), footer in zip(records, footers, strict=True):
             if isinstance(footer, str):
-                self._set_aside(kept, key, footer)
+                self.set_aside(kept, key, footer)
                 continue
             self._add(kept, key, record, footer)
         return True
 
-    def _add(self, kept: _Kept, key: str, record: FlushRecord, footer: Footer) -> None:
+    def _add(self, kept: KeptSession, key: str, record: FlushRecord, footer: Footer) -> None:
         ends: list[tuple[TopicPartition, int]] = []
         sizes: list[int] = []
         positions, lengths = footer.columns[10:12]
@@ -356,7 +349,8 @@ class Keeper:
             return None
         return [read.result() for read in reads]
 
-    def _set_aside(self, kept: _Kept, key: str, reason: str) -> None:
+    def set_aside(self, kept: KeptSession, key: str, reason: str) -> None:
+        """See `Keeping`."""
         if key in kept.set_aside:
             return
         kept.set_aside.add(key)
@@ -423,7 +417,8 @@ class Keeper:
             for kept in self._sessions.values():
                 self._forget(kept.index.topic_gone(topic_id))
 
-    def _sealed_end(self, tp: TopicPartition) -> int:
+    def sealed_end(self, tp: TopicPartition) -> int:
+        """See `Keeping`."""
         if tp.topic_id in self._gone:
             return _GONE
         return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
@@ -449,21 +444,23 @@ class Keeper:
                 return await self._attempt(kept, chosen)
         return False
 
-    async def _attempt(self, kept: _Kept, chosen: list[KnownRecord]) -> bool:
+    async def _attempt(self, kept: KeptSession, chosen: list[KnownRecord]) -> bool:
         began_ms = self._now_ms()
         self._held = {known.key for known in chosen}
         done = False
         try:
-            done = await self._rewrite(kept, chosen)
+            done = await self._consolidator.rewrite(kept, chosen)
         except DamagedSourceError as error:
-            self._set_aside(kept, chosen[error.source].key, str(error))
+            self.set_aside(kept, chosen[error.source].key, str(error))
             return True
         except CorruptFlushObjectError as error:
             for known in chosen:
-                self._set_aside(kept, known.key, str(error))
+                self.set_aside(kept, known.key, str(error))
         except (UnavailableError, OutcomeUnknownError, TimeoutError, CorruptError) as error:
             self._failed(str(error) or repr(error), began_ms)
         else:
+            if not done:
+                self._retry_at_ms = self._now_ms() + _RETRY_MS
             if self._outage.ended(self._now_ms()):
                 self._log.info("consolidation_goes_on", failures=self._outage.failures)
         finally:
@@ -482,113 +479,8 @@ class Keeper:
                 advice="tried again; until then there are more flush records than need be",
             )
 
-    async def _rewrite(self, kept: _Kept, chosen: list[KnownRecord]) -> bool:
-        footers: list[Footer] = []
-        for known in chosen:
-            footer = await self._footer(kept, known)
-            if footer is None:
-                return True  # there is less to choose from now
-            footers.append(footer)
-            if how_many_fit(footers, self._settings) < len(footers):
-                footers.pop()
-                break
-        del chosen[len(footers) :]
-        objects = await self._lay_out(chosen, footers)
-        self._held = {known.key for known in chosen}
-        if not objects:
-            for known in chosen:
-                if known.key in kept.index:
-                    kept.index.drop(known)
-            self._forget(chosen)
-            return True
-        seq = max(parse_flush_key(known.key).seq for known in chosen)
-        level = level_after(chosen, self._settings)
-        old = [(known.record, footer) for known, footer in zip(chosen, footers, strict=True)]
-        new: list[tuple[str, FlushRecord]] = []
-        made: list[Footer] = []
-        index = self._free_index(kept, seq, level)
-        began_ms = self._now_ms()
-        for n, one in enumerate(objects):
-            encoded, footer = await self._offload(encode, one, footers, kept.session_id, seq)
-            record = await self._rewriting.write(one, old, encoded, kept.session_id, seq)
-            self._footers.keep(record.object_key, encoded)
-            new.append((flush_key(kept.session_id, seq, level, index + n), record))
-            made.append(footer)
-        if not await self._replace(kept, chosen, new, began_ms + _NAMED_WITHIN_MS):
-            return True
-        self._replaced(kept, chosen, new, made)
-        await self._tell_tails(new, made)
-        return True
-
-    async def _footer(self, kept: _Kept, known: KnownRecord) -> Footer | None:
-        """None: there is none, and the record is not chosen again."""
-        try:
-            footer = await self._footers.get(known.key, known.record)
-        except RecordGoneError:
-            await self._know_again(kept)
-            return None
-        if isinstance(footer, str):
-            self._set_aside(kept, known.key, footer)
-            return None
-        return footer
-
-    async def _lay_out(self, chosen: list[KnownRecord], footers: list[Footer]) -> list[NewObject]:
-        """What the new objects consist of; of fewer records, if all are too many."""
-        while True:
-            objects: list[NewObject] = await self._offload(
-                lay_out, footers, self._sealed_end, self._settings.object_bytes
-            )
-            if fits_transaction(len(chosen), len(objects)):
-                return objects
-            assert len(chosen) > 1
-            del chosen[len(chosen) * 2 // 3 :], footers[len(footers) * 2 // 3 :]
-
-    def _free_index(self, kept: _Kept, seq: int, level: int) -> int:
-        """Behind those that stand under the same sequence and level."""
-        keys = [*(known.key for known in kept.index), *self._forgettable, *kept.set_aside]
-        places = [parse_flush_key(key) for key in keys]
-        mine = [
-            at.index
-            for at in places
-            if (at.session_id, at.seq, at.level) == (kept.session_id, seq, level)
-        ]
-        return max(mine, default=-1) + 1
-
-    async def _replace(
-        self,
-        kept: _Kept,
-        chosen: Sequence[KnownRecord],
-        new: Sequence[tuple[str, FlushRecord]],
-        until_ms: float,
-    ) -> bool:
-        """The transaction, sent until *until_ms*; False: the records are others by now, or may
-        be."""
-        session = self._session
-        txn = flush_transactions.consolidate(
-            session.session_id,
-            session.revision,
-            [(known.key, known.record) for known in chosen],
-            new,
-            dead=kept.session_id if kept.dead else None,
-        )
-        try:
-            async with asyncio.timeout((until_ms - self._now_ms()) / 1000):
-                result = await session.transact(txn)
-        except TimeoutError:
-            await self._know_again(kept)
-            raise
-        if result.succeeded:
-            return True
-        mine, first = result.reads
-        if first and first[0].value == encode_flush_record(new[0][1]):
-            return True  # our own attempt, its answer lost
-        if not mine or mine[0].create_revision != session.revision:
-            raise FencedError("the session ended while its flushes were consolidated")
-        await self._know_again(kept)
-        return False
-
-    async def _know_again(self, kept: _Kept) -> None:
-        """Records are not as they were known."""
+    async def know_again(self, kept: KeptSession) -> None:
+        """See `Keeping`."""
         self._log.info("flush_records_changed", session=kept.session_id)
         if kept.dead:
             self._sessions.pop(kept.session_id, None)
@@ -610,43 +502,20 @@ class Keeper:
         ]
         await self._know(kept, new)
 
-    def _replaced(
-        self,
-        kept: _Kept,
-        chosen: Sequence[KnownRecord],
-        new: Sequence[tuple[str, FlushRecord]],
-        footers: Sequence[Footer],
+    def replaced(
+        self, kept: KeptSession, old: Sequence[KnownRecord], new: Sequence[Replacement]
     ) -> None:
-        for known in chosen:
+        """See `Keeping`."""
+        for known in old:
             self._forgettable.pop(known.key, None)
             if known.key in kept.index:
                 kept.index.drop(known)
             self._footers.drop(known.record.object_key)
-        for (key, record), footer in zip(new, footers, strict=True):
+        for (key, record), footer in new:
             self._add(kept, key, record, footer)
-        size = sum(record.size_bytes for _, record in new)
-        self.rewrites += 1
-        self.rewritten_bytes += size
-        self._log.info(
-            "flushes_consolidated",
-            session=kept.session_id,
-            replaced=len(chosen),
-            level=parse_flush_key(new[0][0]).level,
-            objects=len(new),
-            bytes=size,
-        )
+        if not new:
+            self._forget(old)
 
-    async def _tell_tails(
-        self, new: Sequence[tuple[str, FlushRecord]], footers: Sequence[Footer]
-    ) -> None:
-        """Partitions that are led here read from the new objects; the others find out."""
-        told = 0
-        for (_, record), footer in zip(new, footers, strict=True):
-            for s in footer.slices():
-                log = self._logs(TopicPartition(s.topic_id, s.partition))
-                if log is None or log.state is State.CLOSED:
-                    continue
-                tail.move(log, footer, s, record.object_key)
-                told += 1
-                if told % _MOVES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+    def keys(self, kept: KeptSession) -> list[str]:
+        """See `Keeping`."""
+        return [*(known.key for known in kept.index), *self._forgettable, *kept.set_aside]

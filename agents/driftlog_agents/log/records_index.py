@@ -166,3 +166,17 @@ class RecordsIndex:
             return False
         partitions[at].waiting.append(known)
         return True
+
+
+class KeptSession:
+    """A session whose records are kept here."""
+
+    __slots__ = ("dead", "index", "session_id", "set_aside")
+
+    def __init__(self, session_id: str, *, dead: bool) -> None:
+        self.session_id = session_id
+        self.dead = dead
+        self.index = RecordsIndex()
+        self.set_aside: set[str] = set()
+        """Records whose objects are damaged: neither forgotten for what is not known of them, nor
+        rewritten."""

@@ -410,4 +410,4 @@ def untold(life: Life) -> None:
     async def nothing(*_: Any) -> None:
         pass
 
-    cast(Any, life.engine.keeper)._tell_tails = nothing
+    cast(Any, life.engine.keeper)._consolidator._tell_tails = nothing
