@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from driftlog_agents.log.leftovers import decode_note
 from tests.simulation.agent import AgentProcess
 from tests.simulation.faults import Cut, Weather
 from tests.simulation.sim_disk import Platter
@@ -23,6 +24,7 @@ class Node:
         self.world = world
         self.number = number
         self.platter = Platter()
+        self.platter.on_note = self._noted
         self.metadata_weather = Weather()
         self.store_weather = Weather(latency_ms=(5.0, 80.0))
         self.wall_skew_ms = 0.0
@@ -37,6 +39,10 @@ class Node:
         self._ended = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._trap: tuple[str, Callable[[], None]] | None = None
+
+    def _noted(self, data: bytes) -> None:
+        """What stands behind what a disk did not write may go elsewhere, led elsewhere or not."""
+        self.world.unsettled.update(decode_note(data).partitions)
 
     def _new_process(self) -> AgentProcess:
         self.lives += 1

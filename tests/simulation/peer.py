@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.log.leaders import Answer, OwnLeader, Place
+from driftlog_agents.log.leaders import Answer, Ended, OwnLeader, Place
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
@@ -36,7 +36,7 @@ class Peer:
     def node_id(self) -> int:
         return self._node.number
 
-    async def ends(self, asked: Sequence[tuple[Place, int]]) -> list[Answer]:
+    async def ends(self, asked: Sequence[Ended]) -> list[Answer]:
         return await self._ask(lambda leader: leader.ends(asked))
 
     async def append(self, batches: Sequence[tuple[Place, bytearray]]) -> list[Answer]:

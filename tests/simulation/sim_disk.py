@@ -1,7 +1,7 @@
 """A disk in memory: what was written survives a killed process, what was synced a lost machine."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -25,6 +25,7 @@ class Platter:
         self.small: dict[str, bytes] = {}
         self.notes: dict[str, bytes] = {}
         """By session; of sessions that are not there they mean nothing."""
+        self.on_note: Callable[[bytes], None] = lambda _: None
         self.away: dict[str, dict[int, _Pages]] = {}
         self.kept: list[dict[int, _Pages]] = []
         self.full = False
@@ -209,6 +210,7 @@ class SimDisk:
         happened = self._half()
         if happened is not False:
             self.platter.notes[session_id] = data
+            self.platter.on_note(data)
         _raise_if(happened is not None)
 
     def load(self, name: str) -> bytes | None:
