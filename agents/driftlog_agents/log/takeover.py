@@ -117,6 +117,8 @@ class Takeover:
         self._footers = footers
         self._topics = topics
         self._log = structlog.get_logger()
+        self._told: set[str] = set()
+        """What could not be read, as it was logged."""
 
     async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
         """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
@@ -173,6 +175,9 @@ class Takeover:
             return None
 
     def _unreadable(self, error: CorruptError) -> None:
+        if str(error) in self._told:
+            return  # it is tried again several times a second
+        self._told.add(str(error))
         self._log.error(
             "partition_not_claimed",
             error=str(error),

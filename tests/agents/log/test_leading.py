@@ -1,7 +1,7 @@
 """Agents that share partitions: who joins, leaves and dies, under load, on virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -9,6 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.log.leading import LeadingSettings
@@ -22,6 +23,7 @@ from driftlog_metadata.keys import (
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     leader_key,
+    partition_key,
     session_key,
     topic_key,
 )
@@ -494,6 +496,32 @@ async def test_a_stray_key_that_names_my_live_session_is_released_and_claimed() 
 
     assert Leader(life.session_id, 5) == (await leaders(world))[tp][0]
     assert await life.produce(b"here", topic="stray").answer() == "committed"
+
+
+@pytest.mark.parametrize("key", [leader_key, partition_key])
+@on_virtual_time
+async def test_a_partition_whose_key_cannot_be_read_waits_and_is_told_of_once(
+    key: Callable[[TopicPartition], str],
+) -> None:
+    """
+    The others are led meanwhile; when the key is what it was, it is led too.
+    """
+    world = World(t=3)
+    hurt = TopicPartition(world.topics["t"].topic_id, 1)
+    await (await world.start()).stop()
+    kv = await world.metadata.get(key(hurt))
+    assert kv is not None
+    await world.metadata.txn((), [Put(key(hurt), b"?")])
+    with capture_logs() as lines:
+        life = await world.start(ready=False)
+        await asyncio.sleep(20)
+    led = [log.partition for log in life.engine.logs()]
+    await world.metadata.txn((), [Put(key(hurt), kv.value)])
+    await life.ready()
+
+    assert [0, 2] == led
+    assert 1 == sum(line["event"] == "partition_not_claimed" for line in lines)
+    assert await life.produce(b"here", partition=1).answer() == "committed"
 
 
 @on_virtual_time
