@@ -55,7 +55,8 @@ class AgentSettings:
     """What `driftlog dev` and `driftlog agent run` turn."""
 
     listeners: tuple[ListenAt, ...] = (ListenAt(),)
-    """One at least; the first is the bootstrap address that people are told."""
+    """One at least; the first is the bootstrap address that people are told, and the one by which
+    agents reach each other."""
     rack: str | None = None
     http_address: str = ""
     broker: BrokerSettings = field(default_factory=BrokerSettings)

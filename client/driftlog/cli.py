@@ -155,7 +155,8 @@ def _agent_options(
         action="append",
         metavar="[NAME://]HOST:PORT",
         help="where to listen, PLAINTEXT unless it has another name; port 0: any free one; once "
-        f"for each listener, all of them plaintext (default: {_LISTENER})",
+        "for each listener, all of them plaintext; agents reach each other by the first (default: "
+        f"{_LISTENER})",
     )
     parser.add_argument(
         "--advertised-listener",
