@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 _FAULTS: Final = (
     *("kill", "kill", "away", "power", "brownout", "disk lost", "disk"),
     *("stop", "stop", "stop early", "rolling restart", "join", "leave"),
-    *("pause", "pause", "cut", "cut", "at once", "at once", "at once"),
-    *("weather", "weather", "outage", "storm", "lag", "compaction", "suspend"),
+    *("pause", "pause", "cut", "cut", "at once", "at once", "at once", "at once"),
+    *("weather", "weather", "slow", "outage", "storm", "lag", "compaction", "suspend"),
 )
 _RARE: Final = {"disk lost": 0.3, "join": 0.5, "leave": 0.3, "suspend": 0.3, "rolling restart": 0.5}
-_MOMENTS: Final = ("Put:/driftlog/v1/leaders/", "Put:/driftlog/v1/heads/", "Put:", "put ", "")
-"""Of a request that is about to be answered: claims and releases, commits, what writes, any."""
+_MOMENTS: Final = (
+    *("Put:/driftlog/v1/leaders/", "Put:/driftlog/v1/leaders/", "Put:/driftlog/v1/partitions/"),
+    *("Put:/driftlog/v1/heads/", "Put:/driftlog/v1/heads/", "Put:/driftlog/v1/flushes/"),
+    *("put flush/", "put flush/", "Put:/driftlog/v1/sessions/", ""),
+)
+"""Of a request that is about to be answered: claims and releases, sealed ends, commits,
+consolidations, flush objects, what a session says of itself, any."""
 _MOST_NODES: Final = 5
 
 
@@ -77,10 +82,13 @@ async def _strike(world: "World", node: Node, fault: str) -> None:
         case "lag":
             for weather in _weathers(world)[0]:
                 weather.watch_lag_ms = rng.choice((0.0, 300.0, 5_000.0))
-        case "weather" if rng.random() < 0.5:
-            for one in world.nodes:
-                new_weather(rng, one.metadata_weather)
-                new_weather(rng, one.store_weather)
+        case "weather":
+            for one in world.nodes if rng.random() < 0.5 else (node,):
+                for weather in (one.metadata_weather, one.store_weather):
+                    new_weather(rng, weather)
+                    weather.late = rng.choice((0.0, 0.02, 0.15))
+        case "slow":
+            node.metadata_weather.latency_ms = rng.choice(((1.0, 10.0), (50.0, 900.0)))
         case "compaction":
             world.metadata.compact(world.metadata.revision)
         case _:
@@ -107,10 +115,10 @@ async def _at_once(node: Node) -> None:
     moment = rng.choice(_MOMENTS)
     done = asyncio.Event()
     seconds = rng.choice((rng.uniform(0.5, 5), rng.uniform(6.5, 15)))
-    how = rng.choice(("kill", "power", "pause", "cut", "cut"))
+    how = rng.choice(("kill", "power", "pause", "pause", "cut", "cut"))
 
     def act() -> None:
-        world.note(f"{how} at {moment}")
+        world.note(f"{how} at {moment.rpartition('v1/')[2] or 'any request'}")
         match how:
             case "kill" | "power":
                 # Not from inside the agent's own call.

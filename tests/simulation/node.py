@@ -144,6 +144,7 @@ class Node:
             weather.watch_lag_ms = 0.0
             weather.down = False
             weather.cut = None
+        self.metadata_weather.latency_ms = (1.0, 10.0)
         self._trap = None
         self.platter.full = False
         disk = self.process.disk
