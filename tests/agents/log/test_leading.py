@@ -617,8 +617,8 @@ async def test_what_a_session_said_without_an_answer_is_said_again_until_the_key
             then: Sequence[Operation],
             otherwise: Sequence[Operation] = (),
         ) -> TxnResult:
-            (put, *others) = then or [None]
-            reports = isinstance(put, Put) and put.key.startswith(SESSIONS_PREFIX) and not others
+            (put,) = then if len(then) == 1 else (None,)
+            reports = isinstance(put, Put) and put.key.startswith(SESSIONS_PREFIX)
             if reports and self.reports:
                 return await _lost(self._store, self.reports.pop(0), compares, then, otherwise)
             return await self._store.txn(compares, then, otherwise)
