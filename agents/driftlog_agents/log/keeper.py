@@ -86,6 +86,7 @@ _PREFIX_FROM: Final = MAX_TXN_OPS
 _RETRY_MS: Final = 10_000
 """Before the next rewrite, after one that came to nothing."""
 
+
 class Keeper:
     """See the module.
 
