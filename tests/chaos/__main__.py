@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--agents", type=int, default=3)
     parser.add_argument(
-        "--rate", type=float, default=40, help="records a second of each of eight producers"
+        "--rate", type=float, default=20, help="records a second of each of eight producers"
     )
     parser.add_argument("--keep", action="store_true", help="data and logs, also where all is well")
     options = parser.parse_args()

@@ -1,8 +1,11 @@
 """What an answer says beside "not the leader": who is, and where, so that clients move at once.
 
 Under exactly the conditions of Kafka: Produce from version 10 on for NOT_LEADER_OR_FOLLOWER, Fetch
-from 16 on for that and FENCED_LEADER_EPOCH.  A leader that is not known is −1, and one without the
-client's listener has no address; the client then asks for metadata, as it does without a hint.
+from 16 on for that and FENCED_LEADER_EPOCH.  One without the client's listener has no address; the
+client then asks for metadata, as it does without a hint.
+
+Unlike Kafka it says nothing of a partition that nobody leads: librdkafka counts a hint of leader −1
+in a Fetch answer, does not fill it in, and reads out of bounds (librdkafka issue 5280).
 Source: KIP-951; kafka.server.KafkaApis#handleProduceRequest, #handleFetchRequest and
 #getCurrentLeader.
 Shell.
@@ -36,9 +39,10 @@ def add_to_produce(
                 known = broker.topics.by_name.get(topic.name)
                 if known is not None:
                     leader, epoch = _leader(broker, known.topic_id, answer.index, listener, found)
-                    answer.current_leader = produce.LeaderIdAndEpoch(
-                        leader_id=leader, leader_epoch=epoch
-                    )
+                    if leader >= 0:
+                        answer.current_leader = produce.LeaderIdAndEpoch(
+                            leader_id=leader, leader_epoch=epoch
+                        )
     response.node_endpoints = [
         produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
         for n in found.values()
@@ -58,7 +62,10 @@ def add_to_fetch(
                 leader, epoch = _leader(
                     broker, topic.topic_id, data.partition_index, listener, found
                 )
-                data.current_leader = fetch.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+                if leader >= 0:
+                    data.current_leader = fetch.LeaderIdAndEpoch(
+                        leader_id=leader, leader_epoch=epoch
+                    )
     response.node_endpoints = [
         fetch.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
         for n in found.values()

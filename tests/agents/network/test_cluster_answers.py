@@ -364,6 +364,25 @@ async def test_who_fetches_from_another_agent_is_told_who_leads(tmp_path: Path) 
     assert -1 == right[0].preferred_read_replica
 
 
+async def test_of_a_partition_that_nobody_leads_nothing_is_said(tmp_path: Path) -> None:
+    """
+    No hint at all, and not one of leader -1 and an epoch: beside the address of another partition's
+    leader librdkafka reads past its memory for that one, and the client is gone (its issue 5280).
+    """
+    async with pair(tmp_path) as agents:
+        partition = agents.led_by(1)[0]
+        two = agents.clients[1]
+        logs = agents.agents[1].engine.topics["t"].logs
+        log, logs[partition] = logs[partition], None
+        data, _ = await fetched(two, 16, reading(agents, 16, partition))
+        answer = await two.call(produce.API, 10, producing("t", {partition: make_batch([b"x"])}))
+        logs[partition] = log
+
+    (told,) = answer.responses[0].partition_responses
+    assert (NOT_LEADER, fetch.LeaderIdAndEpoch()) == (data.error_code, data.current_leader)
+    assert (NOT_LEADER, produce.LeaderIdAndEpoch()) == (told.error_code, told.current_leader)
+
+
 async def test_offsets_are_told_by_the_leader_alone(tmp_path: Path) -> None:
     """
     ListOffsets and OffsetForLeaderEpoch: not the leader first, then the epochs.
