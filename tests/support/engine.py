@@ -227,7 +227,7 @@ class RunningAgent:
         engine = self.engine
         self._began.clear()
         await self.broker.metadata.revoke_lease(engine.session.lease_id)
-        engine.session.end()
+        engine.session.end("as the test has it")
         assert engine._tasks is not None
         engine._tasks.create_task(_fenced())
         async with asyncio.timeout(60):

@@ -245,7 +245,7 @@ class Flusher:
             exc_info=bug,
             advice="the agent exits, and all that wait are told so; please report this",
         )
-        self._session.end()
+        self._session.end("a bug was found")
         if self._bug is None:
             self._bug = bug
         self._found_bug.set()

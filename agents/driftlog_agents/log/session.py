@@ -88,8 +88,8 @@ class Session:
         self.revision = 0
         """Create revision of the session's key: the fence."""
         self._renewed_until_ms = 0.0
-        self._over = False
-        """Set once, by whoever learns of it; never cleared."""
+        self._over = ""
+        """Why it is; set once, by whoever learns of it first, and never cleared."""
         self._ticked_ms = math.inf
         """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
 
@@ -106,9 +106,9 @@ class Session:
         """Whether, by our own clock, nobody else may have been given what we lead."""
         return self._now_ms() < self.valid_until_ms
 
-    def end(self) -> None:
+    def end(self, why: str) -> None:
         """Serve nothing any more, whatever the lease does.  From any thread."""
-        self._over = True
+        self._over = self._over or why
 
     async def open(self) -> None:
         """Grant the lease and create the session's keys; repeats until it is answered.
@@ -156,7 +156,7 @@ class Session:
 
     def _check(self, now_ms: float) -> None:
         if self._over:
-            raise FencedError("the session is over")
+            raise FencedError(f"the session is over: {self._over}")
         if now_ms >= self.valid_until_ms:
             raise FencedError("the session's lease could not be renewed in time")
 
@@ -176,8 +176,8 @@ class Session:
             try:
                 async with asyncio.timeout(self._patience_ms(sent) / 1000):
                     await store.keep_alive(self.lease_id)
-            except LeaseNotFoundError:
-                self.end()
+            except LeaseNotFoundError as error:
+                self.end(str(error))
                 raise
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._log.warning("keep_alive_failed", session=self.session_id, error=repr(error))
@@ -199,7 +199,8 @@ class Session:
     async def _stop_for_a_loop_that_stands_still(
         self, store: MetadataStore, since_ms: float
     ) -> None:
-        self.end()  # before anybody else can be given anything
+        why = "the event loop stood still for the session's whole time to live"
+        self.end(why)  # before anybody else can be given anything
         self._log.error(
             "event_loop_stood_still",
             session=self.session_id,
@@ -210,7 +211,7 @@ class Session:
         with contextlib.suppress(UnavailableError, OutcomeUnknownError, TimeoutError):
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await store.revoke_lease(self.lease_id)
-        raise FencedError("the event loop stood still for the session's whole time to live")
+        raise FencedError(why)
 
     async def commit(self, seq: int, record: FlushRecord) -> CommitOutcome:
         """Send the commit of flush *seq* once, and say what came of it."""
@@ -225,12 +226,12 @@ class Session:
         _, head = result.reads
         if head and decode_head(head[0].value) >= seq:
             return CommitOutcome.COMMITTED
-        self.end()
+        self.end("a commit of it was refused")
         return CommitOutcome.DEAD
 
     async def close(self) -> None:
         """Revoke the lease: what we led may be claimed at once."""
-        self.end()
+        self.end("it was closed here")
         try:
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)

@@ -182,7 +182,7 @@ async def test_a_partition_that_is_not_led_admits_nothing(subject: Subject) -> N
             subject.produce(0)
         codes.append(refusal.value.code)
     log.state = State.ONLINE
-    session.end()
+    session.end("as the test has it")
     with pytest.raises(RefusedError) as refusal:
         subject.produce(0)
 

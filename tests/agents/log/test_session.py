@@ -196,7 +196,7 @@ async def _closed(session: Session) -> None:
 
 
 async def _failed(session: Session) -> None:
-    session.end()
+    session.end("as the test has it")
 
 
 @each_way

@@ -257,7 +257,7 @@ class Serving:
         """As if the lease had run out; returns when the next session serves."""
         engine, sessions = self.engine, self.process.sessions
         await self.process.broker.metadata.revoke_lease(engine.session.lease_id)
-        engine.session.end()
+        engine.session.end("as the test has it")
         assert engine._tasks is not None
         engine._tasks.create_task(_fenced())
         await eventually(lambda: self.process.sessions > sessions)
