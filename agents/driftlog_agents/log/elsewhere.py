@@ -37,9 +37,9 @@ from driftlog_agents.log.leftovers import (
 )
 from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_topic
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import topic_key
+from driftlog_metadata.codec import decode_at, decode_topic
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import TOPICS_PREFIX
 from driftlog_metadata.model import Agent, TopicPartition
 from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
 
@@ -52,7 +52,7 @@ _PATIENCE_S: Final = 10.0
 _ROUND_BYTES: Final = 4 * 1024 * 1024
 """Of one request to a leader, unless one batch has more: half a flush."""
 _ASKED: Final = 1_000
-"""Epochs in one question."""
+"""Epochs in one question, and those of the partition that it ends with."""
 _BREATHE_BYTES: Final = 1024 * 1024
 """Let the loop run after this much was read."""
 
@@ -214,10 +214,12 @@ class Elsewhere:
     async def _try(self, directory: Directory, before: set[TopicPartition]) -> None:
         """One attempt, for all that can be."""
         leaders: dict[int, Leader] = {}
+        directory.reasons.clear()
         try:
             streams = await self._streams(directory, before, leaders)
             if streams:
                 await self._append(directory, streams)
+            await self._look_for_topics(directory)
             if directory.changed:
                 await self.save(directory)
         except UnavailableError as error:
@@ -251,6 +253,9 @@ class Elsewhere:
         for tp in directory.pending:
             if tp in before:
                 continue
+            if tp not in directory.names:
+                directory.reasons[tp] = "its topic is not known"
+                continue
             leader, leader_epoch = self._leader(tp, leaders)
             if leader is None:
                 directory.reasons[tp] = "nobody leads the partition"
@@ -259,15 +264,16 @@ class Elsewhere:
             else:
                 led[tp] = leader, leader_epoch
         for leader in [self._own, *leaders.values()]:
-            asked = [
-                Ended(Place(directory.names[tp], tp), epoch, leader_epoch)
-                for tp, (its, leader_epoch) in led.items()
-                if its is leader and directory.note.partitions[tp].ends is None
-                for epoch in sorted(directory.begins[tp])
-            ]
-            for i in range(0, len(asked), _ASKED):
-                await self._ask(directory, leader, asked[i : i + _ASKED])
-        await self._drop_deleted(directory, before)
+            asked: list[Ended] = []
+            for tp, (its, leader_epoch) in led.items():
+                if its is leader and directory.note.partitions[tp].ends is None:
+                    at = Place(directory.names[tp], tp)
+                    asked += [Ended(at, e, leader_epoch) for e in sorted(directory.begins[tp])]
+                if len(asked) >= _ASKED:
+                    await self._ask(directory, leader, asked)
+                    asked = []
+            if asked:
+                await self._ask(directory, leader, asked)
         streams: dict[TopicPartition, _Stream] = {}
         for tp, (leader, _) in led.items():
             leftover = directory.note.partitions[tp]
@@ -305,18 +311,25 @@ class Elsewhere:
                 directory.note.partitions[tp].ends = known
                 directory.changed = True
 
-    async def _drop_deleted(self, directory: Directory, before: set[TopicPartition]) -> None:
-        """Whatever waits for a leader or is not known there may be of a topic that is gone."""
-        waiting: dict[str, list[TopicPartition]] = {}
+    async def _look_for_topics(self, directory: Directory) -> None:
+        """Whatever waits may be of a topic that is gone: absent from a read that begins now."""
+        waiting = [tp for tp in directory.pending if tp in directory.reasons]
+        if not waiting:
+            return
+        kvs = await self._session.read_prefix(TOPICS_PREFIX)
+        try:
+            topics = [decode_at(kv.key, kv.value, decode_topic) for kv in kvs]
+        except CorruptError as error:
+            # It may be any of them: nothing is known to be gone.
+            self._log.error("topics_unreadable", error=str(error), advice="upgrade the agent")
+            return
+        names = {topic.topic_id: topic.name for topic in topics}
+        self._drop(directory, [tp for tp in waiting if tp.topic_id not in names])
         for tp in directory.pending:
-            if tp in directory.reasons and tp not in before:
-                waiting.setdefault(directory.names[tp], []).append(tp)
-        for name, tps in waiting.items():
-            kv = await self._session.read(topic_key(name))
-            there = None if kv is None else decode_topic(kv.value).topic_id
-            self.drop(directory, [tp for tp in tps if tp.topic_id != there])
+            if tp.topic_id in names:
+                directory.names[tp] = names[tp.topic_id]
 
-    def drop(self, directory: Directory, gone: Sequence[TopicPartition]) -> None:
+    def _drop(self, directory: Directory, gone: Sequence[TopicPartition]) -> None:
         """Their topics were deleted: nobody waits for their records."""
         for topic_id in {tp.topic_id for tp in gone}:
             partitions = [tp for tp in gone if tp.topic_id == topic_id]

@@ -295,7 +295,6 @@ class Recovery:
     async def _note(self, directory: Directory) -> None:
         """Write down what of the directory goes elsewhere, before anything else is admitted."""
         session_id, note = directory.session_id, directory.note
-        gone: list[TopicPartition] = []
         for tp, leftover in note.partitions.items():
             topic = self._taken.topics.get(tp.topic_id)
             if topic is not None:
@@ -305,12 +304,9 @@ class Recovery:
             log = self._taken.logs.get(tp)
             if tp not in directory.files:
                 directory.end(tp)
-            elif topic is None:
-                gone.append(tp)
             elif leftover.ends is None and log is not None and log.state is not State.OFFLINE:
                 leftover.ends = directory.begins[tp]
                 directory.changed = True
-        self._elsewhere.drop(directory, gone)
         if directory.pending:
             self._log.warning(
                 "leftovers_go_elsewhere",

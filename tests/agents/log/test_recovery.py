@@ -13,7 +13,9 @@ from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BY
 from driftlog_agents.log.leftovers import Leftover, Note
 from driftlog_agents.log.partition import State
 from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.keys import topic_key
 from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.store import Put
 from driftlog_tiering.batch import check_batch
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
@@ -474,6 +476,35 @@ async def test_leftovers_of_a_topic_that_is_gone_are_dropped() -> None:
     await settle()
 
     assert [(0, 0, b"kept")] == found
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@on_virtual_time
+async def test_leftovers_of_a_topic_whose_key_cannot_be_read_wait_for_it() -> None:
+    """
+    It is not taken for deleted: what was promised there is appended when the key is what it was.
+    """
+    world = World(broken=1, stays=1)
+    life = await world.start()
+    world.bucket.away = True
+    for topic in ("broken", "stays"):
+        assert await life.produce(b"promised", acks=ONE, topic=topic).answer() == "synced"
+    old = life.session_id
+    life.kill()
+    world.bucket.away = False
+    key = topic_key("broken")
+    kv = await world.metadata.get(key)
+    assert kv is not None
+    await world.metadata.txn((), [Put(key, b"not JSON")])
+
+    life = await world.start()
+    await asyncio.sleep(30)
+    assert [(0, 0, b"promised")] == await life.committed(topic="stays")
+    assert {old, life.session_id} == set(world.directories)
+    await world.metadata.txn((), [Put(key, kv.value)])
+    await asyncio.sleep(30)
+
+    assert [b"promised"] == [value for _, _, value in await life.committed(topic="broken")]
     assert ([life.session_id], []) == (world.directories, world.platter.kept)
 
 
