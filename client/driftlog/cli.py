@@ -435,13 +435,15 @@ def _seal(options: argparse.Namespace) -> int:
             sealed.update(_seal_at(address, options.topic))
         except RuntimeError as error:
             errors.append(str(error))
-    if not sealed:
-        print(f"driftlog: {'; '.join(errors)}", file=sys.stderr)
-        return 1
-    print(f"{'partition':>9}  {'sealed end':>12}")
-    for partition, end in sorted(sealed.items()):
-        print(f"{partition:>9}  {end:>12,}")
-    return 0
+    if sealed:
+        print(f"{'partition':>9}  {'sealed end':>12}")
+        for partition, end in sorted(sealed.items()):
+            print(f"{partition:>9}  {end:>12,}")
+    elif not errors:
+        errors.append(f"nobody leads a partition of {options.topic!r} just now: try again")
+    for message in dict.fromkeys(errors):
+        print(f"driftlog: {message}", file=sys.stderr)
+    return 1 if errors else 0
 
 
 def _http_addresses(bootstrap: str) -> list[str]:
