@@ -244,22 +244,31 @@ async def test_promises_are_appended_by_whoever_leads_now() -> None:
     assert cluster.leads(second) + cluster.leads(first) == PARTITIONS
 
 
-@pytest.mark.parametrize("power", [False, True])
-@pytest.mark.parametrize("kill_at", range(1, 40))
+@pytest.mark.parametrize(
+    "kill_at, power, together",
+    [(n, True, True) for n in range(1, 16)] + [(n, False, False) for n in range(1, 40)],
+)
 @on_virtual_time
 async def test_a_kill_between_any_two_effects_costs_nothing_and_repeats_nothing(
-    kill_at: int, power: bool, cluster: Cluster
+    kill_at: int,
+    power: bool,
+    together: bool,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    Before and after the note, each append and its answer, and the directory's end.
+    Before and after the note, each append and its answer, and the directory's end; with a batch
+    to each partition in a request, or one alone.
     """
+    if not together:
+        monkeypatch.setattr("driftlog_agents.log.elsewhere._ROUND_BYTES", 1)
     await cluster.lose_the_first()
     cluster.kill_at, cluster.power = kill_at, power
     life = await cluster.here.start(ready=False)
     cluster.lives[life.session_id] = cluster.victim = life
     await cluster.until(lambda: life.process.dead or [life.session_id] == cluster.here.directories)
     if not life.process.dead:
-        assert kill_at > 12, "nothing happened"
+        assert kill_at > (12 if together else 36), "nothing happened"
     cluster.victim = None
 
     if life.process.dead:
