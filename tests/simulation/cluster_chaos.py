@@ -25,11 +25,11 @@ _FAULTS: Final = (
 )
 _RARE: Final = {"disk lost": 0.3, "join": 0.5, "leave": 0.3, "suspend": 0.3, "rolling restart": 0.5}
 _MOMENTS: Final = (
-    *("Put:/driftlog/v1/leaders/", "Put:/driftlog/v1/leaders/", "Put:/driftlog/v1/partitions/"),
+    *("release ", "release ", "release ", "claim ", "claim ", "Put:/driftlog/v1/partitions/"),
     *("Put:/driftlog/v1/heads/", "Put:/driftlog/v1/heads/", "Put:/driftlog/v1/flushes/"),
     *("put flush/", "put flush/", "Put:/driftlog/v1/sessions/", ""),
 )
-"""Of a request that is about to be answered: claims and releases, sealed ends, commits,
+"""Of a request that is about to be answered: releases and claims, sealed ends, commits,
 consolidations, flush objects, what a session says of itself, any."""
 _MOST_NODES: Final = 5
 
@@ -130,6 +130,9 @@ async def _at_once(node: Node) -> None:
         done.set()
 
     node.trap(moment, act)
+    if moment == "release ":
+        # What others hand over when somebody comes, or what it hands over itself.
+        (node if rng.random() < 0.3 else world.some_node()).process.stop()
     try:
         async with asyncio.timeout(15):
             await done.wait()

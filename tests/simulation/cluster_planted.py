@@ -148,6 +148,8 @@ def serves_until_somebody_says_so(patch: pytest.MonkeyPatch) -> None:
 
 def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
     """A release that is not answered is taken for none: the partition is served on."""
+    kept: set[PartitionLog] = set()
+    moving = Leading._moving
 
     async def release(self: Leading, logs: Iterable[PartitionLog]) -> None:
         for log in list(logs):
@@ -157,11 +159,18 @@ def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
                     await self._session._txn(txn)
             except (UnavailableError, OutcomeUnknownError, TimeoutError):
                 log.state = State.ONLINE
+                kept.add(log)
                 continue
             self._acted[_tp(log)] = log.leader_revision + 1
             self._partitions.gone(log)
 
+    def others(self: Leading) -> dict[int, list[PartitionLog]]:
+        groups = moving(self)
+        left = {node: [log for log in logs if log not in kept] for node, logs in groups.items()}
+        return {node: logs for node, logs in left.items() if logs}
+
     patch.setattr(Leading, "release", release)
+    patch.setattr(Leading, "_moving", others)
 
 
 def late_releases_count(patch: pytest.MonkeyPatch) -> None:

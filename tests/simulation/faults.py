@@ -13,9 +13,11 @@ from enum import Enum
 from random import Random
 from typing import Any, Self
 
+from driftlog_metadata.codec import decode_leader
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.store import Compare, KeyValue, Operation, TxnResult, Watch, WatchEvent
+from driftlog_metadata.store import Compare, KeyValue, Operation, Put, TxnResult, Watch, WatchEvent
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import Buffer, Listing, ObjectInfo
 from tests.simulation.loop import NOBODY, Freezer, VirtualLoop
@@ -224,7 +226,7 @@ class FaultyMetadata:
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TxnResult:
-        what = "txn " + " ".join(type(op).__name__ + ":" + op_key(op) for op in then[:3])
+        what = _kind(then) + " ".join(type(op).__name__ + ":" + op_key(op) for op in then[:3])
         result: TxnResult = await self._network.request(
             what, lambda: self._store.txn(compares, then, otherwise), writes=True
         )
@@ -301,6 +303,13 @@ class _LateWatch:
 
     async def aclose(self) -> None:
         await self._watch.aclose()
+
+
+def _kind(then: Sequence[Operation]) -> str:
+    """What a transaction is about, where its keys do not say it."""
+    if then and isinstance(then[0], Put) and then[0].key.startswith(LEADERS_PREFIX):
+        return "txn release " if decode_leader(then[0].value).session_id is None else "txn claim "
+    return "txn "
 
 
 def op_key(op: Operation) -> str:
