@@ -84,10 +84,13 @@ class Node:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether an old session's directory is on its disk, and its agent is there for it."""
+        """Whether an old session's directory is on its disk, and its agent is there for it.
+
+        One that could not be removed waits for the next start."""
         engine = self.process.engine
         mine = None if engine is None else engine.agent.session_id
-        return not self.last_life and any(one != mine for one in self.platter.sessions)
+        waiting = self.platter.sessions.keys() - self.platter.not_removed - {mine}
+        return not self.last_life and bool(waiting)
 
     # ── What happens to it ──
 

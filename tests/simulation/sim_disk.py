@@ -29,6 +29,8 @@ class Platter:
         self.away: dict[str, dict[int, _Pages]] = {}
         self.kept: list[dict[int, _Pages]] = []
         self.full = False
+        self.not_removed: set[str] = set()
+        """Sessions whose folders were to go and could not: a later start looks at them."""
 
     def lose_everything(self) -> None:
         """Another disk is there in its place."""
@@ -187,6 +189,7 @@ class SimDisk:
             self.platter.sessions.pop(session_id, None)
             self.platter.notes.pop(session_id, None)
             return
+        self.platter.not_removed.add(session_id)
         files = self.platter.sessions.get(session_id, {})
         for number in [number for number in files if self.rng.random() < 0.5]:
             del files[number]  # the others, and the folder, could not be
