@@ -38,7 +38,7 @@ TOPICS: Final[dict[str, dict[str, str]]] = {
 _QUIET_S: Final = 5.0
 """Load without troubles, before and after."""
 
-_ANSWERED_S: Final = 60.0
+_ANSWERED_S: Final = 120.0
 """After the troubles, every partition has acknowledged something new, and every open record is
 answered, in this time each."""
 

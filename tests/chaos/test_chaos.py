@@ -1,0 +1,43 @@
+"""Three minutes of chaos with real processes; `make chaos SECONDS=n` runs as long as you like."""
+
+import faulthandler
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.components import REPOSITORY, localstack_python
+from tests.support.etcd_server import newest_version
+
+_OPTIONS = ("--seed", "1", "--seconds", "120", "--agents", "3", "--rate", "15")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("chaos")
+def test_nothing_acknowledged_is_lost_in_three_minutes_of_chaos(tmp_path: Path) -> None:
+    """
+    Agents and etcd's members are killed, frozen and cut off, S3 fails: what was acknowledged is in
+    the log, once, in order, at its offset, and consumers never see it change.
+    """
+    newest_version()
+    localstack_python()
+    faulthandler.cancel_dump_traceback_later()  # of what takes a hundred seconds, as this does
+
+    # A process of its own: what ends a client's process must not end the tests.
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", *_OPTIONS],
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=580,
+        check=False,
+    )
+
+    print(ended.stdout)
+    assert 0 == ended.returncode, ended.stdout
