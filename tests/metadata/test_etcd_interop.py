@@ -17,8 +17,8 @@ from driftlog_metadata.model import (
     Agent,
     FlushRecord,
     Leader,
-    LiveSession,
     Listener,
+    LiveSession,
     PartitionState,
     TopicPartition,
 )
