@@ -42,6 +42,9 @@ _ANSWERED_S: Final = 120.0
 """After the troubles, every partition has acknowledged something new, and every open record is
 answered, in this time each."""
 
+_LATE_S: Final = 2.0
+"""How long a trouble waits for the one before it to be over."""
+
 _READ_S: Final = 120.0
 _ERROR: Final = re.compile(r"\[(?:error|critical) +\] (\S+)|^(Traceback)", re.MULTILINE)
 _LATENCIES_MS: Final = (50, 500)
@@ -201,9 +204,14 @@ class Run:
         agents = [cluster.agents[trouble.agent]] if trouble.agent >= 0 else []
         if trouble.kind is Kind.ROLLING:
             agents = cluster.agents
-        for agent in agents:
-            agent.turn.acquire()
+        held: list[ChaosAgent] = []
         try:
+            for agent in agents:
+                # What befell it before took longer than planned: one thing at a time all the same.
+                if not agent.turn.acquire(timeout=_LATE_S):
+                    self._note(f"left out: {trouble}")
+                    return
+                held.append(agent)
             self._note(f"begins: {trouble}")
             self._report.troubles[trouble.kind] += 1
             if trouble.kind in CUTS:
@@ -218,7 +226,7 @@ class Run:
         except Exception as error:  # noqa: BLE001  # a thread of ours: the run goes on, and fails
             self._fail(f"{trouble}: {error!r}")
         finally:
-            for agent in agents:
+            for agent in held:
                 agent.turn.release()
 
     def _to_process(self, agents: list[ChaosAgent], trouble: Trouble, oracle: Oracle) -> None:
