@@ -300,9 +300,9 @@ class Sealer:
         """Somebody has sealed what is not in our log: they lead it, and it can only be that."""
         tp = TopicPartition(log.topic_id, log.partition)
         leader = await self._session.read(leader_key(tp))
-        if log.state is State.CLOSED:
+        if log.state is State.CLOSED or leader is None:
             raise UnavailableError(f"{_name(log)} is not led here any more")
-        if leader is None or leader.mod_revision != log.leader_revision:
+        if leader.mod_revision != log.leader_revision:
             raise FencedError(f"{_name(log)} is led elsewhere")
         raise AssertionError(f"{_name(log)}: its manifest is ahead of its log, which we lead")
 
@@ -394,10 +394,11 @@ class Sealer:
         revision = result.revision
         if not result.succeeded:
             leader, current = result.reads
-            if log.state is State.CLOSED:
-                # Its topic was deleted while this was sealed; that is nobody's session lost.
+            if log.state is State.CLOSED or not leader:
+                # Its topic was deleted while this was sealed, perhaps by another agent whose news
+                # is still on its way; that is nobody's session lost.
                 raise UnavailableError(f"{_name(log)} is not led here any more")
-            if not leader or leader[0].mod_revision != log.leader_revision:
+            if leader[0].mod_revision != log.leader_revision:
                 raise FencedError(f"{_name(log)} is led elsewhere")
             if not current or decode_partition_state(current[0].value) != state:
                 raise UnavailableError(f"{_name(log)}: its key changed; sealing starts again")

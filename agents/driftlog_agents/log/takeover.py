@@ -271,7 +271,12 @@ class Takeover:
         for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
             leader_kv = leader_kvs[0] if leader_kvs else None
             state_kv = state_kvs[0] if state_kvs else None
-            now = _as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+            try:
+                now = _as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+            except CorruptError as error:
+                self._unreadable(error)
+                taken.refused.add(claim.tp)
+                continue
             if now.leader is not None and now.leader.session_id == session.session_id:
                 # Our own attempt, its answer lost: it is ours with the epoch we asked for.
                 assert now.leader.leader_epoch == claim.epoch

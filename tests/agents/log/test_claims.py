@@ -400,6 +400,30 @@ async def test_of_a_batch_of_claims_one_that_was_overtaken_does_not_take_the_oth
     assert now_ms() - began < 100
 
 
+@on_virtual_time
+async def test_of_a_batch_of_claims_one_that_became_unreadable_does_not_end_the_session() -> None:
+    """
+    An agent of a later version wrote it while the claim was on its way: the others are claimed.
+    """
+    world = World(t=3)
+    await (await world.start()).stop()
+    tp = TopicPartition(world.topics["t"].topic_id, 1)
+
+    class Newer(Lossy):
+        async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
+            if _claims(then) and not self.claims:
+                await self._store.txn((), [Put(leader_key(tp), b'{"v":99}')])
+            return await super().txn(compares, then, otherwise)
+
+    life = await world.start(
+        ready=False, metadata=lambda store: cast(MetadataStore, Newer(store, []))
+    )
+    await asyncio.sleep(2)
+
+    assert not life.task.done()
+    assert [0, 2] == [log.partition for log in life.engine.logs()]
+
+
 async def seeded(world: World) -> World:
     """With its topics, and without an agent."""
     await (await world.start(ready=False)).stop()

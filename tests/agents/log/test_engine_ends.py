@@ -11,9 +11,11 @@ import pytest
 from driftlog_agents.log import flusher
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.keys import leaders_prefix, partitions_prefix
+from driftlog_metadata.store import DeletePrefix, MetadataStore
 from tests.agents.log.lives import (
     ALL,
     NOBODY,
@@ -339,3 +341,24 @@ async def test_leftovers_survive_a_stop_that_comes_before_they_are_appended() ->
     life = await world.start()
 
     assert [b"promised"] == [value for _, _, value in await life.committed()]
+
+
+@on_virtual_time
+async def test_a_topic_that_another_agent_deletes_while_it_is_sealed_ends_no_session() -> None:
+    """
+    Its keys are gone before the watch of the topics says so: sealing fails, the rest goes on.
+    """
+    world = World(t=1, other=1)
+    seal = SealSettings(segment_bytes=1_000, check_interval_ms=5)
+    life = await world.start(replace(SETTINGS, seal=seal))
+    assert await life.produce(b"v").answer() == "committed"
+    topic_id = world.topics["t"].topic_id
+    gone = (DeletePrefix(leaders_prefix(topic_id)), DeletePrefix(partitions_prefix(topic_id)))
+    await world.metadata.txn((), gone)
+
+    assert await life.produce(b"v" * 1_000).answer() == "committed"
+    await asyncio.sleep(1)
+
+    assert not life.task.done()
+    assert 0 == life.log().sealed_end
+    assert await life.produce(b"v", topic="other").answer() == "committed"
