@@ -1,6 +1,7 @@
 """The keeper: records go when nobody needs them, become few, and the log stays what it was."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 from driftlog_agents.log.partition import PartitionLog
@@ -11,7 +12,7 @@ from driftlog_metadata.keys import (
     partition_key,
 )
 from driftlog_metadata.model import PartitionState, TopicPartition
-from driftlog_metadata.store import Get, Put, TxnResult
+from driftlog_metadata.store import Delete, Get, Put, TxnResult
 from tests.agents.log.keeping import (
     NEVER,
     SMALL,
@@ -116,6 +117,33 @@ async def test_records_stay_few_however_much_is_written() -> None:
     assert most < 10 + 4 + 4 * 200 * 150 / 2_500 + 2
     assert most < 40
     assert (await life.committed(1))[-1][0] == 599
+
+
+@on_virtual_time
+async def test_objects_of_which_little_is_left_become_one_and_none_takes_anothers_place() -> None:
+    """
+    A second time as well: what was made of the same flushes before has a key of its own.
+    """
+    world = World(t=20)
+    bounds = replace(SMALL.consolidation, object_bytes=17_000)
+    life = await world.start(replace(SMALL, consolidation=bounds))
+    for n in range(4):
+        await flushes(life, 10, partitions=range(20), first=10 * n)
+        await settled()
+    before = await log_of(world)
+    held = [{s.partition for s in footer.slices()} for footer in await footers(world)]
+    assert [(40, 2, n) for n in range(len(held))] == [key[1:] for key in await records(world)]
+    assert {5} == {len(partitions) for partitions in held}
+
+    for pair in (held[:2], held[2:]):
+        for partitions in pair:
+            for partition in sorted(partitions)[1:]:
+                await life.seal(partition)
+        await settled()
+
+    left = {(1, min(partitions)) for partitions in held}
+    assert [(40, 3, 0), (40, 3, 1)] == [key[1:] for key in await records(world)]
+    assert {place: before[place] for place in left} == await log_of(world)
 
 
 # ── The log stays what it was ──
@@ -303,7 +331,7 @@ async def test_who_does_not_win_the_hash_leaves_dead_sessions_alone() -> None:
 @on_virtual_time
 async def test_records_of_a_topic_that_is_gone_go() -> None:
     """
-    Also where nobody told that it is: a partition without a key is reason enough to look.
+    Who told of it is believed once a read of the topics lacks it.
     """
     world = World(t=1, u=1)
     life = await world.start(NEVER)
@@ -313,6 +341,28 @@ async def test_records_of_a_topic_that_is_gone_go() -> None:
 
     await world.delete("u")
     await settled()
+
+    assert 1 == len(await records(world))
+
+
+@on_virtual_time
+async def test_a_topic_that_is_led_elsewhere_and_goes_is_found_out() -> None:
+    """
+    Nobody tells: its partition has no key any more, and that is reason enough to read the topics.
+    """
+    world = World(t=1, u=1)
+    life = await world.start(NEVER)
+    life.cluster.on_topic = lambda *_: None
+    await life.produce(b"1").answer()
+    await life.produce(b"1", topic="u").answer()
+    life.engine.topics["u"].logs[0] = None
+    tp = TopicPartition(world.topics["u"].topic_id, 0)
+    await world.metadata.txn((), [Delete(partition_key(tp))])
+    await asyncio.sleep(100)
+    assert 2 == len(await records(world))  # the topic is there
+
+    await world.delete("u")
+    await asyncio.sleep(40)
 
     assert 1 == len(await records(world))
 

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.log import consolidator
 from driftlog_agents.log.reader import LogReader
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (
@@ -28,7 +30,7 @@ from tests.agents.log.keeping import (
     settled,
     values,
 )
-from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time, values_of
+from tests.agents.log.lives import Life, World, now_ms, on_virtual_time, values_of
 
 # ── Faults ──
 
@@ -137,25 +139,52 @@ async def test_a_consolidation_without_an_answer_has_happened_once_or_not_at_all
 
 
 @on_virtual_time
-async def test_a_consolidation_that_is_never_answered_is_given_up_within_the_hour() -> None:
+async def test_a_consolidation_without_an_answer_is_given_up_in_time() -> None:
     """
-    Nobody names an object so long after its PUT; what has become of it, the records say.
+    Nobody names an object long after its PUT; what has become of it, the records say, and the
+    next attempt has objects of its own.
     """
     world = World(t=2)
-    made, wrap = lossy(["never"] * 3_550)
+    made, wrap = lossy(["never"] * 1_000)
     life = await world.start(SMALL, metadata=wrap)
-    life.engine.session._settings = replace(SETTINGS.session, retry_ms=10)
     await flushes(life, 10)
-    with capture_logs() as logs:
-        await asyncio.sleep(3_500)
+    began, puts = now_ms(), len(world.bucket.puts)
+    with mock.patch.object(consolidator, "_NAMED_WITHIN_MS", 60_000), capture_logs() as logs:
+        await asyncio.sleep(300)
         assert [0] * 10 == await levels(world)
-        made[0].fates = ["late"]  # the last one before it is given up
-        await asyncio.sleep(60)
+        assert 4 <= len(world.bucket.puts) - puts <= 5
+        made[0].fates = ["late"]  # it may come after it was given up
+        await asyncio.sleep(100)
 
-    assert life.engine.session.alive
-    assert {(1, 0): 10, (1, 1): 10} == {p: len(b) for p, b in (await log_of(world)).items()}
     assert [1] == await levels(world)
-    assert [] == [e for e in logs if e["log_level"] == "critical"]
+    (record,) = (await records(world)).values()
+    stat = await world.bucket.stat(record.object_key)
+    assert stat.modified_ms > began + 200_000
+    assert 1 == life.engine.keeper.records
+    failed = [event for event in logs if event["event"] == "consolidation_failed"]
+    assert failed
+    assert {(1, 0): 10, (1, 1): 10} == {p: len(b) for p, b in (await log_of(world)).items()}
+
+
+@on_virtual_time
+async def test_a_consolidation_that_happens_after_it_was_given_up_is_found_in_the_records() -> None:
+    """
+    A copy travelled for two seconds: the next attempt finds its records gone, and what is there.
+    """
+    world = World(t=2)
+    made, wrap = lossy(["never"] * 53 + ["late", "never", "never"])
+    life = await world.start(SMALL, metadata=wrap)
+    await flushes(life, 10)
+    with mock.patch.object(consolidator, "_NAMED_WITHIN_MS", 60_000), capture_logs() as logs:
+        await asyncio.sleep(120)
+
+    assert [1] == await levels(world)
+    assert 1 == life.engine.keeper.records
+    assert ([], 57) == (made[0].fates, made[0].asked)  # one more, for nothing
+    assert 2 == len([e for e in logs if e["event"] == "flush_records_changed"])
+    assert [] == [e for e in logs if e["event"] == "flushes_consolidated"]
+    forget_memory(life)
+    assert 10 == await life.seal(0)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -219,6 +248,32 @@ async def test_records_that_others_changed_are_read_again() -> None:
     assert 3 == made[0].asked  # the first for nothing; the rest; both together
     assert [2] == await levels(world)
     assert [9, 9] == [await second.seal(0), await second.seal(1)]
+
+
+@on_virtual_time
+async def test_what_is_sealed_while_it_is_rewritten_is_not_deleted_under_the_rewrite() -> None:
+    """
+    The old records go with it, and the new one at once: nothing is written for nothing again.
+    """
+    world = World(t=2)
+    made, wrap = lossy([])
+    life = await world.start(SMALL, metadata=wrap)
+    await flushes(life, 9)
+
+    async def seal() -> None:
+        await life.seal(0)
+        await life.seal(1)
+        await asyncio.sleep(0.5)  # others have their turn
+
+    made[0].meddle = seal
+    await flushes(life, 1, first=9)
+    with capture_logs() as logs:
+        await asyncio.sleep(60)
+
+    assert {} == await records(world)
+    assert 0 == life.engine.keeper.records
+    assert 1 == made[0].asked
+    assert [1] == [e["objects"] for e in logs if e["event"] == "flushes_consolidated"]
 
 
 @on_virtual_time

@@ -234,6 +234,16 @@ def test_neighbours_come_with_one_request() -> None:
         assert [sum(len(data) for _, data in three)] == store.gets
         assert {(0, 0), (2, 0)} == set(await batches_in(store, record))
 
+        store.gets.clear()
+        far = [((p, 1), batch((p, 1), 10 if p != 1 else 300)) for p in (0, 1, 2)]
+        old = [await put(store, "flush/far", far)]
+        footers = [old[0][1]]
+        (new,) = lay_out(footers, lambda tp: 2 * int(tp.partition == 1), 10_000)
+        encoded, _ = encode(new, footers, "s", 8)
+        await rewriting_to(store).write(new, old, encoded, "s", 8)
+
+        assert [len(far[0][1]), len(far[2][1])] == store.gets
+
     asyncio.run(check())
 
 
