@@ -524,8 +524,18 @@ class Topics:
 
         async def repair(topic: Topic) -> None:
             async with self._only(topic.name):
-                if self._broker.engine is engine:
+                if self._broker.engine is not engine:
+                    return
+                try:
                     await self._files.update(engine, topic)
+                except CorruptError as error:
+                    self._log.error(
+                        "topic_file_not_checked",
+                        topic=topic.name,
+                        error=str(error),
+                        advice="the topic's file in the bucket may be behind its key until that "
+                        "key is what it was; or upgrade the agent",
+                    )
 
         try:
             for i in range(0, len(topics), _AT_ONCE):

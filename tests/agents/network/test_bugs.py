@@ -74,6 +74,28 @@ async def test_a_topic_whose_key_is_damaged_is_not_changed_and_others_are(tmp_pa
     assert {answers["hurt"].error_message} == set(told.values())
 
 
+async def test_a_topic_whose_key_is_damaged_does_not_end_who_looks_through_the_files(
+    tmp_path: Path,
+) -> None:
+    """
+    As after each session that is over, this agent's or another's: the other topics' files are
+    looked through, and served.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("hurt")
+        await client.create("other")
+        topics = agent.process.broker.topics
+        with capture_logs() as lines:
+            await agent.process.broker.metadata.txn((), [Put(topic_key("hurt"), b"\xa5")])
+            await topics.reconcile()
+            async with asyncio.timeout(10):
+                await topics.repaired.wait()
+        produced = await client.produce("other", {0: batch()})
+
+    assert 0 == produced[0].error_code
+    assert "topic_file_not_checked" in [line["event"] for line in lines]
+
+
 # ── Bugs of the log ──
 
 
