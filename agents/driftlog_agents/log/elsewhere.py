@@ -222,7 +222,8 @@ class Elsewhere:
             await self._look_for_topics(directory)
             if directory.changed:
                 await self.save(directory)
-        except UnavailableError as error:
+        except (UnavailableError, CorruptError, RefusedError) as error:
+            # The disk, or the cluster's producer ids, which are damaged or used up.
             for tp in directory.pending:
                 directory.reasons[tp] = str(error)
         finally:

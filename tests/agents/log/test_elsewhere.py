@@ -17,7 +17,9 @@ from driftlog_agents.log.leaders import Answer, Ended, Leader, OwnLeader, Place
 from driftlog_agents.log.leftovers import decode_note
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import PRODUCER_IDS_KEY
 from driftlog_metadata.model import Agent, TopicPartition
+from driftlog_metadata.store import Delete, Put
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
 
@@ -408,6 +410,29 @@ async def test_a_leader_that_is_away_does_not_delay_the_start() -> None:
     assert 3 <= len(waits) <= 5
     assert first.engine.ready.is_set()
     cluster.lives[second.session_id] = second
+    await cluster.until(lambda: [first.session_id] == cluster.here.directories)
+    for partition in range(PARTITIONS):
+        assert cluster.expected(partition) == await cluster.values(partition)
+
+
+@on_virtual_time
+async def test_ids_that_cannot_be_read_let_leftovers_wait_and_end_no_session() -> None:
+    """
+    The cluster's producer ids are unreadable until somebody puts them back.
+    """
+    cluster = Cluster()
+    await cluster.lose_the_first()
+    await cluster.here.metadata.txn((), [Put(PRODUCER_IDS_KEY, b"\xa5")])
+
+    with capture_logs() as logs:
+        first = await cluster.start(cluster.here)
+        await asyncio.sleep(60)
+    waits = [entry for entry in logs if entry["event"] == "leftovers_wait"]
+
+    assert not first.task.done()
+    assert 2 == len(cluster.here.directories)
+    assert PRODUCER_IDS_KEY in waits[0]["reasons"][0]
+    await cluster.here.metadata.txn((), [Delete(PRODUCER_IDS_KEY)])
     await cluster.until(lambda: [first.session_id] == cluster.here.directories)
     for partition in range(PARTITIONS):
         assert cluster.expected(partition) == await cluster.values(partition)
