@@ -25,7 +25,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -139,16 +140,15 @@ class Run(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewObject:
+_base: Final = attrgetter("base")
+
+
+class NewObject(NamedTuple):
     """What one object of a rewrite consists of, in its order."""
 
     runs: tuple[Run, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its batches."""
-        return sum(run.size_bytes for run in self.runs)
+    size_bytes: int
+    """Of its batches."""
 
 
 def lay_out(
@@ -164,33 +164,32 @@ def lay_out(
     Raises:
         CorruptFlushObjectError: two footers have the same offsets of a partition.
     """
-    runs = sorted(
-        (run for source, footer in enumerate(footers) for run in _runs(source, footer, sealed_end)),
-        key=lambda run: (run.slice.topic_id.bytes, run.slice.partition, run.base),
-    )
+    # Not one sort of all: that would hold up every thread of the process for its time.
+    partitions: dict[tuple[bytes, int], list[Run]] = {}
+    for source, footer in enumerate(footers):
+        for run in _runs(source, footer, sealed_end):
+            partitions.setdefault((run.slice.topic_id.bytes, run.slice.partition), []).append(run)
     objects: list[NewObject] = []
     current: list[Run] = []
     size = 0
-    for (topic_id, partition), group in groupby(
-        runs, key=lambda run: (run.slice.topic_id, run.slice.partition)
-    ):
-        mine = list(group)
+    for place in sorted(partitions):
+        mine = sorted(partitions.pop(place), key=_base)
         for before, run in pairwise(mine):
             if run.base < before.slice.end:
                 raise CorruptFlushObjectError(
-                    f"two flushes have offset {run.base} of {topic_id}/{partition}"
+                    f"two flushes have offset {run.base} of {run.slice.topic_id}/{place[1]}"
                 )
         mine_bytes = sum(run.size_bytes for run in mine)
         pieces = [mine] if mine_bytes <= object_bytes else [[run] for run in mine]
         for piece in pieces:
             piece_bytes = sum(run.size_bytes for run in piece)
             if current and size + piece_bytes > object_bytes:
-                objects.append(NewObject(tuple(current)))
+                objects.append(NewObject(tuple(current), size))
                 current, size = [], 0
             current += piece
             size += piece_bytes
     if current:
-        objects.append(NewObject(tuple(current)))
+        objects.append(NewObject(tuple(current), size))
     return objects
 
 

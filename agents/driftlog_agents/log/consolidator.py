@@ -40,7 +40,7 @@ from driftlog_tiering.flush_object import Footer
 _NAMED_WITHIN_MS: Final = 3_600_000
 """From the first PUT of a rewrite to its transaction; 6 h are what the collector allows."""
 
-_MOVES_AT_ONCE: Final = 32
+_MOVES_AT_ONCE: Final = 8
 """Slices of the tail that are told of a rewrite before others have their turn."""
 
 Replacement = tuple[tuple[str, FlushRecord], Footer]

@@ -15,7 +15,7 @@ Shell.
 import asyncio
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -116,8 +116,9 @@ class Rewriting:
                     )
 
             try:
+                footers = [footer for _, footer in old]
                 async with asyncio.TaskGroup() as tasks:
-                    for piece in _pieces(new, [footer for _, footer in old]):
+                    for piece in await self._offload(_pieces, new, footers):
                         tasks.create_task(copy(piece))
             except ExceptionGroup as group:
                 raise _first(group) from group
@@ -159,7 +160,7 @@ class Rewriting:
         raise AssertionError("unreachable")
 
 
-def _pieces(new: NewObject, footers: Sequence[Footer]) -> Iterator[_Piece]:
+def _pieces(new: NewObject, footers: Sequence[Footer]) -> list[_Piece]:
     """What to read, each old object in its order; neighbours together."""
     by_source: dict[int, list[_Piece]] = {}
     position = 0
@@ -180,7 +181,7 @@ def _pieces(new: NewObject, footers: Sequence[Footer]) -> Iterator[_Piece]:
             mine[-1].parts.append(_Part(first, last, position))
             position += end - start
             first = last
-    return (piece for pieces in by_source.values() for piece in pieces)
+    return [piece for pieces in by_source.values() for piece in pieces]
 
 
 def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, stop: int) -> int:

@@ -355,6 +355,11 @@ def test_objects_are_cut_between_partitions_and_hold_them_in_order() -> None:
         [(run.source, run.base) for run in new.runs] for new in objects
     ]
     assert [800, 450] == [new.size_bytes for new in objects]
+    turned = [
+        [(1 - run.source, run.base) for run in new.runs]
+        for new in lay_out([two, one], lambda _: 0, 1_000)
+    ]
+    assert turned == [[(run.source, run.base) for run in new.runs] for new in objects]
 
 
 def test_what_is_sealed_is_left_out_from_the_batch_on_that_is_not() -> None:
