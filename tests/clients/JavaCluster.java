@@ -1,4 +1,6 @@
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -26,6 +28,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  *     describe BOOTSTRAP TOPIC             node ID HOST PORT RACK…, controller ID,
  *                                          partition N LEADER REPLICAS ISR…, dir NODE PARTITIONS…
  *     send BOOTSTRAP TOPIC PARTITIONS COUNT PREFIX     COUNT values to each partition
+ *     stream BOOTSTRAP TOPIC PARTITIONS STOP PREFIX PACE   COUNT: one to each every PACE ms, until
+ *                                          there is a file STOP
  *     read BOOTSTRAP TOPIC PARTITIONS COUNT            PARTITION OFFSET VALUE, until COUNT of each
  */
 public class JavaCluster {
@@ -38,6 +42,8 @@ public class JavaCluster {
             case "describe" -> describe(bootstrap, topic);
             case "send" -> send(bootstrap, topic, Integer.parseInt(arguments[3]),
                 Integer.parseInt(arguments[4]), arguments[5]);
+            case "stream" -> stream(bootstrap, topic, Integer.parseInt(arguments[3]),
+                Path.of(arguments[4]), arguments[5], Long.parseLong(arguments[6]));
             default -> read(bootstrap, topic, Integer.parseInt(arguments[3]),
                 Integer.parseInt(arguments[4]));
         }
@@ -89,6 +95,28 @@ public class JavaCluster {
                 one.get();
             }
         }
+    }
+
+    private static void stream(String bootstrap, String topic, int partitions, Path stop,
+            String prefix, long paceMs) throws Exception {
+        StringSerializer strings = new StringSerializer();
+        Map<String, Object> configs = Map.of("bootstrap.servers", bootstrap);
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        int count = 0;
+        try (KafkaProducer<String, String> producer =
+                new KafkaProducer<>(configs, strings, strings)) {
+            for (; !Files.exists(stop); count++) {
+                for (int partition = 0; partition < partitions; partition++) {
+                    sent.add(producer.send(
+                        new ProducerRecord<>(topic, partition, null, prefix + count)));
+                }
+                Thread.sleep(paceMs);
+            }
+            for (Future<RecordMetadata> one : sent) {
+                one.get();
+            }
+        }
+        say(count);
     }
 
     private static void read(String bootstrap, String topic, int partitions, int count) {

@@ -364,7 +364,12 @@ class Java:
             return run_java(str(_JAVA_SOURCE), what, bootstrap, file.name, *more)
 
 
-def run_java(main_class: str, *arguments: str, stdin: bytes | None = None) -> str:
+def run_java(
+    main_class: str,
+    *arguments: str,
+    stdin: bytes | None = None,
+    timeout_s: float = DEADLINE_S * 2,
+) -> str:
     """Standard output of a class from Kafka's jars.
 
     Raises:
@@ -380,7 +385,7 @@ def run_java(main_class: str, *arguments: str, stdin: bytes | None = None) -> st
         input=b"" if stdin is None else stdin,
         capture_output=True,
         check=False,
-        timeout=DEADLINE_S * 2,
+        timeout=timeout_s,
     )
     said = done.stderr.decode(errors="replace")[-3000:]
     assert done.returncode == 0, said

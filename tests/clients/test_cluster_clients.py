@@ -5,10 +5,12 @@ advertised by another host name, so that a client tells which one it was told of
 """
 
 import asyncio
+import itertools
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +42,14 @@ COUNT: Final = 20
 """Records of each partition."""
 
 TOPIC: Final = "spread"
+
+STREAM: Final = "streamed "
+PACE_S: Final = 0.05
 _DEADLINE_S: Final = 60.0
 _SETTLED_S: Final = 2.0
+_JAVA_S: Final = 280.0
+"""It streams while three agents are started, which takes a busy machine a minute and more."""
+
 _JAVA: Final = Path(__file__).with_name("JavaCluster.java")
 
 
@@ -66,25 +74,42 @@ class Client(Protocol):
     def send(self, bootstrap: str, topic: str, prefix: str) -> None:
         """`COUNT` values to each partition, acknowledged by all."""
 
-    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
-        """(offset, value) of each partition from its start, until `COUNT` of each are there."""
+    def stream(self, bootstrap: str, topic: str, stop: Path) -> int:
+        """One value to each partition every `PACE_S` until there is a file *stop*; how many each
+        has got, all of them acknowledged by all."""
+
+    def read(self, bootstrap: str, topic: str, count: int) -> list[list[tuple[int, str]]]:
+        """(offset, value) of each partition from its start, until *count* of each are there."""
 
 
-def values(prefix: str) -> list[list[tuple[int, str]]]:
+def values(prefix: str, count: int) -> list[list[tuple[int, str]]]:
     """What is to be read of each partition."""
-    return [[(n, f"{prefix}{n}") for n in range(COUNT)] for _ in range(PARTITIONS)]
+    return [[(n, f"{prefix}{n}") for n in range(count)] for _ in range(PARTITIONS)]
+
+
+def paced(stop: Path, *, wait: bool = True) -> Iterator[int]:
+    """0, 1, 2 … until there is a file *stop*; one every `PACE_S` unless the caller waits itself."""
+    for n in itertools.count():
+        if stop.exists():
+            return
+        yield n
+        if wait:
+            time.sleep(PACE_S)
 
 
 class Reads:
     """Of each partition, until all are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self.found: list[list[tuple[int, str]]] = [[] for _ in range(PARTITIONS)]
         self._deadline = time.monotonic() + _DEADLINE_S
 
     @property
     def open(self) -> bool:
-        return time.monotonic() < self._deadline and any(len(part) < COUNT for part in self.found)
+        return time.monotonic() < self._deadline and any(
+            len(part) < self._count for part in self.found
+        )
 
 
 class Confluent:
@@ -105,10 +130,17 @@ class Confluent:
         )
 
     def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        self._send(bootstrap, topic, prefix, range(COUNT))
+
+    def stream(self, bootstrap: str, topic: str, stop: Path) -> int:
+        return self._send(bootstrap, topic, STREAM, paced(stop))
+
+    def _send(self, bootstrap: str, topic: str, prefix: str, rounds: Iterable[int]) -> int:
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 2}
         producer = confluent_kafka.Producer(settings)
         errors: list[Any] = []
-        for n in range(COUNT):
+        n = -1
+        for n in rounds:
             for partition in range(PARTITIONS):
                 producer.produce(
                     topic,
@@ -116,10 +148,12 @@ class Confluent:
                     partition=partition,
                     on_delivery=lambda error, _: errors.append(error),
                 )
+            producer.poll(0)
         assert 0 == producer.flush(_DEADLINE_S)
-        assert [None] * (COUNT * PARTITIONS) == errors
+        assert [None] * ((n + 1) * PARTITIONS) == errors
+        return n + 1
 
-    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+    def read(self, bootstrap: str, topic: str, count: int) -> list[list[tuple[int, str]]]:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -129,7 +163,7 @@ class Confluent:
                 "log_level": 2,
             }
         )
-        reads = Reads()
+        reads = Reads(count)
         try:
             consumer.assign(
                 [confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)]
@@ -169,29 +203,35 @@ class Aiokafka:
         )
 
     def send(self, bootstrap: str, topic: str, prefix: str) -> None:
-        asyncio.run(self._send(bootstrap, topic, prefix))
+        asyncio.run(self._send(bootstrap, topic, prefix, range(COUNT)))
 
-    async def _send(self, bootstrap: str, topic: str, prefix: str) -> None:
+    def stream(self, bootstrap: str, topic: str, stop: Path) -> int:
+        return asyncio.run(self._send(bootstrap, topic, STREAM, paced(stop, wait=False)))
+
+    async def _send(self, bootstrap: str, topic: str, prefix: str, rounds: Iterable[int]) -> int:
         producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
         await producer.start()
+        sent: list[Any] = []
+        n = -1
         try:
-            sent = [
-                await producer.send(topic, f"{prefix}{n}".encode(), partition=partition)
-                for n in range(COUNT)
-                for partition in range(PARTITIONS)
-            ]
+            for n in rounds:
+                for partition in range(PARTITIONS):
+                    value = f"{prefix}{n}".encode()
+                    sent.append(await producer.send(topic, value, partition=partition))
+                await asyncio.sleep(PACE_S if prefix == STREAM else 0)
             await asyncio.wait_for(asyncio.gather(*sent), _DEADLINE_S)
         finally:
             await producer.stop()
+        return n + 1
 
-    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
-        return asyncio.run(self._read(bootstrap, topic))
+    def read(self, bootstrap: str, topic: str, count: int) -> list[list[tuple[int, str]]]:
+        return asyncio.run(self._read(bootstrap, topic, count))
 
-    async def _read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+    async def _read(self, bootstrap: str, topic: str, count: int) -> list[list[tuple[int, str]]]:
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False
         )
-        reads = Reads()
+        reads = Reads(count)
         await consumer.start()
         try:
             partitions = [aiokafka.TopicPartition(topic, n) for n in range(PARTITIONS)]
@@ -227,23 +267,31 @@ class KafkaPython:
         )
 
     def send(self, bootstrap: str, topic: str, prefix: str) -> None:
+        self._send(bootstrap, topic, prefix, range(COUNT))
+
+    def stream(self, bootstrap: str, topic: str, stop: Path) -> int:
+        return self._send(bootstrap, topic, STREAM, paced(stop))
+
+    def _send(self, bootstrap: str, topic: str, prefix: str, rounds: Iterable[int]) -> int:
         producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks="all")
+        sent: list[Any] = []
+        n = -1
         try:
-            sent = [
-                producer.send(topic, f"{prefix}{n}".encode(), partition=partition)
-                for n in range(COUNT)
-                for partition in range(PARTITIONS)
-            ]
+            for n in rounds:
+                for partition in range(PARTITIONS):
+                    value = f"{prefix}{n}".encode()
+                    sent.append(producer.send(topic, value, partition=partition))
             for future in sent:
                 future.get(_DEADLINE_S)
         finally:
             producer.close()
+        return n + 1
 
-    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
+    def read(self, bootstrap: str, topic: str, count: int) -> list[list[tuple[int, str]]]:
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False
         )
-        reads = Reads()
+        reads = Reads(count)
         try:
             partitions = [kafka.TopicPartition(topic, n) for n in range(PARTITIONS)]
             consumer.assign(partitions)
@@ -267,7 +315,7 @@ class Java:
 
     def lines(self, what: str, *arguments: str) -> list[list[str]]:
         """What the program says, in fields."""
-        said = run_java(str(_JAVA), what, *arguments)
+        said = run_java(str(_JAVA), what, *arguments, timeout_s=_JAVA_S)
         return [line.split("\t") for line in said.splitlines()]
 
     def describe(self, bootstrap: str, topic: str) -> Seen:
@@ -285,10 +333,17 @@ class Java:
     def send(self, bootstrap: str, topic: str, prefix: str) -> None:
         self.lines("send", bootstrap, topic, str(PARTITIONS), str(COUNT), prefix)
 
-    def read(self, bootstrap: str, topic: str) -> list[list[tuple[int, str]]]:
-        reads = Reads()
+    def stream(self, bootstrap: str, topic: str, stop: Path) -> int:
+        pace = str(round(PACE_S * 1000))
+        ((count,),) = self.lines(
+            "stream", bootstrap, topic, str(PARTITIONS), str(stop), STREAM, pace
+        )
+        return int(count)
+
+    def read(self, bootstrap: str, topic: str, count: int) -> list[list[tuple[int, str]]]:
+        reads = Reads(count)
         for number, offset, value in self.lines(
-            "read", bootstrap, topic, str(PARTITIONS), str(COUNT)
+            "read", bootstrap, topic, str(PARTITIONS), str(count)
         ):
             reads.found[int(number)].append((int(offset), value))
         return reads.found
@@ -309,6 +364,11 @@ OUTSIDE: Final = [False, True]
 def topic_of(client: type[Client], *, outside: bool) -> str:
     """What one client writes through one listener."""
     return f"{client.__name__}-{'outside' if outside else 'plain'}"
+
+
+def stream_of(client: type[Client]) -> str:
+    """What one client writes while agents come and go."""
+    return f"{client.__name__}-stream"
 
 
 class Cluster:
@@ -377,7 +437,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for agent in agents:
             agent.wait_until_ready()
         found = Cluster(agents, outside)
-        found.create([TOPIC, *(topic_of(client, outside=o) for client in CLIENTS for o in OUTSIDE)])
+        topics = [topic_of(client, outside=o) for client in CLIENTS for o in OUTSIDE]
+        found.create([TOPIC, *topics, *map(stream_of, CLIENTS)])
         found.settle()
         yield found
 
@@ -427,9 +488,9 @@ def test_a_client_writes_and_reads_what_all_agents_lead(
     topic = topic_of(client, outside=outside)
 
     kind.send(cluster.bootstrap(1, outside=outside), topic, "value ")
-    found = kind.read(cluster.bootstrap(2, outside=outside), topic)
+    found = kind.read(cluster.bootstrap(2, outside=outside), topic, COUNT)
 
-    assert values("value ") == found
+    assert values("value ", COUNT) == found
 
 
 def test_kcat_lists_the_whole_cluster_from_any_agent(cluster: Cluster, truth: Seen) -> None:
@@ -464,3 +525,31 @@ def test_java_is_told_of_racks_and_of_every_log_dir(cluster: Cluster, truth: See
         node: [n for n, leader in enumerate(truth.leaders) if leader == node]
         for node, _, _ in truth.nodes
     }
+
+
+@pytest.mark.timeout(400)
+def test_a_rolling_restart_costs_no_client_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    """
+    Every agent is stopped and started again, one after the other, while each client writes with
+    its own settings: what it was told is there, once and in its order, and it was told no error.
+    The partitions are led by all agents again in the end.
+    """
+    everyone = ",".join(agent.bootstrap for agent in cluster.agents)
+    stop = tmp_path / "stop"
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        streams = [
+            pool.submit(client().stream, everyone, stream_of(client), stop) for client in CLIENTS
+        ]
+        try:
+            time.sleep(3)
+            for agent in cluster.agents:
+                assert 0 == agent.terminate()
+                agent.start()
+        finally:
+            stop.touch()
+        counts = [stream.result() for stream in streams]
+    cluster.settle()
+
+    for client, count in zip(CLIENTS, counts, strict=True):
+        found = client().read(cluster.agents[0].bootstrap, stream_of(client), count)
+        assert values(STREAM, count) == found, client.__name__
