@@ -502,7 +502,7 @@ class Engine:
     def gone(self, log: PartitionLog) -> None:
         """It was released: others may lead it."""
         log.close()
-        self.manifests.drop(log)
+        self.manifests.forget(log)
         entry = self.topics_by_id.get(log.topic_id)
         if entry is not None and entry.logs[log.partition] is log:
             entry.logs[log.partition] = None
@@ -517,9 +517,9 @@ class Engine:
             del self.topics[entry.topic.name]
         for log in entry.logs:
             if log is not None:
-                self.manifests.drop(log)
                 for waiter in log.close():
                     waiter.lost(log)
+                self.manifests.forget(log)
         self.keeper.topic_gone(topic_id)
 
     async def refresh(self, log: PartitionLog) -> None:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.manifest import Manifest
 from driftlog_tiering.manifests import load_at_least
@@ -36,17 +36,24 @@ class Manifests:
         """
         if (known := self._current(log)) is not None:
             return known
-        async with self._locks.setdefault(log, asyncio.Lock()):
-            while (known := self._current(log)) is None:
-                tp = TopicPartition(log.topic_id, log.partition)
-                began_ms = self._now_ms()
-                async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                    found = await load_at_least(self._objects, log.topic, tp, log.manifest_version)
-                newest = self._newest.get(log)
-                if newest is None or newest.version < found.version:  # or it was sealed meanwhile
-                    self._newest[log] = found
-                    self._read_at_ms[log] = began_ms
-            return known
+        try:
+            async with self._locks.setdefault(log, asyncio.Lock()):
+                while (known := self._current(log)) is None:
+                    tp = TopicPartition(log.topic_id, log.partition)
+                    wanted = log.manifest_version
+                    began_ms = self._now_ms()
+                    async with asyncio.timeout(_REQUEST_DEADLINE_S):
+                        found = await load_at_least(self._objects, log.topic, tp, wanted)
+                    if log.state is State.CLOSED:
+                        return found  # and nobody would forget it
+                    newest = self._newest.get(log)
+                    if newest is None or newest.version < found.version:  # or sealed meanwhile
+                        self._newest[log] = found
+                        self._read_at_ms[log] = began_ms
+                return known
+        finally:
+            if log.state is State.CLOSED:
+                self._locks.pop(log, None)
 
     def _current(self, log: PartitionLog) -> Manifest | None:
         """The newest, if it is known and the partition's key names no newer one."""
@@ -59,17 +66,24 @@ class Manifests:
 
     def put(self, log: PartitionLog, manifest: Manifest) -> None:
         """Note a newer one, read or made just now."""
-        self._newest[log] = manifest
-        self._read_at_ms[log] = self._now_ms()
+        if log.state is not State.CLOSED:
+            self._newest[log] = manifest
+            self._read_at_ms[log] = self._now_ms()
 
     def read_at_ms(self, log: PartitionLog) -> float:
         """When the read of the known manifest began; of none, now."""
         return self._read_at_ms.get(log, self._now_ms())
 
     def drop(self, log: PartitionLog) -> None:
-        """The partition is not led any more."""
+        """What is known may be old: it is read again when it is needed."""
         self._newest.pop(log, None)
         self._locks.pop(log, None)
+
+    def forget(self, log: PartitionLog) -> None:
+        """The partition is not led any more: it is closed, and nothing of it is kept."""
+        assert log.state is State.CLOSED
+        self.drop(log)
+        self._read_at_ms.pop(log, None)
 
     async def producers(self, manifest: Manifest) -> ProducerStates:
         """Producer state at the manifest's end.

@@ -86,3 +86,33 @@ async def test_what_was_dropped_while_it_was_read_is_read_again() -> None:
 
     assert sealed == await reading
     assert sealed == await manifests.get(log)
+
+
+@pytest.mark.parametrize("moment", ["before", "while it is read", "after it was sealed"])
+async def test_of_a_partition_that_is_not_led_any_more_nothing_is_kept(moment: str) -> None:
+    """
+    Else each that moves would stay in memory with all that is known of its producers.
+    """
+    bucket = Bucket()
+    log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0)
+    manifests = Manifests(bucket, lambda: 0)
+    known = await grown(bucket, empty_manifest("t", TP))
+    log.manifest_version = known.version
+    if moment == "before":
+        await manifests.get(log)
+    bucket.gate.clear()
+    manifests.drop(log)
+    reading = asyncio.create_task(manifests.get(log))
+    while bucket.asked == 0:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    if moment != "while it is read":
+        bucket.gate.set()
+        await reading
+    log.close()
+    manifests.forget(log)
+    bucket.gate.set()
+    if moment == "after it was sealed":
+        manifests.put(log, known)
+
+    assert known == await reading
+    assert [{}, {}, {}] == [each for each in vars(manifests).values() if isinstance(each, dict)]
