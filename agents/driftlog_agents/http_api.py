@@ -103,7 +103,7 @@ class HttpApi:
             return _error(503, "the agent is between two sessions: try again")
         entry = engine.topics.get(topic)
         if entry is None:
-            return _error(404, f"there is no topic {topic!r} on this agent")
+            return _error(404, f"there is no topic {topic!r}")
         sealed: dict[str, int] = {}
         try:
             async with asyncio.timeout(_SEAL_DEADLINE_S):

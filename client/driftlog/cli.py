@@ -423,13 +423,13 @@ def _address(host: str, port: int) -> str:
 
 
 def _seal(options: argparse.Namespace) -> int:
+    errors: list[str] = []
+    sealed: dict[int, int] = {}
     try:
-        agents = _http_addresses(options.bootstrap_server)
+        agents = _http_addresses(options.bootstrap_server, errors)
     except RuntimeError as error:
         print(f"driftlog: {error}", file=sys.stderr)
         return 1
-    sealed: dict[int, int] = {}
-    errors: list[str] = []
     for address in agents:
         try:
             sealed.update(_seal_at(address, options.topic))
@@ -446,29 +446,43 @@ def _seal(options: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-def _http_addresses(bootstrap: str) -> list[str]:
-    """The HTTP port of every agent, from its broker configs.
+def _http_addresses(bootstrap: str, errors: list[str]) -> list[str]:
+    """The HTTP port of every agent, from its broker configs; *errors* gets who did not tell.
 
     Raises:
         RuntimeError: nobody answers, or it is no driftlog that does.
     """
     _connect(bootstrap)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    found: list[str] = []
     try:
         brokers = admin.list_topics(timeout=_ADMIN_TIMEOUT_S).brokers
-        resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
-        for future in admin.describe_configs(resources).values():
-            configs: dict[str, Any] = future.result(timeout=_ADMIN_TIMEOUT_S)
-            entry = configs.get(_HTTP_CONFIG)
-            if entry is not None and entry.value:
-                found.append(str(entry.value))
     except KafkaException as error:
         raise RuntimeError(
             f"{bootstrap} does not answer as a Kafka broker does ({error.args[0].str()}).  "
             f"{_WHICH_ADDRESS}"
         ) from error
-    if not found:
+    found: list[str] = []
+    # A call for each: librdkafka takes no two brokers in one.
+    asked = {
+        node: admin.describe_configs(
+            [ConfigResource(ResourceType.BROKER, str(node))], request_timeout=_ADMIN_TIMEOUT_S
+        )
+        for node in brokers
+    }
+    for node, futures in asked.items():
+        try:
+            (configs,) = (future.result() for future in futures.values())
+        except KafkaException as error:
+            errors.append(
+                f"agent {node} at {brokers[node].host}:{brokers[node].port} does not answer "
+                f"({error.args[0].str()}): what it leads is not sealed.  Try again when it is "
+                f"back, or when others lead that"
+            )
+            continue
+        entry = configs.get(_HTTP_CONFIG)
+        if entry is not None and entry.value:
+            found.append(str(entry.value))
+    if not found and not errors:
         raise RuntimeError(f"{bootstrap} is no driftlog agent, or an old one.  {_WHICH_ADDRESS}")
     return found
 

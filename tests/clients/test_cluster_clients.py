@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.clients.peers import run_java
 from tests.support import etcd_server
 from tests.support.components import java, kafka_jars, kcat
-from tests.support.driftlog_process import DriftlogProcess
+from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.process_usage import free_port
 
 pytestmark = [
@@ -553,3 +553,18 @@ def test_a_rolling_restart_costs_no_client_an_error(cluster: Cluster, tmp_path: 
     for client, count in zip(CLIENTS, counts, strict=True):
         found = client().read(cluster.agents[0].bootstrap, stream_of(client), count)
         assert values(STREAM, count) == found, client.__name__
+
+
+@pytest.mark.parametrize("outside", OUTSIDE, ids=["plain", "outside"])
+def test_sealing_finds_the_agent_of_each_partition(cluster: Cluster, *, outside: bool) -> None:
+    """
+    Whichever agent is asked, and by whichever listener.
+    """
+    for number in range(AGENTS):
+        bootstrap = cluster.bootstrap(number, outside=outside)
+        line = [str(driftlog_command()), "segments", "seal", TOPIC, "-b", bootstrap]
+        done = subprocess.run(line, capture_output=True, check=False, timeout=60, text=True)
+
+        assert (0, "") == (done.returncode, done.stderr)
+        rows = [row.split() for row in done.stdout.splitlines()[1:]]
+        assert [str(partition) for partition in range(PARTITIONS)] == [row[0] for row in rows]
