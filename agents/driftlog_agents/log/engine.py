@@ -535,8 +535,13 @@ class Engine:
             raise UnavailableError(f"{log.topic}-{log.partition} is not led here") from error
 
     def _published(
-        self, seq: int, record: FlushRecord, slices: list[tuple[PartitionLog, Slice]]
+        self,
+        seq: int,
+        record: FlushRecord,
+        footer: bytes,
+        slices: list[tuple[PartitionLog, Slice]],
     ) -> None:
+        self.footers.keep(record.object_key, footer)
         ends = [(TopicPartition(log.topic_id, log.partition), s.end) for log, s in slices]
         self.keeper.committed(seq, record, ends)
 

@@ -75,8 +75,8 @@ class _Payload:
     topic_ids: tuple[UUID, ...]
     columns: tuple["array[int]", ...]
     slices: list[tuple[PartitionLog, Slice]]
-    names: dict[int, tuple[str, int, int]]
-    """Attempt → (object key, footer start, size)."""
+    puts: dict[int, tuple[FlushRecord, bytes]]
+    """Attempt → (what would name its object, footer)."""
     tasks: dict[int, asyncio.Task[None]]
     unreadable: int = 0
     """How often the disk did not give back what memory had given up."""
@@ -93,7 +93,7 @@ _NO_COMMIT: Final = "the metadata store does not answer a commit"
 _PLACE: Final = Struct(">q4xi")
 """Base offset and leader epoch in a batch's header, which its CRC does not cover."""
 
-Published = Callable[[int, FlushRecord, list[tuple[PartitionLog, Slice]]], None]
+Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]], None]
 
 
 class Flusher:
@@ -101,7 +101,7 @@ class Flusher:
 
     Args:
         published: told of each committed flush after high watermarks moved:
-            (seq, record, slices).
+            (seq, record, footer, slices).
     """
 
     def __init__(
@@ -396,7 +396,12 @@ class Flusher:
         )
         nonce = f"{self._rng.getrandbits(64):016x}"
         key = layout.flush_key(self._session.session_id, flush.seq, nonce)
-        payload.names[attempt] = (key, flush.size_bytes, flush.size_bytes + len(footer))
+        record = FlushRecord(
+            object_key=key,
+            size_bytes=flush.size_bytes + len(footer),
+            footer_start=flush.size_bytes,
+        )
+        payload.puts[attempt] = (record, footer)
         body = self._read_back(flush)
         if payload.data.views is None:
             self._check(flush, body)
@@ -445,8 +450,7 @@ class Flusher:
     # ── Commit ──
 
     async def _commit(self, flush: Flush) -> None:
-        key, footer_start, size_bytes = flush.payload.names[flush.stored_attempt]
-        record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
+        record, _ = flush.payload.puts[flush.stored_attempt]
         sent_ms = self._now_ms()
         answered = True
         try:
@@ -477,9 +481,9 @@ class Flusher:
 
     def _publish(self, flush: Flush) -> None:
         payload: _Payload = flush.payload
-        key, footer_start, size_bytes = payload.names[flush.stored_attempt]
+        record, footer = payload.puts[flush.stored_attempt]
         data = payload.data
-        data.object_key = key
+        data.object_key = record.object_key
         self._pending_bytes -= flush.size_bytes
         self.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
@@ -494,8 +498,7 @@ class Flusher:
             tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
             ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
             ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
-        record = FlushRecord(object_key=key, size_bytes=size_bytes, footer_start=footer_start)
-        self._published(flush.seq, record, payload.slices)
+        self._published(flush.seq, record, footer, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)
 

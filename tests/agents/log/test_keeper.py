@@ -47,6 +47,7 @@ async def test_flushes_become_one_object_sorted_by_partition() -> None:
 
     (key,) = await records(world)
     assert (life.session_id, 10, 1, 0) == key
+    assert 0 == life.engine.footers.reads  # they were kept when they were written
     (footer,) = await footers(world)
     assert (life.session_id, 10, 10) == (footer.session_id, footer.seq, footer.committed_seq)
     assert [(0, 0, 10), (1, 0, 10)] == [(s.partition, s.base, s.end) for s in footer.slices()]
