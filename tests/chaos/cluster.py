@@ -174,6 +174,10 @@ class ChaosAgent:
             return None
         return found
 
+    def has_leftovers(self) -> bool:
+        """Whether buffers of earlier sessions are on its disk beside the present one's."""
+        return len(list((self._process.directory / "buffer").iterdir())) > 1
+
     def start(self) -> None:
         with self._state:
             self._wanted = True

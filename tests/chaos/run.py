@@ -110,6 +110,7 @@ class Run:
             _make_topics(cluster.bootstrap)
             with LeaderWatch(cluster.etcd, oracle, self._now, self._note) as leaders:
                 self._under_load(cluster, oracle)
+                self._wait_for_leftovers(cluster)
                 logs = self._read(cluster, partitions)
             dump(cluster, report.folder)
             report.leader_changes = leaders.changes.total()
@@ -184,6 +185,16 @@ class Run:
             waiting = {at: 0 for at in before if now[at] == before[at]}.keys()
         if waiting:
             self._fail(f"{when}, {', '.join(map(str, waiting))} acknowledged nothing")
+
+    def _wait_for_leftovers(self, cluster: Cluster) -> None:
+        """Until what only acks=1 had promised is in the log, wherever its place is now."""
+        deadline = time.monotonic() + _ANSWERED_S
+        while waiting := [a.number for a in cluster.agents if a.has_leftovers()]:
+            if time.monotonic() > deadline:
+                self._fail(f"agents {waiting} still have buffers of earlier sessions")
+                return
+            time.sleep(0.2)
+        self._note("nothing is left over")
 
     # ── Troubles ──
 
