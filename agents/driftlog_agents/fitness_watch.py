@@ -92,10 +92,12 @@ class FitnessWatch:
         Raises:
             FencedError: it is; its session has ended, and its lease is revoked.
         """
-        outage = engine.flusher.outage
+        flushes, footers = engine.flusher.outage, engine.footers.outage
         while True:
             await asyncio.sleep(_TICK_S)
             now_ms = self._now_ms()
+            # What cannot be read was claimed, and is led by nobody until it is.
+            outage = flushes if flushes.since_ms is not None else footers
             step = self._fitness.tick(outage.since_ms, now_ms)
             if step is Step.LOOK:
                 self._fitness.looked(await self._heads(), self._now_ms())

@@ -139,6 +139,42 @@ async def test_an_agent_that_cannot_commit_while_others_can_gives_its_partitions
 
 
 @on_virtual_time
+async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> None:
+    """
+    It has nothing to commit, for nobody writes to it; and what it took over from one that died
+    is read by nobody, while others could.
+    """
+    agents = await Agents().start()
+    first, second = agents.lives
+    third = await agents.worlds[1].other_disk().start(ready=False)
+    await third.engine.ready.wait()
+    await asyncio.sleep(5)
+    agents.cut.down = True
+    for log in second.engine.logs():
+        second.produce(b"x", partition=log.partition)
+    await asyncio.sleep(1)
+    second.kill()
+    agents.lives[1] = third
+    began_ms = now_ms()
+    watching = asyncio.create_task(agents.watch.watch(first.engine))
+    with capture_logs() as lines:
+        while not watching.done() and now_ms() < began_ms + 100_000:
+            agents.produce(1)
+            await asyncio.sleep(1)
+        with pytest.raises(FencedError, match="while others could"):
+            await asyncio.wait_for(watching, 0)
+    with pytest.raises(FencedError):
+        await first.task
+    await asyncio.sleep(10)
+    repeated = [line for line in lines if line["event"] == "footer_read_repeated"]
+    (unfit,) = [line for line in lines if line["event"] == "agent_unfit"]
+
+    assert 20 == len(third.engine.logs())
+    assert 1 <= len(repeated) <= 6
+    assert "access denied" in unfit["error"]
+
+
+@on_virtual_time
 async def test_it_goes_on_while_others_commit_nothing_or_there_are_none() -> None:
     """
     A session that does not serve is no better than one that waits for its store.

@@ -161,7 +161,12 @@ class Engine:
             patch=kernel.patch,
             quota=ports.quota,
         )
-        self.footers = Footers(session=self.session, objects=ports.objects, offload=ports.offload)
+        self.footers = Footers(
+            session=self.session,
+            objects=ports.objects,
+            now_ms=ports.now_ms,
+            offload=ports.offload,
+        )
         self.cluster = cluster
         self.takeover = Takeover(
             session=self.session, footers=self.footers, topics=cluster.view.topics

@@ -8,6 +8,9 @@
 Encoded they take a tenth of the memory, and who gets one may change its columns (`TailData`
 moves positions when an object is rewritten).
 
+Partitions that were claimed wait for what is read here, and nobody else can lead them: `outage`
+says since when the bucket does not give it, and an agent for which that lasts is unfit.
+
 Shell.
 """
 
@@ -18,6 +21,7 @@ from typing import Any, Final
 
 import structlog
 
+from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.session import Session
 from driftlog_metadata.codec import decode_flush_record
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
@@ -51,6 +55,7 @@ class Footers:
 
     Args:
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
+        now_ms: paces what is said of an outage.
     """
 
     def __init__(
@@ -58,11 +63,13 @@ class Footers:
         *,
         session: Session,
         objects: ObjectStore,
+        now_ms: Callable[[], float],
         offload: Callable[..., Awaitable[Any]] = _inline,
         budget_bytes: int = _BUDGET_BYTES,
     ) -> None:
         self._session = session
         self._objects = objects
+        self._now_ms = now_ms
         self._offload = offload
         self._budget_bytes = budget_bytes
         self._encoded: OrderedDict[str, Buffer] = OrderedDict()
@@ -70,6 +77,10 @@ class Footers:
         """Objects whose footers somebody reads; set when that is over."""
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
         self._log = structlog.get_logger()
+        self._failing = 0
+        """Reads that have failed and go on."""
+        self.outage = Outage()
+        """Since when reads have failed, while somebody waits for one."""
         self.size_bytes = 0
         self.reads = 0
 
@@ -137,20 +148,41 @@ class Footers:
             over.set()
 
     async def _read(self, record: FlushRecord) -> Buffer | None:
-        while True:
-            try:
-                self.reads += 1
-                async with asyncio.timeout(_DEADLINE_S):
-                    # Copied: a view would keep the buffer of the whole answer.
-                    return bytes(
-                        await self._objects.get(
-                            record.object_key, record.footer_start, record.size_bytes
-                        )
-                    )
-            except NotFoundError:
-                return None
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning(
-                    "footer_read_repeated", object=record.object_key, error=repr(error)
+        failed = answered = False
+        try:
+            while True:
+                sent_ms = self._now_ms()
+                try:
+                    encoded = await self._ask(record)
+                    answered = True
+                    return encoded
+                except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                    self._failing += not failed
+                    failed = True
+                    self._say(record, str(error) or f"no answer in {_DEADLINE_S:g} s", sent_ms)
+                await asyncio.sleep(_RETRY_S)
+        finally:
+            self._failing -= failed
+            if answered or not self._failing:  # or nobody waits for it any more
+                self.outage.ended(self._now_ms())
+
+    async def _ask(self, record: FlushRecord) -> Buffer | None:
+        self.reads += 1
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                found = await self._objects.get(
+                    record.object_key, record.footer_start, record.size_bytes
                 )
-            await asyncio.sleep(_RETRY_S)
+        except NotFoundError:
+            return None
+        return bytes(found)  # copied: a view would keep the buffer of the whole answer
+
+    def _say(self, record: FlushRecord, error: str, sent_ms: float) -> None:
+        if self.outage.failed(error, sent_ms, self._now_ms()):
+            self._log.warning(
+                "footer_read_repeated",
+                object=record.object_key,
+                error=error,
+                failures=self.outage.failures,
+                advice="tried again; partitions that were taken over are led when it is read",
+            )

@@ -437,7 +437,7 @@ async def takeover(world: World, session: Session | None = None) -> Takeover:
     topics = [TopicEntry(decode_topic(kv.value), kv.create_revision, kv.mod_revision) for kv in kvs]
     return Takeover(
         session=session,
-        footers=Footers(session=session, objects=world.bucket),
+        footers=Footers(session=session, objects=world.bucket, now_ms=now_ms),
         topics={entry.topic.topic_id: entry for entry in topics},
     )
 

@@ -90,7 +90,9 @@ class Records:
 
     def footers(self, budget_bytes: int = 1_000_000) -> Footers:
         """A cache of them."""
-        return Footers(session=self.session, objects=self.store, budget_bytes=budget_bytes)
+        return Footers(
+            session=self.session, objects=self.store, now_ms=now_ms, budget_bytes=budget_bytes
+        )
 
 
 async def begun() -> Records:

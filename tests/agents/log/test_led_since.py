@@ -243,7 +243,7 @@ async def _lead(store: Counted, session: Session) -> PartitionLog:
     tp = TopicPartition(entry.topic.topic_id, 0)
     takeover = Takeover(
         session=session,
-        footers=Footers(session=session, objects=MemoryObjectStore(lambda: 0)),
+        footers=Footers(session=session, objects=MemoryObjectStore(lambda: 0), now_ms=lambda: 0.0),
         topics={entry.topic.topic_id: entry},
     )
     return (await takeover.take([tp], 0.0)).logs[tp]
