@@ -268,6 +268,8 @@ class Leading:
             self._plan, self._planned = plan, version
             view.plan = plan
             self._mine = [tp for tp, node in plan.items() if node == self._node_id]
+            # Of topics that are gone there is nothing to be old.
+            self._acted = {tp: at for tp, at in self._acted.items() if tp in plan}
             self._replanned.set()
             self._misplaced.set()
 
