@@ -29,6 +29,7 @@ from driftlog_metadata.errors import FencedError, OutcomeUnknownError, Unavailab
 from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.model import Agent, Listener, TopicPartition
 from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
+from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.peer import Peer
 from tests.simulation.sim_disk import SimDisk
 
@@ -140,6 +141,7 @@ class AgentProcess(Process):
         self._metadata = FaultyMetadata(
             world.metadata, self._network("metadata", node.metadata_weather)
         )
+        self._keep_alive = SimKeepAlive(self._metadata, self.thread)
         self._objects = FaultyObjects(world.bucket, self._network("objects", node.store_weather))
         self.reader = LogReader(
             store=self._objects,
@@ -351,6 +353,7 @@ class AgentProcess(Process):
                 now_ms=world.now_ms,
                 offload=offload,
                 spool=_spool,
+                keep_alive=self._keep_alive if self.node.has_threads else None,
                 connect=self._connect,
             ),
             agent=self.broker.agent,

@@ -31,6 +31,7 @@ _MOMENTS: Final = (
 )
 """Of a request that is about to be answered: releases and claims, sealed ends, commits,
 consolidations, flush objects, what a session says of itself, any."""
+_SLOW_MS: Final = (50.0, 900.0)
 _MOST_NODES: Final = 5
 
 
@@ -38,6 +39,7 @@ async def cluster_chaos(world: "World") -> None:
     """Faults for some time, one after the other; some go on while the next ones come."""
     rng = world.rng
     for node in world.nodes:
+        node.has_threads = rng.random() < 0.5
         node.wall_skew_ms = rng.choice((0.0, rng.uniform(-2_000, 2_000)))
         node.stays_away_s = rng.choice(((0.01, 0.5, 3.0, 9.0), (0.01, 9.0, 20.0), (0.5, 1.0)))
     end = world.loop.now_s + rng.uniform(10, 45)
@@ -56,7 +58,8 @@ async def _strike(world: "World", node: Node, fault: str) -> None:
             node.stays_away_s = (9.0, 15.0)
             node.kill("kill")
         case "pause":
-            await node.pause(rng.choice((rng.uniform(0.5, 5), rng.uniform(6.5, 20))))
+            seconds = rng.choice((rng.uniform(0.5, 5), rng.uniform(6.5, 20)))
+            await node.pause(seconds, threads=rng.random() < 0.7)
         case "cut":
             await _cut(node)
         case "at once":
@@ -88,7 +91,7 @@ async def _strike(world: "World", node: Node, fault: str) -> None:
                     new_weather(rng, weather)
                     weather.late = rng.choice((0.0, 0.02, 0.15))
         case "slow":
-            node.metadata_weather.latency_ms = rng.choice(((1.0, 10.0), (50.0, 900.0)))
+            node.metadata_weather.latency_ms = rng.choice(((1.0, 10.0), _SLOW_MS))
         case "compaction":
             world.metadata.compact(world.metadata.revision)
         case _:
@@ -103,6 +106,9 @@ def _weathers(world: "World") -> tuple[list[Weather], list[Weather]]:
 async def _cut(node: Node) -> None:
     rng = node.world.rng
     peer = rng.choice(("metadata", "metadata", "bucket", "both"))
+    if rng.random() < 0.3:
+        node.metadata_weather.latency_ms = _SLOW_MS  # as links are that are about to break
+        await asyncio.sleep(rng.uniform(2, 4))
     node.world.note(f"cut off from {peer}")
     node.cut(peer, rng.choice((Cut.REQUESTS, Cut.ANSWERS)))
     await asyncio.sleep(rng.choice((rng.uniform(0.3, 4), rng.uniform(6, 15))))

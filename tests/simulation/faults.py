@@ -61,6 +61,8 @@ class Process:
         self.loop = loop
         self.dead = False
         self.freezer = Freezer(loop)
+        self.thread = Freezer(loop)
+        """Of what runs beside its event loop."""
         self._inbox: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -71,12 +73,15 @@ class Process:
         elif not self.dead:
             self.freezer.context.copy().run(request)
 
-    def freeze(self) -> None:
-        """It does nothing, until `thaw`."""
+    def freeze(self, *, threads: bool = True) -> None:
+        """It does nothing, until `thaw`; without *threads*, its event loop does not."""
         self.freezer.freeze()
+        if threads:
+            self.thread.freeze()
 
     def thaw(self, *, timers_last: bool = False) -> None:
         """Go on; what was sent meanwhile is read."""
+        self.thread.thaw()
         self.freezer.thaw(timers_last=timers_last)
         inbox, self._inbox = self._inbox, []
         for request in inbox:
@@ -101,6 +106,7 @@ class Process:
         for task in self._tasks:
             task.cancel()
         self._inbox.clear()
+        self.thread.thaw()
         self.freezer.thaw()
 
 

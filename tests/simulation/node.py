@@ -31,6 +31,8 @@ class Node:
         self.stays_away_s: tuple[float, ...] = (0.01, 0.5, 3.0, 9.0)
         """How long, one of these, it takes until a process that ended is started again."""
         self.lives = 0
+        self.has_threads = False
+        """Keep-alives of its next sessions are sent beside the event loop."""
         self.process = self._new_process()
         self.last_life = False
         """It leaves, or has left, and never comes back."""
@@ -111,13 +113,13 @@ class Node:
             self.world.disk_is_gone(self)
             self.world.oracle.disk_is_back()
 
-    async def pause(self, seconds: float) -> None:
-        """Time goes on for all others."""
+    async def pause(self, seconds: float, *, threads: bool = True) -> None:
+        """Time goes on for all others; without *threads*, for its own as well."""
         process = self.process
         if process.dead or process.freezer.frozen or self._life is None or self._life.done():
             return
-        self.world.note("paused")
-        process.freeze()
+        self.world.note("paused" if threads else "held up")
+        process.freeze(threads=threads)
         await asyncio.sleep(seconds)
         if process.freezer.frozen:
             process.thaw(timers_last=self.world.rng.random() < 0.5)
