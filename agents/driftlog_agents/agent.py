@@ -10,6 +10,7 @@ Shell.
 import asyncio
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.partition import PartitionLog
@@ -110,6 +112,8 @@ class AgentProcess:
         self.quota = Quota()
         self.sessions = 0
         self._engine: Engine | None = None
+        self._counted: Counter[str] = Counter()
+        self._commits = Durations()
 
     def stop(self) -> None:
         """Drain and leave (SIGTERM)."""
@@ -143,6 +147,20 @@ class AgentProcess:
             await self.server.finish()
             for task in background:
                 task.cancel()
+
+    # ── What was counted, over all sessions ──
+
+    @property
+    def counted(self) -> Counter[str]:
+        """The log's counters, by the name of their metric."""
+        engine = self._engine
+        return self._counted if engine is None else self._counted + _counts(engine)
+
+    @property
+    def commits(self) -> Durations:
+        """How long commits took."""
+        engine = self._engine
+        return self._commits if engine is None else self._commits + engine.flusher.commits
 
     # ── Start ──
 
@@ -301,6 +319,7 @@ class AgentProcess:
         except* FencedError as group:
             raise FencedError(str(group.exceptions[0])) from group
         finally:
+            self._counted, self._commits = self.counted, self.commits
             self.broker.engine = self._engine = None
             # Batches of it that are still rewritten have its flusher say so when they are done.
             engine.flusher.on_pressure = engine.sealer.on_pressure = lambda _: None
@@ -324,6 +343,27 @@ class AgentProcess:
                 port = sockets[0].getsockname()[1]
                 raise refused(error, at.host, port, _LISTENER) from error
         self.ready.set()
+
+
+def _counts(engine: Engine) -> Counter[str]:
+    """What this session has counted."""
+    pipeline, sealer = engine.flusher.pipeline, engine.sealer
+    return Counter(
+        {
+            "driftlog_partitions_taken_over": engine.leading.taken_over,
+            "driftlog_partitions_handed_over": engine.leading.handed_over,
+            "driftlog_flush_puts": pipeline.puts,
+            "driftlog_flush_hedges": pipeline.hedges,
+            "driftlog_flushes_early": engine.flusher.early,
+            "driftlog_committed_bytes": engine.flusher.committed_bytes,
+            "driftlog_buffer_bytes": engine.buffer.bytes_written,
+            "driftlog_buffer_syncs": engine.buffer.syncs,
+            "driftlog_buffer_unreadable": engine.unreadable,
+            "driftlog_segments_sealed": sealer.segments,
+            "driftlog_sealed_bytes": sealer.sealed_bytes,
+            "driftlog_undecodable_batches": sealer.undecodable_batches,
+        }
+    )
 
 
 def now_ms() -> float:

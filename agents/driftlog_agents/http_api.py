@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from driftlog_agents import metrics
 from driftlog_agents.agent import AgentProcess
+from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_metadata.errors import CorruptError, FencedError, StoreError
 
@@ -88,7 +89,7 @@ class HttpApi:
             return web.Response(status=503, text=text)
         engine = self._agent.broker.engine
         if engine is None or not engine.ready.is_set():
-            return web.Response(status=503, text="between two sessions\n")
+            return web.Response(status=503, text=f"between two sessions{_why(engine)}\n")
         outage = engine.flusher.outage
         lasted_ms = outage.lasted_ms(engine.ports.now_ms())
         if lasted_ms >= _FAILING_MS:
@@ -126,6 +127,14 @@ class HttpApi:
             if log.sealed_end == before:
                 await asyncio.sleep(_RETRY_S)
         return log.sealed_end
+
+
+def _why(engine: Engine | None) -> str:
+    if engine is None or engine.session.outage.since_ms is None:
+        return ""
+    outage = engine.session.outage
+    seconds = outage.lasted_ms(engine.ports.now_ms()) / 1000
+    return f": the metadata store has not answered for {seconds:.0f} s: {outage.error}"
 
 
 def _error(status: int, message: str) -> web.Response:

@@ -10,6 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -77,24 +78,19 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
 
 def _log(agent: AgentProcess) -> Iterable[Metric]:
     engine = agent.broker.engine
-    if engine is None:
-        return
-    logs = engine.logs()
-    pipeline = engine.flusher.pipeline
-    yield _gauge("driftlog_partitions", "Partitions led", len(logs))
-    yield _counter(
-        "driftlog_partitions_taken_over", "Partitions claimed", engine.leading.taken_over
-    )
-    yield _counter(
-        "driftlog_partitions_handed_over", "Partitions released", engine.leading.handed_over
-    )
-    commits = engine.flusher.commits
+    for name, text in _LOG_COUNTERS.items():
+        yield _counter(name, text, agent.counted.get(name, 0.0))
+    commits = agent.commits
     yield HistogramMetricFamily(
         "driftlog_commit_seconds",
         "Transactions that committed a flush",
         buckets=list(commits.buckets()),
         sum_value=commits.sum_s,
     )
+    if engine is None:
+        return
+    logs = engine.logs()
+    yield _gauge("driftlog_partitions", "Partitions led", len(logs))
     yield _gauge(
         "driftlog_offline_partitions",
         "Partitions that need an operator",
@@ -121,30 +117,25 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "driftlog_flush_records", "Flush records in the metadata store", engine.keeper.records
     )
-    yield _counter("driftlog_flush_puts", "PUTs of flush objects, hedges too", pipeline.puts)
-    yield _counter("driftlog_flush_hedges", "PUTs that were a hedge", pipeline.hedges)
-    yield _counter("driftlog_flushes_early", "Flushes cut early", engine.flusher.early)
-    yield _counter(
-        "driftlog_committed_bytes", "Bytes of committed flushes", engine.flusher.committed_bytes
-    )
-    yield _counter(
-        "driftlog_buffer_bytes", "Bytes written to buffer files", engine.buffer.bytes_written
-    )
-    yield _counter("driftlog_buffer_syncs", "fdatasync calls", engine.buffer.syncs)
-    yield _counter(
-        "driftlog_buffer_unreadable",
-        "Failed attempts to read what earlier sessions left in DIR/buffer: look at the log",
-        engine.unreadable,
-    )
-    yield _counter("driftlog_segments_sealed", "Segments sealed", engine.sealer.segments)
-    yield _counter(
-        "driftlog_sealed_bytes", "Bytes sealed, uncompressed", engine.sealer.sealed_bytes
-    )
-    yield _counter(
-        "driftlog_undecodable_batches",
-        "Batches kept as they came because their records cannot be decoded",
-        engine.sealer.undecodable_batches,
-    )
+
+
+_LOG_COUNTERS: Final = {
+    "driftlog_partitions_taken_over": "Partitions claimed",
+    "driftlog_partitions_handed_over": "Partitions released",
+    "driftlog_flush_puts": "PUTs of flush objects, hedges too",
+    "driftlog_flush_hedges": "PUTs that were a hedge",
+    "driftlog_flushes_early": "Flushes cut early",
+    "driftlog_committed_bytes": "Bytes of committed flushes",
+    "driftlog_buffer_bytes": "Bytes written to buffer files",
+    "driftlog_buffer_syncs": "fdatasync calls",
+    "driftlog_buffer_unreadable": "Failed attempts to read what earlier sessions left in "
+    "DIR/buffer: look at the log",
+    "driftlog_segments_sealed": "Segments sealed",
+    "driftlog_sealed_bytes": "Bytes sealed, uncompressed",
+    "driftlog_undecodable_batches": "Batches kept as they came because their records cannot be "
+    "decoded",
+}
+"""Of the log, over all sessions of the process."""
 
 
 def _quota(agent: AgentProcess) -> Iterable[Metric]:

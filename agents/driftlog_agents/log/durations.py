@@ -23,6 +23,13 @@ class Durations:
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
+    def __add__(self, other: "Durations") -> "Durations":
+        """Both together."""
+        total = Durations()
+        total._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        total.sum_s = self.sum_s + other.sum_s
+        return total
+
     def buckets(self) -> Iterator[tuple[str, float]]:
         """(upper bound, how many took so long at most), as Prometheus wants them."""
         total = 0

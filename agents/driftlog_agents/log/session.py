@@ -23,6 +23,7 @@ from typing import TypeVar
 import structlog
 
 from driftlog_agents.log.keep_alive import KeepAlive
+from driftlog_agents.log.outage import Outage
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_head
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
@@ -90,6 +91,10 @@ class Session:
         self._renewed_until_ms = 0.0
         self._over = ""
         """Why it is; set once, by whoever learns of it first, and never cleared."""
+        self.outage = Outage()
+        """Since when the metadata store has not answered; keep-alives have one of their own, for
+        they may be sent from another thread."""
+        self._renewal_outage = Outage()
         self._ticked_ms = math.inf
         """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
 
@@ -180,10 +185,13 @@ class Session:
                 self.end(str(error))
                 raise
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("keep_alive_failed", session=self.session_id, error=repr(error))
+                text = str(error) or "no answer in time"
+                if self._renewal_outage.failed(text, sent, self._now_ms()):
+                    self._log.warning("keep_alive_failed", session=self.session_id, error=text)
                 await asyncio.sleep(self._settings.retry_ms / 1000)
             else:
                 self._renewed_until_ms = sent + self._settings.ttl_ms
+                self._renewal_outage.ended(self._now_ms())
                 return
 
     def _patience_ms(self, sent: float) -> float:
@@ -216,11 +224,13 @@ class Session:
     async def commit(self, seq: int, record: FlushRecord) -> CommitOutcome:
         """Send the commit of flush *seq* once, and say what came of it."""
         txn = transactions.commit(self.session_id, self.revision, seq, record)
+        sent = self._now_ms()
         try:
             result = await self._txn(txn)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._log.warning("commit_unanswered", seq=seq, error=repr(error))
+            self._is_away(error, sent)
             return CommitOutcome.UNKNOWN
+        self._is_there()
         if result.succeeded:
             return CommitOutcome.COMMITTED
         _, head = result.reads
@@ -272,14 +282,35 @@ class Session:
         self, request: Callable[[], Awaitable[_T]], *, while_alive: bool = False
     ) -> _T:
         while True:
+            sent = self._now_ms()
             try:
                 async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-                    return await request()
+                    answer = await request()
+                self._is_there()
+                return answer
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("metadata_request_repeated", error=repr(error))
+                self._is_away(error, sent)
             if while_alive and not self.alive:
                 raise FencedError("the session ended while the metadata store did not answer")
             await asyncio.sleep(self._settings.retry_ms / 1000)
+
+    def _is_away(self, error: Exception, sent_ms: float) -> None:
+        text = str(error) or "no answer in time"
+        if self.outage.failed(text, sent_ms, self._now_ms()):
+            self._log.warning(
+                "metadata_store_away",
+                error=text,
+                failures=self.outage.failures,
+                seconds=round(self.outage.lasted_ms(self._now_ms()) / 1000, 1),
+                advice="tried again; nothing is committed until it answers, and nothing is led "
+                "once the session's time is up",
+            )
+
+    def _is_there(self) -> None:
+        now_ms = self._now_ms()
+        lasted_ms = self.outage.lasted_ms(now_ms)
+        if self.outage.ended(now_ms):
+            self._log.info("metadata_store_back", seconds=round(lasted_ms / 1000, 1))
 
 
 async def close_head(session: Session, old_session_id: str) -> int:

@@ -15,3 +15,17 @@ def test_each_duration_counts_in_its_bucket_and_in_all_above() -> None:
 
     assert [2, 2, 3, 4, 5] == [counts[b] for b in ("0.0005", "0.001", "0.002", "2.0", "+Inf")]
     assert 0.0005 + 0.0011 + 2.0 + 99.0 == durations.sum_s
+
+
+def test_two_sessions_are_counted_together() -> None:
+    """
+    Neither changes by that.
+    """
+    one, other = Durations(), Durations()
+    one.add(0.0005)
+    other.add(0.3)
+    both = dict((one + other).buckets())
+
+    assert (1, 2) == (both["0.2"], both["0.5"])
+    assert 0.3005 == (one + other).sum_s
+    assert 1 == dict(one.buckets())["+Inf"]
