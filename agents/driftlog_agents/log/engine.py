@@ -337,12 +337,12 @@ class Engine:
                 background.append(tasks.create_task(self.sealer.hold_back()))
                 await self._stop.wait()
                 await self._leave([leading])
-            else:
-                await self.session.close()  # the directories stay for the next start
+            # Otherwise the directories stay for the next start.
             for task in background:
                 task.cancel()
             self._loading.give_up()
         self._tasks = None
+        await self.session.close()  # when nobody is left who would take it for lost
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
         mine = self.agent.session_id
@@ -414,12 +414,10 @@ class Engine:
                 advice="what was answered with acks=1 stays in DIR/buffer, and is appended at the "
                 "next start on DIR; acks=all was not answered, and producers send it again",
             )
-            await self.session.close()
             return
         await self.leading.release([log for log in self.logs() if log not in waiting])
         if not waiting:
             self.ports.disk.remove_session(self.agent.session_id)
-        await self.session.close()
 
     async def _say_that_we_leave(self) -> None:
         """Let others get ready for what they are about to lead, if there are others."""
