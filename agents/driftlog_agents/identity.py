@@ -74,7 +74,7 @@ async def join_cluster(
         raise WrongClusterError(
             f"{location} belongs to cluster {in_bucket.cluster_id}, and this metadata store to "
             f"{cluster.cluster_id}: two clusters cannot share a prefix.  Choose another location, "
-            f"or restore the metadata of {in_bucket.cluster_id}"
+            f"or the metadata store of {in_bucket.cluster_id} (its --dir, or its --etcd)"
         )
     return cluster
 
@@ -82,8 +82,8 @@ async def join_cluster(
 def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     return WrongClusterError(
         f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
-        f"know.  Start with that cluster's metadata store (its --dir), choose another location, "
-        f"or rebuild the metadata from the bucket (restore)"
+        f"know.  Start with that cluster's metadata store (its --dir, or its --etcd), with a "
+        f"backup of it where it is lost, or choose another location"
     )
 
 

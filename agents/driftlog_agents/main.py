@@ -228,8 +228,9 @@ async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMeta
             await store.get(CLUSTER_KEY)
     except (UnavailableError, TimeoutError) as error:
         raise StartError(
-            f"etcd does not answer: {str(error) or f'nothing in {_LOOK_S} s'}.  Check --etcd, its "
-            f"certificates and the network; then start again"
+            f"etcd cannot be used: {str(error) or f'no answer in {_LOOK_S} s'}.  Check --etcd, "
+            f"--etcd-user with DRIFTLOG_ETCD_PASSWORD, the certificates and the network; then "
+            f"start again"
         ) from error
     return store
 

@@ -257,7 +257,7 @@ def test_an_etcd_that_does_not_answer_is_named_at_the_start(tmp_path: Path) -> N
 
     dead = f"127.0.0.1:{free_port()}"
     said = refused("--etcd", f"http://{dead}")
-    assert "etcd does not answer" in said
+    assert "etcd cannot be used" in said
     assert dead in said
     assert "--etcd" in refused("--etcd", "nonsense")
     assert "--etcd" in refused("--etcd-user", "root")
