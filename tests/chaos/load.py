@@ -8,6 +8,7 @@ Shell.
 
 import asyncio
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -21,6 +22,9 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from tests.chaos.oracle import Oracle, Promise
 from tests.chaos.records import Origin, TopicPartition, make_value
+
+CONFLUENT_LOG: Final = "confluent-kafka"
+"""The logger of its producers."""
 
 _TICK_S: Final = 0.02
 _OPEN: Final = 2_000
@@ -203,9 +207,11 @@ class _ConfluentProducer:
             {
                 "bootstrap.servers": bootstrap,
                 "client.id": plan.name,
-                "log_level": 2,
+                # What an idempotent producer does about errors is a story of its own.
+                **({"debug": "eos"} if plan.promise is Promise.IDEMPOTENT else {"log_level": 2}),
                 **plan.settings,
-            }
+            },
+            logger=logging.getLogger(CONFLUENT_LOG),
         )
         self._name = plan.name
         self._oracle = oracle

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.chaos.cluster import MEMBERS, ChaosAgent, Cluster
 from tests.chaos.dump import dump
 from tests.chaos.leaders import LeaderWatch
-from tests.chaos.load import Load, read_whole
+from tests.chaos.load import CONFLUENT_LOG, Load, read_whole
 from tests.chaos.oracle import Oracle, Verdict
 from tests.chaos.records import TopicPartition
 from tests.chaos.schedule import CUTS, Kind, Trouble, schedule
@@ -103,7 +103,8 @@ class Run:
         oracle = Oracle(partitions)
         with (
             self._story,
-            _logged("aiokafka", report.folder),
+            _logged("aiokafka", report.folder, logging.WARNING),
+            _logged(CONFLUENT_LOG, report.folder, logging.DEBUG),
             Cluster(report.folder, self._agents, self._seed, self._note) as cluster,
         ):
             self._note(f"{self._agents} agents are up at {cluster.bootstrap}")
@@ -307,10 +308,11 @@ def _s3(cluster: Cluster, trouble: Trouble) -> None:
 
 
 @contextmanager
-def _logged(library: str, folder: Path) -> Iterator[None]:
+def _logged(library: str, folder: Path, level: int) -> Iterator[None]:
     """What a client's library logs goes into a file, and nowhere else."""
     logger, file = logging.getLogger(library), logging.FileHandler(folder / f"{library}.log")
     logger.addHandler(file)
+    logger.setLevel(level)
     logger.propagate = False
     try:
         yield
