@@ -338,17 +338,17 @@ class Keeper:
         self, records: Sequence[tuple[str, FlushRecord]]
     ) -> list[Footer | str] | None:
         """None: one of the records is not there any more."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                reads = [
-                    tasks.create_task(self._footers.get(key, record)) for key, record in records
-                ]
-        except BaseExceptionGroup as group:
-            lost, others = group.split(RecordGoneError)
-            if lost is None or others is not None:
-                raise
-            return None
-        return [read.result() for read in reads]
+
+        async def read(key: str, record: FlushRecord) -> Footer | str | None:
+            try:
+                return await self._footers.get(key, record)
+            except RecordGoneError:
+                return None  # not the group's to raise: see `Rewriting.write`
+
+        async with asyncio.TaskGroup() as tasks:
+            reads = [tasks.create_task(read(key, record)) for key, record in records]
+        found = [footer for each in reads if (footer := each.result()) is not None]
+        return found if len(found) == len(records) else None
 
     def set_aside(self, kept: KeptSession, key: str, reason: str) -> None:
         """See `Keeping`."""

@@ -102,8 +102,12 @@ class Rewriting:
         with disk_errors(), self._spool() as spool:
             slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
 
+            errors: list[Exception] = []
+
             async def copy(piece: _Piece) -> None:
                 async with slots:
+                    if errors:
+                        return
                     body = await self._read(piece, old[piece.source][0])
                     async with writing:
                         sound = await self._offload(
@@ -115,13 +119,20 @@ class Rewriting:
                         piece.source, f"{key}: it does not hold the batches that its footer has"
                     )
 
-            try:
-                footers = [footer for _, footer in old]
-                async with asyncio.TaskGroup() as tasks:
-                    for piece in await self._offload(_pieces, new, footers):
-                        tasks.create_task(copy(piece))
-            except ExceptionGroup as group:
-                raise _first(group) from group
+            async def attempt(piece: _Piece) -> None:
+                # Not the group's to raise: in Python 3.11 that makes it forget a cancelling, and
+                # who is told to end and goes on after the error goes on for ever.
+                try:
+                    await copy(piece)
+                except Exception as error:  # noqa: BLE001
+                    errors.append(error)
+
+            footers = [footer for _, footer in old]
+            async with asyncio.TaskGroup() as tasks:
+                for piece in await self._offload(_pieces, new, footers):
+                    tasks.create_task(attempt(piece))
+            if errors:
+                raise errors[0]
             size_bytes = new.size_bytes
             await self._offload(_finish, spool.file, size_bytes, footer)
             body = spool.body()
@@ -217,10 +228,3 @@ def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: _Piece) -> bool
 def _finish(file: IO[bytes], size_bytes: int, footer: bytes) -> None:
     file.seek(size_bytes)
     file.write(footer)
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

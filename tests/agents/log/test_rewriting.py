@@ -342,3 +342,37 @@ def test_a_store_that_refuses_is_asked_three_times() -> None:
             await writing.write(new, old, encoded, "s", 7)
 
     asyncio.run(check())
+
+
+def test_who_is_told_to_end_does_while_a_store_fails() -> None:
+    """
+    One read has failed and another is slow to be given up: that it failed is not what is told,
+    or the keeper would go on, and an agent that leaves would wait for it for ever.
+    """
+
+    class Failing(Store):
+        async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+            self.gets.append(0)
+            if len(self.gets) > 1:
+                raise UnavailableError("slow down")
+            try:
+                return await asyncio.Event().wait()  # type: ignore[return-value]
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.05)
+                raise
+
+    async def check() -> None:
+        store = Failing()
+        old = await two(store)
+        footers = [footer for _, footer in old]
+        (new,) = lay_out(footers, lambda _: 0, 10_000)
+        encoded, _ = encode(new, footers, "s", 7)
+        task = asyncio.create_task(rewriting_to(store).write(new, old, encoded, "s", 7))
+        while len(store.gets) < 1 + rewriting._ATTEMPTS:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(check())
