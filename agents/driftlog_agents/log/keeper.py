@@ -268,10 +268,8 @@ class Keeper:
 
     async def _look_for_sessions(self) -> None:
         # Heads first: a head and its session's key are created together.
-        heads = {parse_head_key(kv.key) for kv in await self._session.read_prefix(HEADS_PREFIX)}
-        live = {
-            parse_session_key(kv.key) for kv in await self._session.read_prefix(SESSIONS_PREFIX)
-        }
+        heads = _sessions(await self._session.read_prefix(HEADS_PREFIX), parse_head_key)
+        live = _sessions(await self._session.read_prefix(SESSIONS_PREFIX), parse_session_key)
         dead = heads - live
         self._finished &= dead
         for session_id in [s for s, kept in self._sessions.items() if kept.dead]:
@@ -520,3 +518,14 @@ class Keeper:
     def keys(self, kept: KeptSession) -> list[str]:
         """See `Keeping`."""
         return [*(known.key for known in kept.index), *self._forgettable, *kept.set_aside]
+
+
+def _sessions(kvs: Iterable[KeyValue], parse: Callable[[str], str]) -> set[str]:
+    """The sessions that these keys name; somebody else's keys name none."""
+    found: set[str] = set()
+    for kv in kvs:
+        with contextlib.suppress(ValueError):
+            session_id = parse(kv.key)
+            int(session_id, 16)  # `keeper_of` counts on it
+            found.add(session_id)
+    return found

@@ -30,6 +30,7 @@ Shell.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -247,8 +248,11 @@ class Takeover:
 
     async def _live(self) -> set[str]:
         """Sessions whose key is there."""
-        kvs = await self._session.read_prefix(SESSIONS_PREFIX)
-        return {parse_session_key(kv.key) for kv in kvs}
+        found: set[str] = set()
+        for kv in await self._session.read_prefix(SESSIONS_PREFIX):
+            with contextlib.suppress(ValueError):  # somebody else's key, which names nobody
+                found.add(parse_session_key(kv.key))
+        return found
 
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
         """Claim in one transaction; where it does not hold, each by itself on what is there now."""

@@ -466,3 +466,22 @@ def untold(life: Life) -> None:
         pass
 
     cast(Any, life.engine.keeper)._consolidator._tell_tails = nothing
+
+
+@on_virtual_time
+async def test_keys_of_somebody_else_under_our_prefixes_end_no_session() -> None:
+    """
+    Each agent reads them when it takes over, and when it looks for dead sessions.
+    """
+    world = World(t=2)
+    strange = ("heads/test", "heads/%zz", "sessions/%zz", "sessions/a/b")
+    await world.metadata.txn((), [Put(f"/driftlog/v1/{name}", b"x") for name in strange])
+    life = await world.start()
+    assert await life.produce(b"v").answer() == "committed"
+    life.kill()
+
+    life = await world.other_disk().start()
+    await life.engine.keeper.look()
+
+    assert 1 == life.log().high_watermark
+    assert not life.task.done()
