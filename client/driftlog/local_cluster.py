@@ -182,6 +182,8 @@ class _Cluster:
         ]
         self._processes = [self._etcd, *(agent.process for agent in self._agents)]
         self._announced = False
+        self._any_ready = False
+        """An agent has been ready since this began."""
         self._stops = 0
         """How often we were told to stop."""
         self._woken, self._wakes = socket.socketpair()
@@ -234,6 +236,10 @@ class _Cluster:
                 slow_at: float | None = started + _SLOW_S
                 while not self._stops:
                     self._turn()
+                    if self._refused():
+                        _say("no agent starts; what they say above is why")
+                        self._stop()
+                        return 1
                     self._announce_once()
                     if slow_at is not None and time.monotonic() > slow_at:
                         slow_at = None
@@ -300,6 +306,12 @@ class _Cluster:
             if not self._announced and agent.node_id is None and agent.process.ended == 0:
                 break  # new ones start in turn, so that node ids are in their order
         self._wait(_TURN_S)
+
+    def _refused(self) -> bool:
+        """Whether all agents have said why they do not start, and none was ever ready."""
+        agents = [agent.process for agent in self._agents]
+        self._any_ready |= any(process.ready for process in agents)
+        return not self._any_ready and all(process.refused for process in agents)
 
     def _is_due(self, process: LocalProcess) -> bool:
         if process.start_at is None:

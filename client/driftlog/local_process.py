@@ -72,6 +72,8 @@ class LocalProcess:
         self.ended = 0
         """How often it has ended."""
         self.last_end = ""
+        self.refused = False
+        """It ended by itself as a program does that says why it does not start."""
         self._command = command
         self._environment = dict(environment)
         self._pid_file = run / f"{name}.pid"
@@ -117,6 +119,7 @@ class LocalProcess:
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
             self._pid_file.unlink(missing_ok=True)
+            self.refused = code == 1 and not self.ready
             self._has_ended(_how(code), by_somebody=-code in _BY_SOMEBODY)
         news, self._news = self._news, False
         return news

@@ -431,6 +431,24 @@ def test_a_missing_etcd_is_told_with_how_to_get_one(tmp_path: Path) -> None:
     assert f"{BINARY_VARIABLE}={tmp_path / 'none'} is no program" in done.stderr
 
 
+def test_agents_that_are_all_refused_end_the_command(tmp_path: Path) -> None:
+    """
+    With what they say: here, that the objects are another cluster's.
+    """
+    directory, objects = tmp_path / "log", tmp_path / "objects"
+    objects.mkdir()
+    (objects / "cluster.json").write_text("of nobody we know")
+
+    with Cluster(directory, 2, "--store", str(objects)) as cluster:
+        cluster.launch()
+        code = cluster.process.wait(_SOON_S)
+
+        assert 1 == code
+        assert "driftlog: " in cluster.log
+        cluster.wait_for("no agent starts; what they say above is why")
+    assert {} == living(directory)
+
+
 def test_an_etcd_that_does_not_start_ends_the_command(tmp_path: Path) -> None:
     """
     With what it said last.
