@@ -292,6 +292,7 @@ class AgentProcess:
                 rng=world.rng,
                 now_ms=now_ms,
                 offload=world.offload_seal,
+                offload_read=world.offload_read,
                 spool=world.spool,
                 keep_alive=world.keep_alive,
                 quota=self.quota,

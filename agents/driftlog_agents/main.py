@@ -5,11 +5,14 @@ Root.
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +86,10 @@ HTTP_LISTENER: Final = "127.0.0.1:9644"
 
 _POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
 """Worker threads of an agent."""
+
+_OVERDUE_S: Final = 28.0
+"""From SIGTERM to the end, whatever happens: more than a drain takes, and less than the 30 s after
+which supervisors kill."""
 
 _LOOK_S: Final = 20
 """How long the first answer of a bucket may take: it is one small GET."""
@@ -334,13 +341,34 @@ def _in_bucket(location: str) -> bool:
 
 async def _run(agent: AgentProcess, options: Options, location: str) -> None:
     loop = asyncio.get_running_loop()
+    overdue = threading.Timer(_OVERDUE_S, _end_at_once)
+    overdue.daemon = True
+
+    def stop() -> None:
+        agent.stop()
+        if not overdue.is_alive():
+            overdue.start()
+
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, agent.stop)
+            loop.add_signal_handler(number, stop)
         announce = tasks.create_task(_announce(agent, options, location))
         await asyncio.wait([running])
         announce.cancel()
+    # The timer goes on: what may hang is what follows, too.
+
+
+def _end_at_once() -> None:
+    """A stop that hangs must not take a supervisor's patience: nothing that was acknowledged needs
+    the rest of it."""
+    structlog.get_logger().error(
+        "stop_overdue",
+        seconds=_OVERDUE_S,
+        advice="the process ends now, as if it were killed; please report what it waits for, below",
+    )
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(1)
 
 
 async def _announce(agent: AgentProcess, options: Options, location: str) -> None:

@@ -89,6 +89,8 @@ class Ports:
     offload: Callable[..., Awaitable[Any]]
     """Run ``fn(*args)`` where it does not hold up the event loop."""
     spool: Callable[[], AbstractContextManager[Spool]]
+    offload_read: Callable[..., Awaitable[Any]] | None = None
+    """As *offload*, for what must not wait behind segments; None: *offload*."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
     quota: Quota = field(default_factory=Quota)
@@ -165,7 +167,7 @@ class Engine:
             session=self.session,
             objects=ports.objects,
             now_ms=ports.now_ms,
-            offload=ports.offload,
+            offload=ports.offload_read or ports.offload,
         )
         self.cluster = cluster
         self.takeover = Takeover(
@@ -214,7 +216,7 @@ class Engine:
             partitions=self,
             settings=settings.leading,
             now_ms=ports.now_ms,
-            offload=ports.offload,
+            offload=ports.offload_read or ports.offload,
         )
         self.unreadable = 0
         """Attempts to read what old sessions left that failed."""

@@ -149,6 +149,8 @@ class Leading:
         self._plan_ms = 0.0
         self._mine: list[TopicPartition] = []
         """Placed here."""
+        self._not_led: dict[TopicPartition, None] = {}
+        """Of these, those that are not led here."""
         self._replanned = asyncio.Event()
         self._misplaced = asyncio.Event()
         """There may be something to read before it comes, or to hand over."""
@@ -268,6 +270,7 @@ class Leading:
             self._plan, self._planned = plan, version
             view.plan = plan
             self._mine = [tp for tp, node in plan.items() if node == self._node_id]
+            self._not_led = {tp: None for tp in self._mine if self._partitions.find(tp) is None}
             # Of topics that are gone there is nothing to be old.
             self._acted = {tp: at for tp, at in self._acted.items() if tp in plan}
             self._replanned.set()
@@ -294,9 +297,7 @@ class Leading:
         """Claim what is placed here and can be; True: something was refused."""
         view, mine = self._view, self._session.session_id
         wanted: list[TopicPartition] = []
-        for tp in self._mine:
-            if self._partitions.find(tp) is not None:
-                continue
+        for tp in self._not_led:
             if self._partitions.is_going(tp.topic_id) or tp.topic_id not in view.topics:
                 continue
             entry = view.leaders.get(tp)
@@ -309,6 +310,7 @@ class Leading:
         taken = await self._takeover.take(wanted, self._now_ms())
         for tp, log in taken.logs.items():
             self._acted[tp] = log.leader_revision
+            self._not_led.pop(tp, None)
         self.taken_over += len(taken.logs)
         self._partitions.opened(taken)
         self._misplaced.set()
@@ -416,8 +418,11 @@ class Leading:
             ],
         )
         for log in logs:
-            self._acted[TopicPartition(log.topic_id, log.partition)] = log.leader_revision + 1
+            tp = TopicPartition(log.topic_id, log.partition)
+            self._acted[tp] = log.leader_revision + 1
             self._partitions.gone(log)
+            if self._plan.get(tp) == self._node_id:
+                self._not_led[tp] = None  # the plan has changed meanwhile
         self.handed_over += len(logs)
         if logs:
             self._log.info("partitions_handed_over", partitions=len(logs))

@@ -26,7 +26,12 @@ from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.outage import Outage
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_head
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.keys import agent_key, head_key, session_key
 from driftlog_metadata.model import Agent, FlushRecord
 from driftlog_metadata.store import (
@@ -323,9 +328,17 @@ async def close_head(session: Session, old_session_id: str) -> int:
     """
     kv = await session.read(head_key(old_session_id))
     opened = kv.create_revision if kv is not None else 0
-    while kv is not None and decode_head(kv.value) >= 0:
+    while kv is not None and not _is_closed(kv):
         result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
         if result.succeeded:
             break
         kv = result.reads[0][0] if result.reads[0] else None
     return opened
+
+
+def _is_closed(head: KeyValue) -> bool:
+    """One that cannot be read is closed again, whatever it said."""
+    try:
+        return decode_head(head.value) < 0
+    except CorruptError:
+        return False
