@@ -45,6 +45,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "  the oldest of them, when it went", f"{verdict.excused_age_s:.1f} s"
     yield "acks=1 at another offset than was told", f"{verdict.moved}"
     yield "sent again by clients that are not idempotent", f"{verdict.repeated}"
+    yield "one in flight, behind later ones at a change of leader", f"{verdict.reordered}"
     yield "delivery errors that users saw", f"{verdict.failed.total()}"
     for error, count in verdict.failed.most_common():
         yield f"  {error}", f"{count}"
