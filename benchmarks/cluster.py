@@ -315,12 +315,12 @@ def two(scale: Scale) -> Iterator[Line]:
         with cluster(agents) as made:
             made.create("t", 8)
             _produce(made, scale.gib / 10)
+            _when_idle(made)
             before = sum(agent.usage().cpu_seconds for agent in made.agents)
             began = time.monotonic()
             size = _produce(made, scale.gib)
             seconds = time.monotonic() - began
-            time.sleep(3)
-            cpu = sum(agent.usage().cpu_seconds for agent in made.agents) - before
+            cpu = _when_idle(made) - before  # sealing goes on for a while
         costs.append((cpu / (size / GiB), size / 1e6 / seconds))
     (one_cpu, one_mb), (two_cpu, two_mb) = costs
     yield Line(
@@ -366,6 +366,17 @@ async def _all_led(
             if len(leaders) == count and without not in leaders.values():
                 break
             await asyncio.sleep(0.1)
+
+
+def _when_idle(made: Cluster) -> float:
+    """CPU seconds of all agents, once they have nothing more to do."""
+    seconds = sum(agent.usage().cpu_seconds for agent in made.agents)
+    while True:
+        time.sleep(2)
+        now = sum(agent.usage().cpu_seconds for agent in made.agents)
+        if now - seconds < 0.1 * len(made.agents):
+            return now
+        seconds = now
 
 
 def _produce(made: Cluster, gib: float) -> int:

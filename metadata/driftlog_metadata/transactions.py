@@ -209,6 +209,16 @@ class Claim:
         """The leader epoch that this claim asks for."""
         return 0 if self.leader is None else self.leader.leader_epoch + 1
 
+    @property
+    def needs_gone(self) -> str | None:
+        """The session that must be gone for this."""
+        return None if self.leader is None or self.same_disk else self.leader.session_id
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no session needs to be gone for this."""
+        return self.needs_gone is None
+
     def state_under(self, session_id: str) -> PartitionState:
         """The partition's state with *session_id* as its newest leader."""
         if session_id in self.state.sessions:

@@ -53,6 +53,9 @@ class LeadingSettings:
     """Partitions of each receiver that are on their way at once.  More: a join is over sooner,
     and more partitions are without a leader meanwhile."""
 
+    idle_group: int = 1_024
+    """The same of partitions to which nobody writes and of which nobody waits to read."""
+
     taken_ms: float = 1_000
     """How long a receiver may take to lead what was released to it before more is."""
 
@@ -65,6 +68,9 @@ class LeadingSettings:
 
 _TOGETHER_S: Final = 0.005
 """Changes of so long are looked at together: thousands of claims come one by one."""
+
+_STARTS_S: Final = 1.5
+"""How long a start with thousands of partitions waits for others that start as well."""
 
 _PLACED_HERE: Final = 2_000
 """So many partitions are placed on the event loop; more take it tens of milliseconds."""
@@ -228,7 +234,17 @@ class Leading:
             FencedError: the session is over.
         """
         await self._make_plan()
+        if len(self._not_led) > _PLACED_HERE:
+            # Who starts with us takes a share: better now than by hand-over.
+            await self._cluster.until(lambda: not self._others_start(), _STARTS_S)
+            await self._make_plan()
         await self._claim()
+
+    def _others_start(self) -> bool:
+        return any(
+            entry.said.stage is Stage.STARTING and entry.session_id != self._session.session_id
+            for entry in self._view.sessions.values()
+        )
 
     async def run(self) -> None:
         """Claim and hand over as the cluster changes, until cancelled.
@@ -364,7 +380,9 @@ class Leading:
 
     def _moving(self) -> dict[int, list[PartitionLog]]:
         """Some of what is led here and placed on others, by receiver."""
+        settings = self._settings
         groups: dict[int, list[PartitionLog]] = {}
+        busy: dict[int, int] = {}
         for log in self._partitions.logs():
             if log.state not in (State.ONLINE, State.LOADING):
                 continue  # what is offline stays where its buffer files are
@@ -372,7 +390,10 @@ class Leading:
             if node == self._node_id or node not in self._view.agents:
                 continue
             group = groups.setdefault(node, [])
-            if len(group) < self._settings.group:
+            busy[node] = busy.get(node, 0) + _is_busy(log)
+            if len(group) < settings.idle_group and (
+                busy[node] <= settings.group or not _is_busy(log)
+            ):
                 group.append(log)
         return groups
 
@@ -437,3 +458,9 @@ class Leading:
             ),
             self._settings.taken_ms / 1000,
         )
+
+
+def _is_busy(log: PartitionLog) -> bool:
+    """Whether somebody would notice that it has no leader: it was written to under this one, or a
+    consumer waits."""
+    return bool(log.waiting_fetches) or log.log_end > (log.epochs[-1][1] if log.epochs else 0)

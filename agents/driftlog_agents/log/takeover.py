@@ -255,7 +255,11 @@ class Takeover:
         return found
 
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
-        """Claim in one transaction; where it does not hold, each by itself on what is there now."""
+        """Claim in one transaction; where it does not hold, the rest of it on what is there now.
+
+        Agents that start together want the same partitions: who is late gives way, and the others
+        of the batch are claimed together again.
+        """
         session = self._session
         entries = [self._topics.get(claim.tp.topic_id) for claim in claims]
         topics = {e.topic.name: e.create_revision for e in entries if e is not None}
@@ -272,6 +276,8 @@ class Takeover:
         *reads, mine = result.reads
         if not mine or mine[0].create_revision != session.revision:
             raise FencedError("the session ended while it claimed its partitions")
+        left: list[Claim] = []
+        changed = False
         for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
             leader_kv = leader_kvs[0] if leader_kvs else None
             state_kv = state_kvs[0] if state_kvs else None
@@ -287,13 +293,23 @@ class Takeover:
                 assert leader_kv is not None
                 assert state_kv is not None
                 self._claimed(taken, claim, leader_kv.mod_revision, state_kv.mod_revision)
-            elif len(claims) > 1 or now != claim:
-                await self._claim(taken, [now], old_sessions)
+                changed = True
             else:
-                # As the store has it and still refused: its leader's session lives, or its topic
-                # is gone.
-                taken.refused.add(claim.tp)
-                self._log.debug("claim_refused", partition=f"{claim.tp}", leader=claim.leader)
+                left.append(now)
+                changed |= now != claim
+        if changed:
+            live = set[str]() if all(one.is_free for one in left) else await self._live()
+            taken.refused.update(one.tp for one in left if one.needs_gone in live)
+            left = [one for one in left if one.needs_gone not in live]
+            if left:
+                await self._claim(taken, left, old_sessions)
+        elif len(left) > 1:
+            # As the store has them and still refused: the session of one's leader lives, or its
+            # topic is gone.
+            for one in left:
+                await self._claim(taken, [one], old_sessions)
+        else:
+            taken.refused.update(one.tp for one in left)
 
     async def _release(self, releases: list[transactions.Release]) -> None:
         await release(self._session, releases)

@@ -206,7 +206,7 @@ async def test_a_receiver_that_takes_nothing_gets_only_as_much_as_it_was_given_t
     lease ends, and no more than a group a second is.
     """
     world = World(t=40)
-    settings = replace(SETTINGS, leading=LeadingSettings(group=2))
+    settings = replace(SETTINGS, leading=LeadingSettings(group=2, idle_group=2))
     first = await world.start(settings)
     deaf = False
 
