@@ -28,6 +28,7 @@ from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
@@ -112,6 +113,8 @@ class AgentProcess:
         self.quota = Quota()
         self.sessions = 0
         self._engine: Engine | None = None
+        self._footers: Footers | None = None
+        """Of the last session: the next one takes over from what that one wrote."""
         self._counted: Counter[str] = Counter()
         self._commits = Durations()
 
@@ -305,6 +308,9 @@ class AgentProcess:
         )
         engine.flusher.on_pressure = partial(self.server.set_pressure, "buffer")
         engine.sealer.on_pressure = partial(self.server.set_pressure, "sealing")
+        if self._footers is not None:
+            engine.footers.inherit(self._footers)
+        self._footers = engine.footers
         self.broker.engine = self._engine = engine
         if self._stopping.is_set():
             return

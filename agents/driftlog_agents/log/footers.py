@@ -94,6 +94,11 @@ class Footers:
         while self.size_bytes > self._budget_bytes:
             self.size_bytes -= len(self._encoded.popitem(last=False)[1])
 
+    def inherit(self, before: "Footers") -> None:
+        """Know what another session of this process knew: objects never change."""
+        for key, encoded in before._encoded.items():
+            self.keep(key, encoded)
+
     def drop(self, object_key: str) -> None:
         """Forget the footer of an object that nobody names any more."""
         self.size_bytes -= len(self._encoded.pop(object_key, b""))

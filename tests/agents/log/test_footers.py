@@ -133,6 +133,26 @@ async def test_a_footer_is_read_once_however_many_ask_at_the_same_time() -> None
 
 
 @on_virtual_time
+async def test_the_next_session_of_a_process_reads_no_footer_again() -> None:
+    """
+    What it takes over is what it wrote and read itself a moment ago; within the budget, as ever.
+    """
+    records = await begun()
+    named = [await records.put(seq, 1) for seq in range(3)]
+    before, after = records.footers(), records.footers()
+    found = [await before.get(*one) for one in named]
+    gets = records.store.gets
+    after.inherit(before)
+    again = [await after.get(*one) for one in named]
+    small = records.footers(budget_bytes=1)
+    small.inherit(before)
+
+    assert gets == records.store.gets == 3
+    assert [len(footer) for footer in found] == [len(footer) for footer in again]
+    assert (before.size_bytes, 0) == (after.size_bytes, small.size_bytes)
+
+
+@on_virtual_time
 async def test_a_footer_is_its_callers_alone() -> None:
     """
     Who changes what it got changes nothing for others: positions move when objects are rewritten.
