@@ -226,7 +226,7 @@ class Engine:
         self.ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
-        self._loading = Loading(self.manifests, self._stop)
+        self._loading = Loading(self.manifests, self._stop, ports.now_ms)
 
     # ── What others ask ──
 
@@ -406,7 +406,8 @@ class Engine:
         for task in background:
             task.cancel()  # nothing more is claimed
         self.ready.clear()
-        # Not given up: only who goes on from it on this disk may append what is buffered for it.
+        # Not released: who goes on from it on this disk appends what is buffered for it where it
+        # stood.  (Others may claim it once the session is over; then that goes elsewhere.)
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
         for log in self.logs():
             self.retire(log)

@@ -69,6 +69,9 @@ class LeadingSettings:
 _TOGETHER_S: Final = 0.005
 """Changes of so long are looked at together: thousands of claims come one by one."""
 
+_STALLED_S: Final = 5.0
+"""How long a hand-over waits for its last flush before it says so."""
+
 _STARTS_S: Final = 1.5
 """How long a start with thousands of partitions waits for others that start as well."""
 
@@ -412,8 +415,19 @@ class Leading:
                 log.waiting_duplicates.append((log.log_end, arrivals[-1]))
         if arrivals:
             self._flusher.hurry()
-        for arrival in arrivals:
-            await arrival.event.wait()
+        try:
+            async with asyncio.timeout(_STALLED_S):
+                for arrival in arrivals:
+                    await arrival.event.wait()
+        except TimeoutError:
+            self._log.warning(
+                "hand_over_stalled",
+                partitions=len(arrivals),
+                advice="they have no leader until what they have in flight is committed: the "
+                "bucket or the metadata store does not take it",
+            )
+            for arrival in arrivals:
+                await arrival.event.wait()
         await self.release(logs)
 
     async def release(self, logs: Iterable[PartitionLog]) -> None:

@@ -14,11 +14,13 @@ Shell.
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.manifest import Manifest
@@ -38,8 +40,12 @@ class Loading:
         stop: set when the session is left; nothing is tried again after that.
     """
 
-    def __init__(self, manifests: Manifests, stop: asyncio.Event) -> None:
+    def __init__(
+        self, manifests: Manifests, stop: asyncio.Event, now_ms: Callable[[], float]
+    ) -> None:
         self._manifests = manifests
+        self._now_ms = now_ms
+        self._outage = Outage()
         self._stop = stop
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._loads: dict[PartitionLog, asyncio.Event] = {}
@@ -65,12 +71,13 @@ class Loading:
     async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""
         while log.state is State.LOADING and not self._stop.is_set():
+            sent_ms = self._now_ms()
             try:
                 async with self._limit:
                     manifest = await self._manifests.get(log)
                     producers = await self._manifests.producers(manifest)
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("partition_load_repeated", log=repr(log), error=str(error))
+                self._failed(log, str(error) or "no answer in time", sent_ms)
                 await asyncio.sleep(_RETRY_S)
             except (CorruptError, NotFoundError) as error:
                 self._damaged(log, str(error) or repr(error))
@@ -78,6 +85,7 @@ class Loading:
                     async with asyncio.timeout(_DAMAGED_S):
                         await self._stop.wait()
             else:
+                self._outage.ended(self._now_ms())
                 if log.state is State.LOADING:
                     _merge(log, manifest, producers)
                     log.state = State.ONLINE
@@ -87,6 +95,17 @@ class Loading:
         if log.state is not State.LOADING:
             self._go_on(log)  # or it is left as it is, and whoever waits is told by its closing
 
+    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if self._outage.failed(error, sent_ms, self._now_ms()):
+            self._log.warning(
+                "partition_load_repeated",
+                partition=f"{log.topic}-{log.partition}",
+                error=error,
+                failures=self._outage.failures,
+                advice="tried again; until then producers that its tail does not show wait, and "
+                "so do reads of what is sealed",
+            )
+
     async def sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
         """(leader epoch, start offset) of what is sealed; none where nobody can say.
 
@@ -94,10 +113,11 @@ class Loading:
         nothing else may go.
         """
         while True:
+            sent_ms = self._now_ms()
             try:
                 manifest = await self._manifests.get(log)
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("manifest_read_repeated", log=repr(log), error=str(error))
+                self._failed(log, str(error) or "no answer in time", sent_ms)
                 await asyncio.sleep(_RETRY_S)
             except (CorruptError, NotFoundError) as error:
                 log.state = State.OFFLINE
