@@ -42,6 +42,8 @@ class Silent:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
+        if name == "watch":
+            return method
 
         async def call(*args: Any) -> Any:
             if self.silent:
