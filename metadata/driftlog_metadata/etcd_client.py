@@ -96,6 +96,8 @@ class Endpoint:
 
     def __init__(self, url: str, channel: grpc.aio.Channel) -> None:
         self.url = url
+        self.is_ours = False
+        """It has said that it is of our cluster, since it was last away."""
         self.streams: set[Any] = set()
         self._channel = channel
         self._methods: dict[str, Any] = {}
@@ -287,8 +289,9 @@ class EtcdClient:
 
     async def _reach(self, endpoint: Endpoint, timeout_s: float) -> None:
         """Have a connection that answers, without having asked for anything that matters."""
-        if endpoint.is_connected:
+        if endpoint.is_connected and endpoint.is_ours:
             return
+        endpoint.is_ours = False
         request = messages.StatusRequest()
         try:
             with _told_apart():
@@ -303,6 +306,7 @@ class EtcdClient:
             raise _ElsewhereError(str(error)) from error
         else:
             self._check_cluster(status.header.cluster_id)
+            endpoint.is_ours = True
 
     def _check_cluster(self, cluster_id: int) -> None:
         if self._cluster_id is None:
