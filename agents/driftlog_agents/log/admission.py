@@ -114,8 +114,6 @@ class Admission:
                 f"what this producer wrote is not known until this is repaired: {log.damage}",
             )
         if isinstance(verdict, Refusal):
-            if verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER and now_ms < log.settled_ms:
-                _refuse_for_now(log, producer_id)
             raise RefusedError(_REFUSALS[verdict])
         if verdict is not None:
             return self._duplicate(log, verdict, acks, waiter)
@@ -170,14 +168,3 @@ def _needs_snapshot(
     if producer_id == NO_PRODUCER_ID:
         return False
     return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-def _refuse_for_now(log: PartitionLog, producer_id: int) -> None:
-    """Of several batches on their way while the leader changes, the first may have come before this
-    one led, and the next after that.  A client that is told of a gap may begin a new producer
-    epoch and send again what is in the log (librdkafka); told that this is not the leader, it
-    sends all of them again, in order.  Not once the producer has written under this leader.
-    """
-    start = log.epochs[-1][1] if log.epochs else 0
-    if log.producers.last_offset(producer_id) < start:
-        raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader has just changed")
