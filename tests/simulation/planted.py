@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from driftlog_agents.garbage import Pass
-from driftlog_agents.log import admission, engine, recovery, takeover
+from driftlog_agents.log import admission, recovery, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
@@ -273,9 +273,7 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
 
 
 def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
-    """While producers load, one that the footers show is judged by these alone; and a gap right
-    behind a takeover counts, or it would be sent again until all is loaded."""
-    patch.setattr(engine, "_SETTLED_MS", 0.0)
+    """While producers load, one that the footers show is judged by these alone."""
     patch.setattr(
         admission,
         "_needs_snapshot",
