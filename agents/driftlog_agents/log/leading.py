@@ -32,6 +32,7 @@ import structlog
 
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session
@@ -105,22 +106,6 @@ class Partitions(Protocol):
     def gone(self, log: PartitionLog) -> None:
         """It was released."""
         ...
-
-
-class _Arrival:
-    """A `Waiter` that says when the last batch that was admitted is committed, or lost."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    def committed(self, log: PartitionLog) -> None:
-        self.event.set()
-
-    def synced(self, log: PartitionLog) -> None:
-        raise AssertionError("a hand-over waits for the commit")
-
-    def lost(self, log: PartitionLog) -> None:
-        self.event.set()  # its topic was deleted; or the session is over, and so is this
 
 
 class Leading:
@@ -408,10 +393,10 @@ class Leading:
         """
         for log in logs:
             self._partitions.retire(log)
-        arrivals: list[_Arrival] = []
+        arrivals: list[Arrival] = []
         for log in logs:
             if log.high_watermark < log.log_end:
-                arrivals.append(_Arrival())
+                arrivals.append(Arrival())
                 log.waiting_duplicates.append((log.log_end, arrivals[-1]))
         if arrivals:
             self._flusher.hurry()

@@ -42,6 +42,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Directory, Elsewhere
@@ -73,23 +74,6 @@ _BREATHE_BYTES: Final = 1024 * 1024
 
 class _GivenUpError(Exception):
     """A directory cannot be read, and not for a moment only."""
-
-
-class _Arrival:
-    """A `Waiter` that sets an event when its partition's recovered batches are committed."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    def committed(self, log: PartitionLog) -> None:
-        self.event.set()
-
-    def synced(self, log: PartitionLog) -> None:
-        raise AssertionError("recovered batches wait for their commit")
-
-    def lost(self, log: PartitionLog) -> None:
-        # Its topic was deleted.  (When the session is lost nobody waits any more.)
-        self.event.set()
 
 
 class Recovery:
@@ -341,7 +325,7 @@ class Recovery:
             FencedError: the session ended first.
         """
         for log in self._recovered:
-            arrival = _Arrival()
+            arrival = Arrival()
             end = log.log_end
             if log.high_watermark < end:
                 log.waiting_duplicates.append((end, arrival))
