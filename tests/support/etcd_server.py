@@ -68,6 +68,14 @@ class Certificates:
     key_file: Path
 
 
+def _is_running(stat: Path) -> bool:
+    """Whether the thread of a /proc/PID/task/TID/stat is not stopped; one that is gone is not."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] not in "TtXZ"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class EtcdMember:
     """One server process, and the files that survive it."""
 
@@ -99,8 +107,10 @@ class EtcdMember:
             self._keeper = None
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers."""
+        """SIGSTOP, to the last thread: its connections stay, and nobody answers."""
         os.kill(self._pid, signal.SIGSTOP)
+        while any(_is_running(thread) for thread in Path(f"/proc/{self._pid}/task").glob("*/stat")):
+            time.sleep(0.001)  # a busy machine stops one thread and answers from another
 
     def thaw(self) -> None:
         """SIGCONT."""
