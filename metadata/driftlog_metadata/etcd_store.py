@@ -184,8 +184,9 @@ class EtcdMetadataStore:
 
     async def close(self) -> None:
         """End the watches, hang up.  A repeat is harmless."""
-        for watch in list(self._watches):
-            await watch.aclose()
+        async with asyncio.TaskGroup() as tasks:
+            for watch in list(self._watches):
+                tasks.create_task(watch.aclose())
         await self._client.close()
 
     # ── Beside the port ──

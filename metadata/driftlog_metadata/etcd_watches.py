@@ -47,6 +47,9 @@ _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 1.0
 """Between attempts to open a stream; some less, at random, so that agents do not come at once."""
 
+_CLOSE_S: Final = 2.0
+"""How long the end of a watch waits for its reading to stop: as long as a member may take."""
+
 
 class EtcdWatch:
     """A `driftlog_metadata.store.Watch` for one reader: one ``anext()`` at a time.
@@ -109,18 +112,27 @@ class EtcdWatch:
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
+            receiving.add_done_callback(self._received)
+            # Whatever holds it up holds up nobody who leaves: it ends with the connection.
+            await asyncio.wait([receiving], timeout=_CLOSE_S)
         self._drop_stream()
+
+    def _received(self, receiving: asyncio.Task[None]) -> None:
+        """The reading has stopped, perhaps long after the end of the watch."""
+        self._drop_stream()
+        if not receiving.cancelled():
+            receiving.exception()  # nobody waits for it any more
 
     # ── Receiving, in a task of its own ──
 
     async def _receive(self) -> None:
-        """Return when `_ready` has something."""
+        """Return when `_ready` has something, or nobody wants it any more."""
         backoff_s = _FIRST_BACKOFF_S
-        while not self._ready:
+        while not self._ready and not self._closed:
             try:
                 if self._stream is None:
                     self._stream = await self._client.run(self._open, Repeat.READS)
+                    continue
                 response = await self._stream.read()
             except EtcdRefusedError:
                 raise
