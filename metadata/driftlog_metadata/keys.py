@@ -12,17 +12,19 @@
     /driftlog/v1/leaders/{topic_id}/{partition}      Leader           on no lease
     /driftlog/v1/partitions/{topic_id}/{partition}   PartitionState
     /driftlog/v1/producer_ids                        ProducerIdBlock
+    /driftlog/v1/groups/{group}                      the group, and who coordinates it
+    /driftlog/v1/groups/{group}/members/{member_id}            a member, of groups of KIP-848
+    /driftlog/v1/groups/{group}/offsets/{topic_id}/{page}      256 partitions a page
 
 Reserved for what is not built yet; nothing else may stand there:
 
-    /driftlog/v1/groups/{group}                                     group metadata
-    /driftlog/v1/groups/{group}/offsets/{topic_id}/{page}           256 partitions a page
     /driftlog/v1/transactions/{transactional_id}                    transaction state
     /driftlog/v1/acls  /driftlog/v1/users  /driftlog/v1/quotas      security
 
 Strings are percent-encoded: of their UTF-8 bytes only ``A-Z a-z 0-9 . _ - ~`` stand for
 themselves, all others are ``%XX`` in upper case (RFC 3986, unreserved characters), so no
-string can reach another one's key.  Topic ids are canonical uuid text, numbers decimal
+string can reach another one's key.  A group's id may be empty (clients of old commit under
+it): it is a lone ``%``.  Topic ids are canonical uuid text, numbers decimal
 without leading zeros but for ``seq``, whose 20 digits make key order commit order.  What
 replaces flush records stands under the last ``seq`` that it replaces, with a level ≥ 1.
 A parser accepts exactly what its function writes.
@@ -51,6 +53,7 @@ TOPICS_PREFIX: Final = f"{ROOT}/topics/"
 DELETED_PREFIX: Final = f"{ROOT}/deleted/"
 LEADERS_PREFIX: Final = f"{ROOT}/leaders/"
 PARTITIONS_PREFIX: Final = f"{ROOT}/partitions/"
+GROUPS_PREFIX: Final = f"{ROOT}/groups/"
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -59,6 +62,8 @@ _ESCAPED = re.compile(rb"[^A-Za-z0-9._~-]")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,9}")
 _SEQ = re.compile(r"[0-9]{20}")
+_EMPTY: Final = "%"
+"""No string escapes to it."""
 
 
 # ── Node ids ──
@@ -238,6 +243,59 @@ def parse_partition_key(key: str) -> TopicPartition:
         ValueError: *key* is not a partition's key of this version.
     """
     return _parse_partition(key, PARTITIONS_PREFIX)
+
+
+# ── Groups ──
+
+
+def group_key(group_id: str) -> str:
+    """Key of a group; its mod revision fences whoever coordinated it before."""
+    return GROUPS_PREFIX + (_escape(group_id) if group_id else _EMPTY)
+
+
+def group_prefix(group_id: str) -> str:
+    """Prefix of all that belongs to a group, but its own key."""
+    return f"{group_key(group_id)}/"
+
+
+def group_member_key(group_id: str, member_id: str) -> str:
+    """Key of a member of a group of KIP-848."""
+    return f"{group_prefix(group_id)}members/{_escape(member_id)}"
+
+
+def group_offsets_key(group_id: str, topic_id: UUID, page: int) -> str:
+    """Key of the offsets that a group committed for 256 partitions of a topic."""
+    return f"{group_prefix(group_id)}offsets/{topic_id}/{_int32(page)}"
+
+
+class GroupKey(NamedTuple):
+    """Which key of a group it is: its own, a member's, or a page of offsets."""
+
+    group_id: str
+    member_id: str | None = None
+    topic_id: UUID | None = None
+    page: int = 0
+
+
+def parse_group_key(key: str) -> GroupKey:
+    """Invert :func:`group_key`, :func:`group_member_key` and :func:`group_offsets_key`.
+
+    Raises:
+        ValueError: *key* is not a group's key of this version.
+    """
+    group, *parts = _rest(key, GROUPS_PREFIX).split("/")
+    group_id = "" if group == _EMPTY else _unescape(group, key)
+    match parts:
+        case []:
+            return GroupKey(group_id)
+        case ["members", member]:
+            return GroupKey(group_id, member_id=_unescape(member, key))
+        case ["offsets", topic_id, page]:
+            return GroupKey(
+                group_id, topic_id=_parse_uuid(topic_id, key), page=_decimal(page, key)
+            )
+        case _:
+            raise ValueError(f"not a group's key: {key!r}")
 
 
 # ── Components ──

@@ -27,6 +27,13 @@ GOLDEN = [
     (keys.deleted_key(TOPIC_ID), f"/driftlog/v1/deleted/{TOPIC_ID}"),
     (keys.leader_key(TP), f"/driftlog/v1/leaders/{TOPIC_ID}/7"),
     (keys.partition_key(TP), f"/driftlog/v1/partitions/{TOPIC_ID}/7"),
+    (keys.group_key("billing/eu"), "/driftlog/v1/groups/billing%2Feu"),
+    (keys.group_key(""), "/driftlog/v1/groups/%"),
+    (keys.group_member_key("billing", "c-1 a"), "/driftlog/v1/groups/billing/members/c-1%20a"),
+    (
+        keys.group_offsets_key("billing", TOPIC_ID, 3),
+        f"/driftlog/v1/groups/billing/offsets/{TOPIC_ID}/3",
+    ),
     (keys.CLUSTER_KEY, "/driftlog/v1/cluster"),
     (keys.PRODUCER_IDS_KEY, "/driftlog/v1/producer_ids"),
 ]
@@ -41,11 +48,28 @@ PARSERS: list[Callable[[str], object]] = [
     keys.parse_deleted_key,
     keys.parse_leader_key,
     keys.parse_partition_key,
+    keys.parse_group_key,
 ]
+
+
+def group_key(key: keys.GroupKey) -> str:
+    """What `parse_group_key` inverts."""
+    if key.member_id is not None:
+        return keys.group_member_key(key.group_id, key.member_id)
+    if key.topic_id is not None:
+        return keys.group_offsets_key(key.group_id, key.topic_id, key.page)
+    return keys.group_key(key.group_id)
+
 
 int32s = st.integers(0, 2**31 - 1)
 strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 partitions = st.builds(TopicPartition, st.uuids(), int32s)
+group_ids = st.text(st.characters(exclude_categories=["Cs"]))
+group_keys = st.one_of(
+    st.builds(keys.GroupKey, group_ids),
+    st.builds(keys.GroupKey, group_ids, member_id=strings),
+    st.builds(keys.GroupKey, group_ids, topic_id=st.uuids(), page=int32s),
+)
 seqs = st.integers(0, 2**63 - 1)
 flushes = st.tuples(strings, seqs, st.just(0), st.just(0))
 consolidated = st.tuples(strings, seqs, st.integers(1, 2**31 - 1), int32s)
@@ -72,6 +96,7 @@ def test_keys_are_those_of_format_version_1(key: str, golden: str) -> None:
         (keys.deleted_key, keys.parse_deleted_key, st.uuids()),
         (keys.leader_key, keys.parse_leader_key, partitions),
         (keys.partition_key, keys.parse_partition_key, partitions),
+        (group_key, keys.parse_group_key, group_keys),
     ],
 )
 @given(data=st.data())
@@ -97,6 +122,18 @@ def test_no_string_reaches_under_another_ones_prefix(one: str, other: str, seq: 
     covered = keys.flush_key(other, seq).startswith(keys.flushes_prefix(one))
 
     assert (one == other) == covered
+
+
+@given(group_ids, group_keys)
+def test_a_groups_prefix_covers_what_is_its_own(one: str, key: keys.GroupKey) -> None:
+    """
+    Deleting a group leaves every other group alone, whatever they are called.
+    """
+    part = key.member_id is not None or key.topic_id is not None
+
+    covered = group_key(key).startswith(keys.group_prefix(one))
+
+    assert (one == key.group_id and part) == covered
 
 
 @given(partitions, st.uuids())
@@ -161,6 +198,7 @@ def test_parsers_accept_exactly_what_their_functions_write(
         keys.deleted_key,
         keys.leader_key,
         keys.partition_key,
+        group_key,
     ]
 
     for parse, write in zip(PARSERS, writers, strict=True):
@@ -174,6 +212,12 @@ def test_parsers_accept_exactly_what_their_functions_write(
 @pytest.mark.parametrize(
     ("parse", "key"),
     [
+        (keys.parse_group_key, "/driftlog/v1/groups/"),
+        (keys.parse_group_key, "/driftlog/v1/groups/g/"),
+        (keys.parse_group_key, "/driftlog/v1/groups/g/members/"),
+        (keys.parse_group_key, "/driftlog/v1/groups/g/members/a/b"),
+        (keys.parse_group_key, f"/driftlog/v1/groups/g/offsets/{TOPIC_ID}"),
+        (keys.parse_group_key, f"/driftlog/v1/groups/g/offsets/{TOPIC_ID}/00"),
         (keys.parse_topic_key, "/driftlog/v1/topics/"),
         (keys.parse_topic_key, "/driftlog/v1/topics/a/b"),
         (keys.parse_topic_key, "/driftlog/v1/topics/a%2fb"),
