@@ -66,9 +66,9 @@ strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 partitions = st.builds(TopicPartition, st.uuids(), int32s)
 group_ids = st.text(st.characters(exclude_categories=["Cs"]))
 group_keys = st.one_of(
-    st.builds(keys.GroupKey, group_ids),
-    st.builds(keys.GroupKey, group_ids, member_id=strings),
-    st.builds(keys.GroupKey, group_ids, topic_id=st.uuids(), page=int32s),
+    group_ids.map(keys.GroupKey),
+    st.tuples(group_ids, strings).map(lambda parts: keys.GroupKey(*parts)),
+    st.tuples(group_ids, st.none(), st.uuids(), int32s).map(lambda parts: keys.GroupKey(*parts)),
 )
 seqs = st.integers(0, 2**63 - 1)
 flushes = st.tuples(strings, seqs, st.just(0), st.just(0))
