@@ -68,6 +68,7 @@ def operations() -> dict[str, Callable[[], Any]]:
                 api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[-1]
             )
             for api in API.values()
+            if api.served
         ]
     )
     measured["write ApiVersions answer v3"] = partial(

@@ -21,9 +21,13 @@ from driftlog_agents.protocol.messages.api_versions import (
 from driftlog_agents.protocol.registry import API
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
-    {ApiKey(key): (api.advertised.start, api.advertised[-1]) for key, api in sorted(API.items())}
+    {
+        ApiKey(key): (api.advertised.start, api.advertised[-1])
+        for key, api in sorted(API.items())
+        if api.served
+    }
 )
-"""First and last version of each API, both included."""
+"""First and last version of each API that has a handler, both included."""
 
 METADATA_VERSION: Final = (7, 30)
 """Feature levels of ``metadata.version`` in Kafka 4.3: 3.3-IV3 to 4.3-IV0.  Tools read it as the

@@ -162,7 +162,8 @@ class Api(Generic[Q, R]):
 
     Args:
         versions: those that Kafka 4.3 defines and this codec speaks, as ``"3-13"``.
-        served: those that we answer, as ``"3-11"``; *versions* unless given.
+        served: those that we answer, as ``"3-11"``; *versions* unless given, ``"none"`` where
+            no handler does.
         advertised: what ApiVersions says that we answer; *served* unless given.
         flexible: the first flexible version (KIP-482), as ``"9+"``, or ``"none"``.
     """
@@ -193,8 +194,7 @@ class Api(Generic[Q, R]):
         self._request_encoders: Final[dict[int, Encode]] = {}
         self._response_decoders: Final[dict[int, Decode]] = {}
         self._response_encoders: Final[dict[int, Encode]] = {}
-        assert self.served.start in self.versions, f"{self.name} serves what it cannot read"
-        assert self.served[-1] in self.versions, f"{self.name} serves what it cannot read"
+        assert set(self.served) <= set(self.versions), f"{self.name} serves what it cannot read"
 
     def is_flexible(self, version: int) -> bool:
         """Whether *version* has compact lengths and tagged fields."""

@@ -1,4 +1,4 @@
-"""Every API that we speak, and the header that says which one a request is for.
+"""Every API that we can read and write, and the header that says which one a request is for.
 
 Pure.
 """
@@ -12,21 +12,50 @@ from driftlog_agents.protocol.api import Api, ApiKey, RequestHeader
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import (
     alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
+    delete_groups,
+    delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_delegation_token,
+    describe_groups,
     describe_log_dirs,
+    describe_producers,
+    describe_quorum,
     describe_topic_partitions,
+    describe_user_scram_credentials,
+    elect_leaders,
     fetch,
+    find_coordinator,
+    heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_config_resources,
+    list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
+    unregister_broker,
+    update_features,
 )
 from driftlog_agents.protocol.types import Buffer, skip_tagged_fields
 
@@ -35,25 +64,54 @@ API: Final[Mapping[int, Api[Any, Any]]] = MappingProxyType(
         api.key: api
         for api in (
             alter_configs.API,
+            alter_partition_reassignments.API,
+            alter_replica_log_dirs.API,
             api_versions.API,
+            consumer_group_describe.API,
+            consumer_group_heartbeat.API,
+            create_acls.API,
             create_partitions.API,
             create_topics.API,
+            delete_acls.API,
+            delete_groups.API,
+            delete_records.API,
             delete_topics.API,
+            describe_acls.API,
+            describe_client_quotas.API,
             describe_cluster.API,
             describe_configs.API,
+            describe_delegation_token.API,
+            describe_groups.API,
             describe_log_dirs.API,
+            describe_producers.API,
+            describe_quorum.API,
             describe_topic_partitions.API,
+            describe_user_scram_credentials.API,
+            elect_leaders.API,
             fetch.API,
+            find_coordinator.API,
+            heartbeat.API,
             incremental_alter_configs.API,
             init_producer_id.API,
+            join_group.API,
+            leave_group.API,
+            list_config_resources.API,
+            list_groups.API,
             list_offsets.API,
+            list_partition_reassignments.API,
             metadata.API,
+            offset_commit.API,
+            offset_delete.API,
+            offset_fetch.API,
             offset_for_leader_epoch.API,
             produce.API,
+            sync_group.API,
+            unregister_broker.API,
+            update_features.API,
         )
     }
 )
-"""By `ApiKey`, or the int it is on the wire."""
+"""By `ApiKey`, or the int it is on the wire.  Some are spoken by clients alone: `Api.served`."""
 
 _FIXED: Final = struct.Struct(">hhih")
 

@@ -73,7 +73,7 @@ def _agrees(line: Line, theirs: str) -> bool:
     if ours is None:
         return api.is_flexible(version) and ("tag" in why or NEGATIVE.search(body) is not None)
     written = bytes.fromhex(theirs.partition(" ")[0])
-    if ours == written:
+    if ours == written or SURROGATE.search(body):
         return True
     # Kafka keeps tagged fields that it does not know, and writes them again: we drop them.
     return api.is_flexible(version) and ours == _again(api, kind, version, written)[0]
@@ -85,6 +85,9 @@ LATE_REFUSALS = (
     # A tag of a later version, used too early: for us one more that we do not know.
     "is not valid for version",
 )
+
+SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
+"""Half a surrogate is not UTF-8: Java reads one replacement character there, and Python two."""
 
 NEGATIVE = re.compile(rb"[\x80-\xff]{4}[\x08-\x7f]")
 """A varint above 2^31 is a negative int in Java: as many tagged fields, or as long a one, are

@@ -28,6 +28,13 @@ from tests.agents.protocol.random_messages import MessageMaker
 
 MESSAGES_PER_VERSION = 12
 
+NOT_IN_KAFKA_PYTHON = {
+    "ConsumerGroupDescribe",
+    "ConsumerGroupHeartbeat",
+    "DescribeDelegationToken",
+    "UnregisterBroker",
+}
+
 CODECS = [
     pytest.param(api, kind, version, id=f"{api.name}{kind}-v{version}")
     for api in API.values()
@@ -58,6 +65,9 @@ def test_kafka_python_agrees(api: Api[Any, Any], kind: str, version: int) -> Non
     the same bytes, which we read as the same message.
     """
     oracle = _kafka_python_class(api, kind)
+    if oracle is None:
+        assert api.name in NOT_IN_KAFKA_PYTHON
+        return
     for seed in range(MESSAGES_PER_VERSION):
         sent = MessageMaker(seed).message(_class(api, kind), version)
         if isinstance(sent, ApiVersionsResponse):
@@ -106,7 +116,9 @@ def test_what_is_cut_off_is_refused(api: Api[Any, Any], kind: str, version: int)
     """
     for seed in range(5):
         frame = _encode(api, kind, version, MessageMaker(seed).message(_class(api, kind), version))
-        for end in range(4, min(len(frame), 300)):
+        # What is not served has no header that we read.
+        start = 4 if kind == "Response" or version in api.served else _body(api, kind, version)
+        for end in range(start, min(len(frame), 300)):
             with pytest.raises(CorruptFrameError):
                 _decode(api, kind, version, frame[4:end])
 
@@ -170,7 +182,7 @@ def _kafka_python_class(api: Api[Any, Any], kind: str) -> Any:
         found = getattr(module, f"{api.name}{kind}", None)
         if found is not None:
             return found
-    raise AssertionError(f"kafka-python has no {api.name}")
+    return None
 
 
 def _values(value: Any, version: int) -> Any:

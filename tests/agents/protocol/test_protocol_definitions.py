@@ -12,6 +12,11 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.protocol.api import Api, ApiKey
+from driftlog_agents.protocol.consumer_protocol import (
+    LATEST_VERSION,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from driftlog_agents.protocol.registry import API
 from driftlog_agents.protocol.schema import Array, Struct, Type, all_fields
 from driftlog_agents.protocol.types import Blob, Fixed, parse_versions
@@ -45,7 +50,21 @@ def test_definitions_are_kafkas(api: Api[Any, Any], kind: str) -> None:
     cls = api.request if kind == "Request" else api.response
 
     for version in api.versions:
-        assert list(_theirs(theirs["fields"], version, "")) == list(_ours(cls, version, ""))
+        assert list(_theirs(theirs, version)) == list(_ours(cls, version, ""))
+
+
+@pytest.mark.parametrize("cls", [ConsumerProtocolAssignment, ConsumerProtocolSubscription])
+def test_the_consumer_protocol_is_kafkas(cls: type[Any]) -> None:
+    """
+    What members of a group tell each other has the same fields in each version.
+    """
+    theirs = definition(cls.__name__)
+    first, last = parse_versions(theirs["validVersions"])
+
+    assert (0, LATEST_VERSION) == (first, last)
+    assert "none" == theirs["flexibleVersions"]
+    for version in range(first, last + 1):
+        assert list(_theirs(theirs, version)) == list(_ours(cls, version, ""))
 
 
 @pytest.mark.parametrize(("api", "kind"), MESSAGES)
@@ -110,7 +129,9 @@ def test_what_is_served_is_what_was_promised() -> None:
         "DescribeLogDirs": (1, 5),
     }
 
-    advertised = {api.name: (api.advertised[0], api.advertised[-1]) for api in API.values()}
+    advertised = {
+        api.name: (api.advertised[0], api.advertised[-1]) for api in API.values() if api.served
+    }
 
     assert expected.items() <= advertised.items()
     assert list(API[ApiKey.PRODUCE].served) == list(range(3, 12))
@@ -160,7 +181,17 @@ def _field_default(field: Any) -> object:
 # ── Kafka's ──
 
 
-def _theirs(entries: list[dict[str, Any]], version: int, above: str) -> Iterator[Flat]:
+def _theirs(definition: dict[str, Any], version: int) -> Iterator[Flat]:
+    common = {
+        f"[]{known['name']}": known["fields"] for known in definition.get("commonStructs", [])
+    }
+    common |= {name.removeprefix("[]"): inner for name, inner in common.items()}
+    yield from _their_fields(definition["fields"], version, "", common)
+
+
+def _their_fields(
+    entries: list[dict[str, Any]], version: int, above: str, common: dict[str, Any]
+) -> Iterator[Flat]:
     for entry in entries:
         if not _has(entry.get("versions", "none"), version):
             continue
@@ -176,7 +207,8 @@ def _theirs(entries: list[dict[str, Any]], version: int, above: str) -> Iterator
             entry["tag"] if tagged else None,
             _default_of_theirs(entry),
         )
-        yield from _theirs(entry.get("fields", []), version, f"{path}.")
+        inner = entry.get("fields") or common.get(entry["type"], [])
+        yield from _their_fields(inner, version, f"{path}.", common)
 
 
 KNOWN = {
@@ -192,6 +224,7 @@ KNOWN = {
     "ignorable",  # whether Kafka's writers refuse what a version does not have: ours leave it out
     "mapKey",  # how Java keeps it
     "entityType",  # what it means
+    "zeroCopy",  # how Java keeps it
 }
 
 
