@@ -144,8 +144,12 @@ class _Fetch:
         if cold:
             self._go_cold()
         elif found is not None and (
-            size >= request.min_bytes or request.max_wait_ms <= 0 or _has_error(found)
+            size >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or _has_error(found)
+            or not any(topic.partitions for topic in request.topics)
         ):
+            # Who asks for no partition waits for none: the Java consumer does so as it closes.
             self._answer(found, size)
         else:
             self._wait()

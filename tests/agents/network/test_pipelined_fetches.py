@@ -65,6 +65,21 @@ async def test_a_long_poll_keeps_what_is_behind_it_waiting_and_not_longer(agent:
     assert 0.3 < took_s < 5
 
 
+async def test_a_fetch_of_nothing_waits_for_nothing(agent: Serving) -> None:
+    """
+    Who asks for no partition, as the Java consumer does when it closes, is answered at once.
+    """
+    async with agent.client() as client:
+        began = time.monotonic()
+        answer = await client.call(
+            fetch.API, 17, fetch.FetchRequest(max_wait_ms=20_000, min_bytes=1)
+        )
+        took_s = time.monotonic() - began
+
+    assert (ErrorCode.NONE, []) == (answer.error_code, answer.responses)
+    assert took_s < 10
+
+
 async def test_a_produce_behind_a_long_poll_is_what_it_waits_for(agent: Serving) -> None:
     """
     Requests are admitted as they are read: a fetch that may wait for a minute is answered with
