@@ -113,6 +113,11 @@ class ProducerStates:
                 return batch
         return Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
 
+    def last_offset(self, producer_id: int) -> int:
+        """Of its newest batch; −1: there is none."""
+        producer = self._producers.get(producer_id)
+        return -1 if producer is None else producer.batches[-1].last_offset
+
     def append(
         self, producer_id: int, epoch: int, base_sequence: int, records: int, base_offset: int
     ) -> None:

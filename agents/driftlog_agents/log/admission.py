@@ -113,6 +113,8 @@ class Admission:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"what this producer wrote is not known until this is repaired: {log.damage}",
             )
+        if now_ms < log.settled_ms and _leaves_a_gap(log, producer_id, base_sequence, verdict):
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader has just changed")
         if isinstance(verdict, Refusal):
             raise RefusedError(_REFUSALS[verdict])
         if verdict is not None:
@@ -168,3 +170,26 @@ def _needs_snapshot(
     if producer_id == NO_PRODUCER_ID:
         return False
     return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def _leaves_a_gap(
+    log: PartitionLog,
+    producer_id: int,
+    base_sequence: int,
+    verdict: ProducerBatch | Refusal | None,
+) -> bool:
+    """Whether a batch may be ahead of one that came before this agent led, and was sent away.
+
+    Both were on their way when the leader changed.  A client that is told of a gap begins a new
+    producer epoch, and sends again what may be in the log, in other partitions too (librdkafka
+    #4953); a log that does not know the producer takes the second batch, and then the first is the
+    gap.  Told that this is not the leader, it sends all of them again, in their order.  Not once
+    the producer has written under this leader.
+    """
+    if producer_id == NO_PRODUCER_ID:
+        return False
+    start = log.epochs[-1][1] if log.epochs else 0
+    if log.producers.last_offset(producer_id) >= start:
+        return False
+    unknown = verdict is None and base_sequence != 0 and producer_id not in log.producers
+    return unknown or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER

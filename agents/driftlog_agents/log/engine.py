@@ -55,6 +55,9 @@ from driftlog_tiering.flush_object import Slice
 from driftlog_tiering.object_store import ObjectStore
 
 _RETRY_S: Final = 0.2
+_SETTLED_MS: Final = 5_000.0
+"""How long after a takeover a gap in a producer's sequence is not held against it.  Longer: what is
+really lost is told later; shorter: a client that sends again slowly is told so for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,6 +493,8 @@ class Engine:
             if entry is None:
                 log.close()  # its topic was deleted meanwhile
                 continue
+            if tp not in taken.fresh:
+                log.settled_ms = self.ports.now_ms() + _SETTLED_MS
             log.start_epoch(log.leader_epoch, log.log_end)
             entry.logs[tp.partition] = log
             if log.state is State.LOADING:

@@ -105,6 +105,7 @@ class PartitionLog:
         "sealed_end",
         "sealed_slices",
         "sessions",
+        "settled_ms",
         "slices",
         "state",
         "topic",
@@ -161,6 +162,8 @@ class PartitionLog:
         self.busy: deque[Any] = deque()
         """Batches that are looked into off the loop, and those that came behind them."""
         self.sessions: tuple[str, ...] = ()
+        self.settled_ms = 0.0
+        """Until then producers may still send again what the leader before did not take."""
         self.leader_revision = 0
         self.partition_revision = 0
         self.manifest_version = 0

@@ -140,6 +140,7 @@ async def test_a_producer_that_only_the_snapshot_knows_waits_for_it() -> None:
     after, stranger = Arrival(life, 10, producer=8), Arrival(life, 500, producer=9)
     everybody = (retry, gap, after, stranger)
     assert [True] * 4 == [arrival.parked for arrival in everybody]
+    await asyncio.sleep(5)
 
     await load(world, life)
 
@@ -295,3 +296,47 @@ async def test_a_retry_with_acks_1_of_a_leftover_waits_for_a_sync_of_its_copy() 
     life = await world.start()
 
     assert [(0, 0, b"a"), (1, 0, b"b")] == await life.committed()
+
+
+@on_virtual_time
+async def test_a_gap_right_behind_a_takeover_is_no_gap_yet() -> None:
+    """
+    Of two batches on their way, the first came before this leader led: both are sent again, in
+    order.  Told of a gap, librdkafka would begin a new epoch and write twice what is in the log.
+    """
+    world = World()
+    life = await world.start()
+    await wrote(life, range(10))
+    await life.stop()
+    life = await world.start()
+    early = Arrival(life, 11)
+    again = [Arrival(life, n).outcome for n in (9, 10, 11)]
+    gap_of_its_own = Arrival(life, 13)
+    await life.stop()
+    life = await world.start()
+    await asyncio.sleep(5)
+    late = Arrival(life, 13)
+
+    assert "NOT_LEADER_OR_FOLLOWER" == early.outcome
+    assert [9, 10, 11] == again
+    assert "OUT_OF_ORDER_SEQUENCE_NUMBER" == gap_of_its_own.outcome == late.outcome
+
+
+async def test_the_second_batch_of_a_producer_that_nobody_knows_waits_for_the_first() -> None:
+    """
+    Taken right behind a takeover, it would make the first one, sent away before, the gap: that is
+    the end of a librdkafka producer.  Later it begins anywhere, as in Kafka.
+    """
+    world = World()
+    life = await world.start()
+    await wrote(life, range(3))
+    await life.stop()
+    life = await world.start()
+    second = Arrival(life, 5, producer=8)
+    again = [Arrival(life, 0, producer=8, records=5).outcome, Arrival(life, 5, producer=8).outcome]
+    await asyncio.sleep(5)
+    old = Arrival(life, 70, producer=9)
+
+    assert "NOT_LEADER_OR_FOLLOWER" == second.outcome
+    assert [3, 8] == again
+    assert 9 == old.outcome
