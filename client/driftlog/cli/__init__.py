@@ -1,0 +1,65 @@
+"""The `driftlog` command.
+
+    driftlog dev --dir DIR             an agent on this machine, for trying it out
+    driftlog dev --agents N --dir DIR  a cluster on this machine: etcd and N agents
+    driftlog agent run --dir DIR …     an agent as it is run in production
+    driftlog topics|produce|consume|groups|configs|cluster …
+                                       any Kafka cluster: names and switches of Kafka's and kcat
+    driftlog segments seal|list|describe
+                                       Parquet: make it now, see what there is
+    driftlog completion bash|zsh|fish  what the shell needs to complete all this
+
+Each module of commands has `add_commands`.
+Root.
+"""
+
+import os
+import sys
+from importlib import metadata
+
+from driftlog.cli import agents, segments, topics
+from driftlog.cli.connection import add_bootstrap_option
+from driftlog.cli.errors import INTERRUPTED, OK, CommandError
+from driftlog.cli.output import complain
+from driftlog.cli.parsers import Parser, add_commands, in_our_order, new_parser, refuse_unknown
+
+__all__ = ["main", "parser"]
+
+_MODULES = (agents, topics, segments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    ours = parser()
+    line = in_our_order(ours, sys.argv[1:] if arguments is None else arguments)
+    refuse_unknown(parser(), line)
+    options = ours.parse_args(line)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except CommandError as error:
+        complain(str(error))
+        return error.status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _nobody_reads()
+    return status
+
+
+def parser() -> Parser:
+    """The command line's grammar."""
+    whole = new_parser("driftlog", "A Kafka log whose disk is a bucket.")
+    version = f"driftlog {metadata.version('driftlog')}"
+    whole.add_argument("--version", action="version", version=version)
+    add_bootstrap_option(whole)
+    commands = add_commands(whole)
+    for module in _MODULES:
+        module.add_commands(commands)
+    return whole
+
+
+def _nobody_reads() -> int:
+    """`driftlog consume … | head` has what it wanted: no error, and none at Python's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK

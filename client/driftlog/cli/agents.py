@@ -1,0 +1,216 @@
+"""`driftlog dev` and `driftlog agent run`: an agent in the foreground.
+
+Root.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from driftlog import local_cluster, local_etcd
+from driftlog.cli import dev_cluster
+from driftlog.cli.output import complain, no_extra
+from driftlog.cli.parsers import Commands, add_command, add_group
+
+_LISTENER = dev_cluster.LISTENER
+_HTTP_LISTENER = "127.0.0.1:9644"
+_ETCD_PASSWORD = "DRIFTLOG_ETCD_PASSWORD"  # the variable's name
+
+
+def add_commands(commands: Commands) -> None:
+    """The commands of this file."""
+    dev = add_command(
+        commands,
+        "dev",
+        _dev,
+        help="run one agent in the foreground, or a local cluster",
+        description="Run one agent in the foreground, with the embedded metadata store; or, with "
+        "--agents, an etcd and so many agents, each of which is started again when it dies.  It "
+        "seals what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes "
+        "on.",
+    )
+    dev.add_argument(
+        "--agents",
+        type=_agent_count,
+        metavar="N",
+        help="a cluster of N agents with a local etcd, in DIR/agent-1, DIR/agent-2, …, on the port "
+        "of --listener and the next ones; etcd is taken from the variable "
+        f"{local_etcd.BINARY_VARIABLE}, from PATH, or from the checkout (make etcd)",
+    )
+    _agent_options(dev, None, f"{_HTTP_LISTENER}, or a free port where that is taken")
+    agent_commands = add_group(commands, "agent", help="the agent as it is run in production")
+    run = add_command(
+        agent_commands,
+        "run",
+        _agent_run,
+        help="run an agent in the foreground",
+        description="Run an agent in the foreground, as `driftlog dev` does, but seal what has "
+        "128 MiB or is an hour old.",
+    )
+    _agent_options(run, _HTTP_LISTENER, "%(default)s")
+    run.add_argument(
+        "--dev", action="store_true", help="seal what is a minute old, as `driftlog dev` does"
+    )
+    _etcd_options(run)
+
+
+def _agent_options(
+    parser: argparse.ArgumentParser, http_listener: str | None, http_default: str
+) -> None:
+    parser.add_argument(
+        "--dir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="the agent's directory: metadata, buffer files, and the objects without --store",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="LOCATION",
+        help="where the objects go: s3://bucket/prefix (endpoint and credentials from the AWS_* "
+        "variables) or a directory; default: DIR/objects",
+    )
+    parser.add_argument(
+        "--listener",
+        action="append",
+        metavar="[NAME://]HOST:PORT",
+        help="where to listen, PLAINTEXT unless it has another name; port 0: any free one; once "
+        "for each listener, all of them plaintext; agents reach each other by the first (default: "
+        f"{_LISTENER})",
+    )
+    parser.add_argument(
+        "--advertised-listener",
+        action="append",
+        metavar="[NAME://]HOST:PORT",
+        help="what clients of the listener of that name are told to connect to; default: the "
+        "listener",
+    )
+    parser.add_argument(
+        "--http-listener",
+        default=http_listener,
+        metavar="HOST:PORT",
+        help="for /metrics, /healthz, /readyz and `driftlog segments seal`; port 0: any free one "
+        f"(default: {http_default})",
+    )
+    parser.add_argument("--rack", metavar="RACK", help="the zone that this agent is in")
+    parser.add_argument(
+        "--session-timeout-ms",
+        type=_session_timeout_ms,
+        default=6_000,
+        metavar="MS",
+        help="how long an agent may be silent before others take over its partitions: at least "
+        "2000; shorter: sooner, and a slow machine loses its session (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"]
+    )
+
+
+def _session_timeout_ms(text: str) -> int:
+    """etcd counts whole seconds, and two or more of them."""
+    if not text.isdecimal() or not 2_000 <= int(text) <= 600_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 2000 to 600000 (milliseconds)")
+    return int(text)
+
+
+def _etcd_options(parser: argparse.ArgumentParser) -> None:
+    """Named as etcdctl's."""
+    parser.add_argument(
+        "--etcd",
+        type=_urls,
+        metavar="URL[,URL]",
+        help="members of etcd, http://HOST:2379 or https://, that keep the metadata; default: "
+        "embedded, in DIR",
+    )
+    for name, of in (
+        ("cacert", "who signed the members' certificates"),
+        ("cert", "this agent's certificate"),
+        ("key", "its key"),
+    ):
+        parser.add_argument(
+            f"--etcd-{name}", type=Path, metavar="FILE", help=f"PEM of {of}, for https"
+        )
+    parser.add_argument(
+        "--etcd-user",
+        metavar="USER",
+        help=f"where etcd wants one; the password is taken from {_ETCD_PASSWORD}",
+    )
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    return tuple(url.strip() for url in text.split(","))
+
+
+def _agent_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= local_cluster.MOST_AGENTS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of agents: 1 to {local_cluster.MOST_AGENTS}"
+        )
+    return int(text)
+
+
+def _dev(options: argparse.Namespace) -> int:
+    if options.agents is not None:
+        return dev_cluster.run(options)
+    if local_cluster.is_cluster(options.dir):
+        complain(
+            f"{options.dir} is that of a cluster: start it with --agents N, or choose another --dir"
+        )
+        return 1
+    return _run_agent(options, etcd=None, dev=True)
+
+
+def _agent_run(options: argparse.Namespace) -> int:
+    try:
+        etcd = _etcd(options)
+    except ImportError as error:
+        return no_extra(error)
+    except ValueError as error:
+        complain(str(error))
+        return 2
+    return _run_agent(options, etcd=etcd, dev=options.dev)
+
+
+def _etcd(options: argparse.Namespace) -> Any:
+    """The settings of etcd, where it is asked for.
+
+    Raises:
+        ValueError: what belongs to etcd was given without it.
+    """
+    from driftlog_metadata.etcd_client import EtcdSettings  # noqa: PLC0415  # an extra
+
+    if options.etcd is None:
+        if options.etcd_cacert or options.etcd_cert or options.etcd_key or options.etcd_user:
+            raise ValueError("--etcd-… without --etcd: where is it?")
+        return None
+    return EtcdSettings(
+        endpoints=options.etcd,
+        ca_file=options.etcd_cacert,
+        certificate_file=options.etcd_cert,
+        key_file=options.etcd_key,
+        user=options.etcd_user,
+        password=os.environ.get(_ETCD_PASSWORD, ""),
+    )
+
+
+def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
+    try:
+        from driftlog_agents.main import DEV_SEAL_MS, Options, run  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        return no_extra(error)
+    return run(
+        Options(
+            directory=options.dir,
+            store=options.store,
+            listeners=tuple(options.listener or (_LISTENER,)),
+            advertised_listeners=tuple(options.advertised_listener or ()),
+            http_listener=options.http_listener,
+            rack=options.rack,
+            session_timeout_ms=options.session_timeout_ms,
+            etcd=etcd,
+            seal_ms=DEV_SEAL_MS if dev else None,
+            log_level=options.log_level,
+            banner=lambda line: print(line, flush=True),
+        )
+    )

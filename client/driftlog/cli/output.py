@@ -1,0 +1,139 @@
+"""What is printed: tables for people, JSON for programs, progress for who waits.
+
+Nothing is cut off, and there is colour on a terminal only (never with NO_COLOR).  Thousands are
+separated on a terminal only: what is piped is read by programs.
+Shell.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TextIO
+
+Cell = str | int | None
+
+_BOLD: Final = "\x1b[1m"
+_RED: Final = "\x1b[31m"
+_PLAIN: Final = "\x1b[0m"
+_PROGRESS_S: Final = 0.2
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Bad(str):
+    """A cell that somebody should look at."""
+
+    __slots__ = ()
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Aligned, numbers to the right; None is ``-``."""
+    found = list(rows)
+    cells = [[_text(cell) for cell in row] for row in found]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    right = [
+        bool(found) and all(cell is None or isinstance(cell, int) for cell in column)
+        for column in zip(*found, strict=True)
+    ] or [False] * len(titles)
+    colour = _has_colour(sys.stdout)
+    print(_line(titles, widths, right, _BOLD if colour else ""))
+    for row, texts in zip(found, cells, strict=True):
+        bad = colour and any(isinstance(cell, Bad) for cell in row)
+        print(_line(texts, widths, right, _RED if bad else ""))
+
+
+def _line(texts: Sequence[str], widths: list[int], right: list[bool], style: str) -> str:
+    padded = (
+        text.rjust(width) if to_right else text.ljust(width)
+        for text, width, to_right in zip(texts, widths, right, strict=True)
+    )
+    line = "  ".join(padded).rstrip()
+    return f"{style}{line}{_PLAIN}" if style else line
+
+
+def _text(cell: Cell) -> str:
+    match cell:
+        case None:
+            return "-"
+        case int():
+            return number(cell)
+        case _:
+            return cell
+
+
+def number(value: int) -> str:
+    """12345, or 12,345 on a terminal."""
+    return f"{value:,}" if sys.stdout.isatty() else str(value)
+
+
+def size(value: float) -> str:
+    """Bytes for people: 1.5 MiB."""
+    for unit in _UNITS[:-1]:
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def plural(count: int, what: str) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def title(text: str) -> None:
+    """A heading between tables."""
+    print(f"{_BOLD}{text}{_PLAIN}" if _has_colour(sys.stdout) else text)
+
+
+def print_json(value: Any) -> None:
+    """One document; indented on a terminal."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def complain(message: str) -> None:
+    """A line on standard error."""
+    print(f"driftlog: {message}", file=sys.stderr, flush=True)
+
+
+def no_extra(error: ImportError) -> int:
+    """Say what to install; the exit status."""
+    complain(f"{error}.  An agent needs its extra: pip install 'driftlog[agent]'")
+    return 1
+
+
+def _has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Progress:
+    """One line on standard error that changes, where that is a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._shown = sys.stderr.isatty() and not quiet
+        self._started = time.monotonic()
+        self._next = self._started + 2 * _PROGRESS_S
+        self._width = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return max(time.monotonic() - self._started, 1e-9)
+
+    def due(self) -> bool:
+        """It is time to `show`: ask before composing a text."""
+        return self._shown and time.monotonic() >= self._next
+
+    def show(self, text: str) -> None:
+        """Put *text* in the place of the last one."""
+        self._next = time.monotonic() + _PROGRESS_S
+        sys.stderr.write(f"\r{text.ljust(self._width)}")
+        sys.stderr.flush()
+        self._width = len(text)
+
+    def clear(self) -> None:
+        """Remove it, before anything else is written."""
+        if self._width:
+            sys.stderr.write(f"\r{' ' * self._width}\r")
+            sys.stderr.flush()
+            self._width = 0

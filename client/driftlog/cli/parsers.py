@@ -1,0 +1,199 @@
+"""The command line's grammar: commands that have commands, and what is told of a wrong one.
+
+    driftlog topics create flights --partitions 3      ours
+    driftlog topics --create --topic flights …         as Kafka's scripts have it: the same
+
+Root.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from driftlog.cli.errors import USAGE
+
+Parser: TypeAlias = argparse.ArgumentParser
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+
+_ANSWERED_AT_ONCE = ("-h", "--help", "--version")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps descriptions, and leaves examples as they are written."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def new_parser(prog: str, description: str) -> Parser:
+    """The whole command's."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=description, formatter_class=HelpFormatter
+    )
+    parser.set_defaults(run=show_help, parser=parser)
+    return parser
+
+
+def add_commands(parser: Parser) -> Commands:
+    """Commands behind *parser*."""
+    return parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
+
+
+def add_group(commands: Commands, name: str, *, help: str) -> Commands:  # noqa: A002  # argparse's
+    """A command that needs another one behind it."""
+    return add_commands(add_command(commands, name, show_help, help=help))
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Run,
+    *,
+    help: str,  # noqa: A002  # argparse's
+    description: str | None = None,
+    examples: str | None = None,
+) -> Parser:
+    """A command that *run* does."""
+    parser = commands.add_parser(
+        name,
+        help=help,
+        description=description or f"{help[0].upper()}{help[1:]}.",
+        epilog=None if examples is None else f"examples:\n{examples.rstrip()}",
+        formatter_class=HelpFormatter,
+    )
+    parser.set_defaults(run=run, parser=parser)
+    return parser
+
+
+def show_help(options: argparse.Namespace) -> int:
+    """What a command without its command does."""
+    options.parser.print_help(sys.stderr)
+    return USAGE
+
+
+def commands_of(parser: Parser) -> dict[str, Parser]:
+    """The commands behind *parser*, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def walk(parser: Parser) -> Iterator[Parser]:
+    """*parser* and all that are behind it."""
+    yield parser
+    for inner in commands_of(parser).values():
+        yield from walk(inner)
+
+
+def in_our_order(parser: Parser, line: Sequence[str]) -> list[str]:
+    """*line*, where an action that is written as Kafka's scripts have it becomes our command."""
+    words = list(line)
+    if not words or words[0] not in commands_of(parser):
+        return words
+    actions = commands_of(commands_of(parser)[words[0]])
+    if not actions or len(words) < 2 or not words[1].startswith("-"):
+        return words
+    for at, word in enumerate(words[1:], 1):
+        if word in actions and not words[at - 1].startswith("-"):
+            break  # Ours, with an option before it.
+        if word.startswith("--") and word[2:] in actions:
+            return [words[0], word[2:], *words[1:at], *words[at + 1 :]]
+    return words
+
+
+def refuse_unknown(lenient: Parser, line: Sequence[str]) -> None:
+    """End with what is not known: argparse names what is missing first, and hides the typo.
+
+    Args:
+        lenient: a parser that nobody else uses; it forgets what must be there.
+    """
+    for parser in walk(lenient):
+        _forget_what_must_be_there(parser)
+    options, unknown = lenient.parse_known_args(list(line))
+    unknown = [word for word in unknown if word not in _ANSWERED_AT_ONCE]
+    if unknown:
+        prog: str = options.parser.prog
+        options.parser.exit(
+            USAGE, f"{prog}: unknown: {' '.join(unknown)}; `{prog} --help` says what there is\n"
+        )
+
+
+def _forget_what_must_be_there(parser: Parser) -> None:
+    for action in list(parser._actions):
+        if isinstance(action, argparse._HelpAction | argparse._VersionAction):
+            _remove(parser, action)
+        action.required = False
+        if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
+            match action.nargs:
+                case None:
+                    action.nargs = "?"
+                case "+":
+                    action.nargs = "*"
+                case _:
+                    pass
+    for group in parser._mutually_exclusive_groups:
+        group.required = False
+
+
+def _remove(parser: Parser, action: argparse.Action) -> None:
+    parser._remove_action(action)
+    for name in action.option_strings:
+        parser._option_string_actions.pop(name, None)
+
+
+# ── Types of arguments ──
+
+
+def positive(text: str) -> int:
+    """A count."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """A number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    return int(text)
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name.strip(), value
+
+
+def key_values(text: str) -> list[tuple[str, str]]:
+    """NAME=VALUE[,NAME=VALUE]; a value in brackets may have commas, as Kafka's scripts have it."""
+    found = []
+    for part in re.split(r",(?![^\[]*\])", text):
+        name, value = key_value(part)
+        if value.startswith("[") and value.endswith("]"):
+            value = value[1:-1]
+        found.append((name, value))
+    return found
+
+
+def partitions(text: str) -> list[int]:
+    """N[,N…]; a range is N-M."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise argparse.ArgumentTypeError(f"{part!r} is no partition: 0, or 0,2, or 0-5")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def flatten(values: list[list[Any]] | None) -> list[Any]:
+    """What an option that may be given several times, each with several values, holds."""
+    return [value for inner in values or [] for value in inner]
