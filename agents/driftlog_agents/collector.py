@@ -10,7 +10,8 @@
    PUT began more than 6 h ago, so what is unnamed and older stays unnamed.
 3. Grace of a flush object runs from when this collector first saw it unnamed; that is kept in the
    agent's directory, and counts for nothing after a time in which nobody looked.
-4. What does not parse as a key of ours is left alone, and logged.
+4. What does not parse as a key of ours, here or in the metadata store, is left alone, and logged;
+   what it names all the same stays.
 
 Source: design.md, "Garbage".
 
@@ -27,9 +28,16 @@ import structlog
 from driftlog_agents.garbage import Pass, Sightings, decode_sightings
 from driftlog_agents.heads import Heads, HeadSettings
 from driftlog_agents.log.disk import AgentDisk
-from driftlog_metadata.codec import decode_flush_record, decode_topic
+from driftlog_agents.log.strangers import Strangers
+from driftlog_metadata.codec import decode_at, decode_flush_record, decode_topic
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import DELETED_PREFIX, FLUSHES_PREFIX, topic_key
+from driftlog_metadata.keys import (
+    DELETED_PREFIX,
+    FLUSHES_PREFIX,
+    parse_deleted_key,
+    parse_flush_key,
+    topic_key,
+)
 from driftlog_metadata.model import Topic
 from driftlog_metadata.store import Delete, KeyValue, MetadataStore, ModRevisionIs
 from driftlog_tiering import layout
@@ -87,7 +95,8 @@ class Collector:
         self._disk = disk
         self._settings = settings or CollectorSettings()
         self._log = structlog.get_logger()
-        self.heads = Heads(metadata=metadata, disk=disk, settings=heads)
+        self._strangers = Strangers()
+        self.heads = Heads(metadata=metadata, disk=disk, settings=heads, strangers=self._strangers)
         self._wanted = wanted
         self._known: Sightings | None = None
         self._deletes_left = 0
@@ -114,8 +123,8 @@ class Collector:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store; look again later.
-            CorruptError: a flush record, tombstone, head or partition's state is damaged; nothing
-                was deleted after it.
+            CorruptError: a flush record, tombstone or partition's state is damaged; nothing was
+                deleted after it.
         """
         self._deletes_left = self._settings.max_deletes
         self.strange_objects = 0
@@ -139,9 +148,10 @@ class Collector:
 
     async def _flush_objects(self, before: Sightings) -> tuple[Sightings, Pass]:
         # Records first: what is committed while the listing runs is young, and stays.
-        named = frozenset(
-            decode_flush_record(kv.value).object_key for kv in await self._read(FLUSHES_PREFIX)
+        records = self._strangers.decoded(
+            await self._read(FLUSHES_PREFIX), decode_flush_record, parse_flush_key
         )
+        named = frozenset(record.object_key for record in records)
         settings = self._settings
         look = Pass(before, named, grace_ms=settings.grace_ms, max_gap_ms=settings.max_gap_ms)
         now_ms = before.seen_ms
@@ -164,7 +174,9 @@ class Collector:
     async def _deleted_topics(self, known: Sightings) -> None:
         there: dict[str, int] = {}
         for kv in await self._read(DELETED_PREFIX):
-            topic = decode_topic(kv.value)
+            if not self._strangers.is_ours(kv.key, parse_deleted_key):
+                continue
+            topic = decode_at(kv.key, kv.value, decode_topic)
             if await self._still_named(topic):
                 continue  # Its deletion is not finished.
             name = str(topic.topic_id)
@@ -180,7 +192,9 @@ class Collector:
     async def _still_named(self, topic: Topic) -> bool:
         async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
             kv = await self._metadata.get(topic_key(topic.name))
-        return kv is not None and decode_topic(kv.value).topic_id == topic.topic_id
+        return (
+            kv is not None and decode_at(kv.key, kv.value, decode_topic).topic_id == topic.topic_id
+        )
 
     async def _topic_objects(self, topic: Topic, since_ms: int | None) -> int | None:
         """Delete what may go of a deleted topic.

@@ -11,6 +11,7 @@ Shell.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
@@ -30,7 +31,7 @@ from driftlog_metadata.errors import (
     StoreError,
     UnavailableError,
 )
-from driftlog_metadata.keys import HEADS_PREFIX, parse_head_key
+from driftlog_metadata.keys import HEADS_PREFIX, head_key
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering import layout
 from driftlog_tiering.object_store import ObjectStore
@@ -114,10 +115,16 @@ class FitnessWatch:
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 _, kvs = await self._metadata.get_prefix(HEADS_PREFIX)
-            heads = {parse_head_key(kv.key): decode_head(kv.value) for kv in kvs}
-        except (UnavailableError, OutcomeUnknownError, CorruptError, TimeoutError):
+        except (UnavailableError, OutcomeUnknownError, TimeoutError):
             return None
-        return {session_id: head for session_id, head in heads.items() if session_id in others}
+        keys = {head_key(session_id): session_id for session_id in others}
+        heads: dict[str, int] = {}
+        for kv in kvs:
+            # Whatever else is there, and what cannot be read, says nothing of the others.
+            if kv.key in keys:
+                with contextlib.suppress(CorruptError):
+                    heads[keys[kv.key]] = decode_head(kv.value)
+        return heads
 
     def _others(self) -> set[str]:
         sessions = self._view.sessions.items()

@@ -14,6 +14,8 @@ committed, whether or not the session lives").  It goes only when
 4. there is no directory of it on this disk: what it buffered is put in order by its head;
 5. head and key are as they were read.
 
+A head that cannot be read stays, and so does what is nobody's head.
+
 Source: design.md, "Commit" and "Forget".
 
 Shell.
@@ -27,16 +29,22 @@ from typing import Final
 import structlog
 
 from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.strangers import Strangers, head_of, session_of
 from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_ended_head, decode_head, decode_partition_state
+from driftlog_metadata.codec import (
+    decode_at,
+    decode_ended_head,
+    decode_head,
+    decode_partition_state,
+)
+from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import (
     FLUSHES_PREFIX,
     HEADS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
     flushes_prefix,
-    parse_head_key,
-    parse_session_key,
+    parse_partition_key,
 )
 from driftlog_metadata.store import KeyValue, MetadataStore
 from driftlog_metadata.transactions import HEADS_PER_TXN, DeadHead, Txn
@@ -61,12 +69,20 @@ class Heads:
     """See the module.  One per cluster at a time, for now: the collector's."""
 
     def __init__(
-        self, *, metadata: MetadataStore, disk: AgentDisk, settings: HeadSettings | None = None
+        self,
+        *,
+        metadata: MetadataStore,
+        disk: AgentDisk,
+        settings: HeadSettings | None = None,
+        strangers: Strangers,
     ) -> None:
         self._metadata = metadata
         self._disk = disk
         self._settings = settings or HeadSettings()
         self._looked_ms: int | None = None
+        self._strangers = strangers
+        self._unreadable: set[str] = set()
+        """Heads of the last look that could not be read."""
         self._log = structlog.get_logger()
         self.deleted = 0
 
@@ -75,27 +91,34 @@ class Heads:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: the store; look again later.
-            CorruptError: a head or a partition's state is damaged; no more is deleted.
+            CorruptError: a partition's state is damaged; no more is deleted.
         """
         looked_ms, settings = self._looked_ms, self._settings
         if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
             return
         heads = await self._read(HEADS_PREFIX)  # before the sessions: see the module, 1
-        live = {parse_session_key(kv.key) for kv in await self._read(SESSIONS_PREFIX)}
+        parsed = self._strangers.parsed
+        live = {parsed(kv.key, session_of) for kv in await self._read(SESSIONS_PREFIX)}
         new: list[DeadHead] = []
         due: list[DeadHead] = []
+        unreadable: set[str] = set()
         for kv in heads:
-            session_id = parse_head_key(kv.key)
-            if session_id in live:
+            session_id = parsed(kv.key, head_of)
+            if session_id is None or session_id in live:
                 continue
-            dead = DeadHead(
-                session_id=session_id, revision=kv.mod_revision, head=decode_head(kv.value)
-            )
-            ended = decode_ended_head(kv.value)
+            try:
+                head = decode_at(kv.key, kv.value, decode_head)
+                ended = decode_ended_head(kv.value)
+            except CorruptError as error:
+                unreadable.add(kv.key)
+                self._say(kv.key, error)
+                continue
+            dead = DeadHead(session_id=session_id, revision=kv.mod_revision, head=head)
             if ended is None:
                 new.append(dead)
             elif now_ms - ended.ended_ms >= settings.keep_ms:
                 due.append(dead)
+        self._unreadable = unreadable
         for batch in _batches(new):
             await self._txn(transactions.mark_ended(batch, now_ms))
         if due:
@@ -104,12 +127,11 @@ class Heads:
 
     async def _delete(self, due: list[DeadHead]) -> None:
         recorded = {kv.key[: kv.key.rindex("/") + 1] for kv in await self._read(FLUSHES_PREFIX)}
-        named = {
-            session_id
-            for kv in await self._read(PARTITIONS_PREFIX)
-            for session_id in decode_partition_state(kv.value).sessions
-        }
-        kept = named.union(self._disk.sessions())
+        kept = set(self._disk.sessions())
+        states = self._strangers.decoded(
+            await self._read(PARTITIONS_PREFIX), decode_partition_state, parse_partition_key
+        )
+        kept.update(session_id for state in states for session_id in state.sessions)
         gone = [
             head
             for head in due
@@ -121,6 +143,14 @@ class Heads:
                 deleted += len(batch)
         self.deleted += deleted
         self._log.info("heads_collected", deleted=deleted, still_needed=len(due) - deleted)
+
+    def _say(self, key: str, error: CorruptError) -> None:
+        if key not in self._unreadable:
+            self._log.error(
+                "head_unreadable",
+                error=str(error),
+                advice="it stays; put back what it was, or upgrade the agent",
+            )
 
     async def _read(self, prefix: str) -> list[KeyValue]:
         async with asyncio.timeout(self._settings.request_deadline_ms / 1000):

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import session_key
+from driftlog_metadata.store import Put
 from driftlog_tiering import layout
 from driftlog_tiering.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import Bucket, Life, World, _offload, now_ms, on_virtual_time
@@ -58,6 +59,8 @@ class Agents:
             await self.lives[-1].engine.ready.wait()
         while not all(life.engine.logs() for life in self.lives):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+        strange = ("heads/%zz", "heads/backup")
+        await self.worlds[0].metadata.txn((), [Put(f"/driftlog/v1/{n}", b"x") for n in strange])
         await asyncio.sleep(5)  # what is moved between them is moved
         life = self.lives[0]
         self.watch = FitnessWatch(

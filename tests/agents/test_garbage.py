@@ -8,6 +8,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.collector import HOUR_MS, STATE_FILE, Collector, CollectorSettings
 from driftlog_agents.garbage import Run, Sightings, decode_sightings
@@ -215,6 +216,32 @@ async def test_strangers_are_left_alone(world: World) -> None:
 
     assert ["flush/notes.txt"] == await world.keys()
     assert 1 == world.collector.strange_objects
+
+
+STRANGE = ("flushes/notes", "flushes/5e55/1", "deleted/everything", "heads/%zz", "heads/notes")
+"""Keys that no driftlog writes."""
+
+
+async def test_keys_of_strangers_hold_nothing_up_and_are_said_once(world: World) -> None:
+    """
+    They stay; what is named by one that can be read all the same stays, too.
+    """
+    named, garbage = await world.put(1), await world.put(2)
+    record = FlushRecord(object_key=named, size_bytes=1, footer_start=0)
+    keys = [f"/driftlog/v1/{name}" for name in STRANGE]
+    others = f"/driftlog/v1/flushes/{SESSION}/backup-of-1"
+    await world.metadata.txn(
+        (), [*(Put(key, b"notes") for key in keys), Put(others, encode_flush_record(record))]
+    )
+
+    with capture_logs() as lines:
+        await world.live(50)
+
+    assert garbage not in await world.keys()
+    assert named in await world.keys()
+    assert sorted(keys) == sorted(line["key"] for line in lines if line["event"] == "strange_key")
+    _, kvs = await world.metadata.get_prefix("/driftlog/v1/")
+    assert sorted([*keys, others]) == [kv.key for kv in kvs]
 
 
 async def test_a_pass_deletes_no_more_than_its_budget(world: World) -> None:

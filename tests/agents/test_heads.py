@@ -7,6 +7,7 @@ from typing import cast
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.collector import Collector, CollectorSettings
 from driftlog_agents.heads import HOUR_MS
@@ -241,6 +242,27 @@ async def test_a_damaged_partition_keeps_all_heads(world: World) -> None:
     with pytest.raises(CorruptError):
         await world.collector.collect()
     assert [session.session_id] == await world.heads()
+
+
+async def test_keys_of_strangers_and_a_damaged_head_keep_no_other_head(world: World) -> None:
+    """
+    They stay, and are said once: what is nobody's, and whose values cannot be read.
+    """
+    session = await world.begin(1)
+    await session.close()
+    strange = ("heads/%zz", "heads/backup", "sessions/a/b", f"partitions/{TP.topic_id}")
+    keys = [*(f"/driftlog/v1/{name}" for name in strange), head_key("5e55")]
+    await world.store.txn((), [Put(key, b"notes") for key in keys])
+
+    with capture_logs() as lines:
+        await world.live(2 * WEEK_H)
+
+    said = [line for line in lines if line["event"] in ("strange_key", "head_unreadable")]
+    assert sorted(keys) == sorted(
+        str(line.get("key") or line["error"]).partition(": ")[0] for line in said
+    )
+    _, kvs = await world.store.get_prefix("/driftlog/v1/")
+    assert sorted(keys) == [kv.key for kv in kvs]
 
 
 async def test_hundreds_of_heads_take_a_few_transactions(world: World) -> None:

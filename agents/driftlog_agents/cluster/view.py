@@ -33,6 +33,7 @@ from driftlog_metadata.keys import (
     parse_agent_key,
     parse_leader_key,
     parse_session_key,
+    parse_topic_key,
     session_key,
 )
 from driftlog_metadata.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
@@ -250,7 +251,10 @@ class ClusterView:
                 said = decode_at(kv.key, kv.value, decode_live_session)
                 self.sessions[session_id] = SessionEntry(session_id, said, kv.create_revision)
             elif prefix == TOPICS_PREFIX:
-                self._put_topic(kv, decode_at(kv.key, kv.value, decode_topic))
+                topic = decode_at(kv.key, kv.value, decode_topic)
+                if parse_topic_key(kv.key) != topic.name:
+                    raise CorruptError(f"{kv.key}: it says that it is of {topic.name!r}")
+                self._put_topic(kv, topic)
             else:
                 leader = decode_at(kv.key, kv.value, decode_leader)
                 self._put_leader(parse_leader_key(kv.key), LeaderEntry(leader, kv.mod_revision))

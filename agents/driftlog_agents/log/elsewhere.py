@@ -36,10 +36,11 @@ from driftlog_agents.log.leftovers import (
     renumbered,
 )
 from driftlog_agents.log.session import Session
+from driftlog_agents.log.strangers import Strangers
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_at, decode_topic
+from driftlog_metadata.codec import decode_topic
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import TOPICS_PREFIX
+from driftlog_metadata.keys import TOPICS_PREFIX, parse_topic_key
 from driftlog_metadata.model import Agent, TopicPartition
 from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
 
@@ -167,6 +168,7 @@ class Elsewhere:
         self._now_ms = now_ms
         self._said_ms = now_ms() - (_SAID_S - _PATIENCE_S) * 1000
         self._log = structlog.get_logger()
+        self._strangers = Strangers()
 
     async def append(self, directories: Sequence[Directory]) -> AsyncIterator[Directory]:
         """Append what is in *directories*, oldest first; each is given back when it is done.
@@ -319,7 +321,7 @@ class Elsewhere:
             return
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         try:
-            topics = [decode_at(kv.key, kv.value, decode_topic) for kv in kvs]
+            topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
         except CorruptError as error:
             # It may be any of them: nothing is known to be gone.
             self._log.error("topics_unreadable", error=str(error), advice="upgrade the agent")

@@ -23,7 +23,7 @@ import structlog
 
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.session import Session
-from driftlog_metadata.codec import decode_flush_record
+from driftlog_metadata.codec import decode_at, decode_flush_record
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import FlushRecord
 from driftlog_tiering.flush_object import Footer, decode_footer
@@ -124,7 +124,10 @@ class Footers:
                 kv = await self._session.read(record_key)
                 if kv is None:
                     raise RecordGoneError(record_key) from error
-                current = decode_flush_record(kv.value)
+                try:
+                    current = decode_at(record_key, kv.value, decode_flush_record)
+                except CorruptError as damage:
+                    return str(damage)
                 if current == record:
                     return f"flush object {record.object_key}: {error}"
                 record = current

@@ -44,6 +44,7 @@ from driftlog_agents.log.records_index import KeptSession, KnownRecord
 from driftlog_agents.log.rewriting import DamagedSourceError, Rewriting
 from driftlog_agents.log.segment_writing import Offload, Spool
 from driftlog_agents.log.session import Session
+from driftlog_agents.log.strangers import Strangers, head_of, session_of
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import (
     decode_at,
@@ -64,9 +65,7 @@ from driftlog_metadata.keys import (
     flush_key,
     flushes_prefix,
     parse_flush_key,
-    parse_head_key,
-    parse_partition_key,
-    parse_session_key,
+    parse_topic_key,
     partition_key,
     partitions_prefix,
 )
@@ -131,6 +130,7 @@ class Keeper:
             now_ms=now_ms,
         )
         self._log = structlog.get_logger()
+        self._strangers = Strangers()
         self._own = KeptSession(session.session_id, dead=False)
         self._sessions: dict[str, KeptSession] = {session.session_id: self._own}
         self._finished: set[str] = set()
@@ -268,8 +268,8 @@ class Keeper:
 
     async def _look_for_sessions(self) -> None:
         # Heads first: a head and its session's key are created together.
-        heads = _sessions(await self._session.read_prefix(HEADS_PREFIX), parse_head_key)
-        live = _sessions(await self._session.read_prefix(SESSIONS_PREFIX), parse_session_key)
+        heads = await self._named(HEADS_PREFIX, head_of)
+        live = await self._named(SESSIONS_PREFIX, session_of)
         dead = heads - live
         self._finished &= dead
         for session_id in [s for s, kept in self._sessions.items() if kept.dead]:
@@ -280,9 +280,19 @@ class Keeper:
             if not known and self._is_kept(session_id):
                 await self._load(session_id)
 
+    async def _named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
+        """The sessions that keys under *prefix* name."""
+        kvs = await self._session.read_prefix(prefix)
+        found = (self._strangers.parsed(kv.key, parse) for kv in kvs)
+        return {session_id for session_id in found if session_id is not None}
+
+    async def _records(self, session_id: str) -> list[KeyValue]:
+        kvs = await self._session.read_prefix(flushes_prefix(session_id))
+        return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
+
     async def _load(self, session_id: str) -> None:
         """Know the records of a session that is over."""
-        kvs = await self._session.read_prefix(flushes_prefix(session_id))
+        kvs = await self._records(session_id)
         if not kvs:
             self._finished.add(session_id)
             return
@@ -384,9 +394,9 @@ class Keeper:
             self._read_states(tps, [kv for kvs in result.reads for kv in kvs])
 
     def _read_states(self, tps: Iterable[TopicPartition], kvs: Iterable[KeyValue]) -> None:
-        found = {parse_partition_key(kv.key): kv.value for kv in kvs}
+        found = {kv.key: kv.value for kv in kvs}
         for tp in tps:
-            value = found.get(tp)
+            value = found.get(partition_key(tp))
             if value is None:
                 self._suspects.add(tp.topic_id)  # a topic's partitions go with it
                 continue
@@ -401,7 +411,7 @@ class Keeper:
         # Whatever is known by now was read or committed before this read begins.
         kvs = await self._session.read_prefix(TOPICS_PREFIX)
         try:
-            there = {decode_at(kv.key, kv.value, decode_topic).topic_id for kv in kvs}
+            topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
         except CorruptError as error:
             # It may be any of them: nothing is known to be gone.
             self._log.error(
@@ -411,7 +421,7 @@ class Keeper:
                 "was; or upgrade the agent",
             )
             return
-        for topic_id in suspects - there:
+        for topic_id in suspects - {topic.topic_id for topic in topics}:
             self._gone.add(topic_id)
             for kept in self._sessions.values():
                 self._forget(kept.index.topic_gone(topic_id))
@@ -487,7 +497,7 @@ class Keeper:
             return
         # Of our own only we ourselves can have replaced some, by an attempt that was given up.
         before = list(kept.index)
-        kvs = await self._session.read_prefix(flushes_prefix(kept.session_id))
+        kvs = await self._records(kept.session_id)
         there = {kv.key for kv in kvs}
         for known in before:
             if known.key not in there and known.key in kept.index:
@@ -518,14 +528,3 @@ class Keeper:
     def keys(self, kept: KeptSession) -> list[str]:
         """See `Keeping`."""
         return [*(known.key for known in kept.index), *self._forgettable, *kept.set_aside]
-
-
-def _sessions(kvs: Iterable[KeyValue], parse: Callable[[str], str]) -> set[str]:
-    """The sessions that these keys name; somebody else's keys name none."""
-    found: set[str] = set()
-    for kv in kvs:
-        with contextlib.suppress(ValueError):
-            session_id = parse(kv.key)
-            int(session_id, 16)  # `keeper_of` counts on it
-            found.add(session_id)
-    return found

@@ -9,12 +9,14 @@ Shell.
 """
 
 import asyncio
+import contextlib
 
 from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import TailData, move
 from driftlog_metadata.codec import decode_flush_record
+from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import flushes_prefix
 from driftlog_metadata.model import FlushRecord
 
@@ -40,10 +42,11 @@ class Relocation:
 
     async def _look(self, log: PartitionLog, session_id: str) -> bool:
         """False: the records change just now."""
-        records: dict[str, FlushRecord] = {
-            kv.key: decode_flush_record(kv.value)
-            for kv in await self._session.read_prefix(flushes_prefix(session_id))
-        }
+        records: dict[str, FlushRecord] = {}
+        for kv in await self._session.read_prefix(flushes_prefix(session_id)):
+            # What cannot be read names nothing: who reads what it named finds nothing there.
+            with contextlib.suppress(CorruptError):
+                records[kv.key] = decode_flush_record(kv.value)
         named = {record.object_key for record in records.values()}
         before = _objects(log, session_id)
         if before <= named:

@@ -30,7 +30,6 @@ Shell.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -42,6 +41,7 @@ from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.session import Session, close_head
+from driftlog_agents.log.strangers import Strangers
 from driftlog_agents.log.tail import TailData, unsealed_sessions
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import (
@@ -57,6 +57,7 @@ from driftlog_metadata.keys import (
     SESSIONS_PREFIX,
     flushes_prefix,
     leader_key,
+    parse_flush_key,
     parse_leader_key,
     parse_session_key,
     partition_key,
@@ -118,6 +119,7 @@ class Takeover:
         self._footers = footers
         self._topics = topics
         self._log = structlog.get_logger()
+        self._strangers = Strangers()
         self._told: set[str] = set()
         """What could not be read, as it was logged."""
 
@@ -136,9 +138,11 @@ class Takeover:
             old = frozenset(old_sessions)
             leaders = await self._session.read_prefix(LEADERS_PREFIX)
             ours = [
-                parse_leader_key(kv.key)
+                tp
                 for kv in leaders
-                if (leader := self._leader(kv)) is not None and leader.session_id in old
+                if (leader := self._leader(kv)) is not None
+                and leader.session_id in old
+                and (tp := self._strangers.parsed(kv.key, parse_leader_key)) is not None
             ]
             await self._claim_all(taken, ours, old)
             for session_id in old_sessions:
@@ -172,7 +176,8 @@ class Takeover:
         try:
             return decode_at(kv.key, kv.value, decode_leader)
         except CorruptError as error:
-            self._unreadable(error)
+            if self._strangers.is_ours(kv.key, parse_leader_key):
+                self._unreadable(error)
             return None
 
     def _unreadable(self, error: CorruptError) -> None:
@@ -248,11 +253,9 @@ class Takeover:
 
     async def _live(self) -> set[str]:
         """Sessions whose key is there."""
-        found: set[str] = set()
-        for kv in await self._session.read_prefix(SESSIONS_PREFIX):
-            with contextlib.suppress(ValueError):  # somebody else's key, which names nobody
-                found.add(parse_session_key(kv.key))
-        return found
+        kvs = await self._session.read_prefix(SESSIONS_PREFIX)
+        found = (self._strangers.parsed(kv.key, parse_session_key) for kv in kvs)
+        return {session_id for session_id in found if session_id is not None}
 
     async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
         """Claim in one transaction; where it does not hold, the rest of it on what is there now.
@@ -388,7 +391,11 @@ class Takeover:
         while True:
             kvs = await self._session.read_prefix(flushes_prefix(session_id))
             try:
-                records = [(kv.key, decode_at(kv.key, kv.value, decode_flush_record)) for kv in kvs]
+                records = [
+                    (kv.key, decode_at(kv.key, kv.value, decode_flush_record))
+                    for kv in kvs
+                    if self._strangers.is_ours(kv.key, parse_flush_key)
+                ]
             except CorruptError as error:
                 none = FlushRecord(object_key="", size_bytes=0, footer_start=0)
                 return [(none, str(error))]

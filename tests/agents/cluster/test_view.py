@@ -262,6 +262,21 @@ def test_what_cannot_be_read_counts_as_absent_and_is_named(
     assert known(fresh(Store())) == known(view)
 
 
+@pytest.mark.parametrize("key", ["/driftlog/v1/topics/t/copy", topic_key("other")])
+def test_a_topic_under_a_key_that_is_not_its_own_is_none(key: str) -> None:
+    """
+    Somebody's copy of a topic's value is no second topic of that name.
+    """
+    store = Store()
+    store.put(topic_key("t"), encode_topic(topic()))
+    store.put(key, encode_topic(topic(topic_id=UUID(int=99))))
+
+    view = fresh(store)
+
+    assert [T] == list(view.topics)
+    assert [key] == list(view.damaged)
+
+
 def test_a_key_that_is_none_of_ours_is_reported_and_harms_nobody() -> None:
     """
     Under a prefix of ours; a read that lacks it later takes the report back.

@@ -294,6 +294,19 @@ async def test_a_record_that_names_another_object_by_now_is_read_there() -> None
 
 
 @on_virtual_time
+async def test_a_record_that_cannot_be_read_by_now_is_damage() -> None:
+    """
+    Its key is named, for somebody to put it back.
+    """
+    records = await begun()
+    key, record = await records.put(1)
+    await records.store.delete([record.object_key])
+    await records.world.metadata.txn((), [Put(key, b"garbage")])
+
+    assert str(await records.footers().get(key, record)).startswith(f"{key}: ")
+
+
+@on_virtual_time
 async def test_one_who_is_cancelled_leaves_the_read_to_the_next() -> None:
     """
     The others who wait for the same footer get it all the same.

@@ -5,17 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 from unittest import mock
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log import consolidator
 from driftlog_agents.log.reader import LogReader
+from driftlog_metadata.codec import encode_leader
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (
     FLUSHES_PREFIX,
+    flushes_prefix,
     parse_flush_key,
 )
+from driftlog_metadata.model import Leader
 from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
 from driftlog_tiering.object_store import NotFoundError
 from tests.agents.log.keeping import (
@@ -30,7 +34,7 @@ from tests.agents.log.keeping import (
     settled,
     values,
 )
-from tests.agents.log.lives import Life, World, now_ms, on_virtual_time, values_of
+from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time, values_of
 
 # ── Faults ──
 
@@ -471,17 +475,26 @@ def untold(life: Life) -> None:
 @on_virtual_time
 async def test_keys_of_somebody_else_under_our_prefixes_end_no_session() -> None:
     """
-    Each agent reads them when it takes over, and when it looks for dead sessions.
+    Each agent reads them when it takes over, and when it looks for dead sessions and for topics;
+    when it is back on its own disk, too.
     """
     world = World(t=2)
-    strange = ("heads/test", "heads/%zz", "sessions/%zz", "sessions/a/b")
+    strange = ("heads/test", "heads/%zz", "sessions/%zz", "sessions/a/b", "topics/a/b", "leaders/x")
     await world.metadata.txn((), [Put(f"/driftlog/v1/{name}", b"x") for name in strange])
     life = await world.start()
     assert await life.produce(b"v").answer() == "committed"
+    alike = encode_leader(Leader(session_id=life.session_id, leader_epoch=0))
+    backups = [f"/driftlog/v1/leaders/{life.log().topic_id}", f"{flushes_prefix(life.session_id)}1"]
+    await world.metadata.txn((), [Put(backups[0], alike), Put(backups[1], b"x")])
     life.kill()
 
+    life = await world.start()  # on its own disk
+    life.kill()
     life = await world.other_disk().start()
-    await life.engine.keeper.look()
+    life.engine.keeper.topic_gone(UUID(int=77))
+    with capture_logs() as lines:
+        await asyncio.sleep(SETTINGS.consolidation.sealed_interval_ms / 1000)
 
     assert 1 == life.log().high_watermark
     assert not life.task.done()
+    assert [] == [line["event"] for line in lines if line["log_level"] == "error"]
