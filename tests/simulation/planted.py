@@ -273,7 +273,9 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
 
 
 def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
-    """While producers load, one that the footers show is judged by these alone."""
+    """While producers load, one that the footers show is judged by these alone, and the patience
+    behind a takeover, which would hide it mostly, is not there."""
+    patch.setattr(admission, "_leaves_a_gap", lambda *_: False)
     patch.setattr(
         admission,
         "_needs_snapshot",
