@@ -33,6 +33,7 @@ from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
 from driftlog_agents.log.footers import Footers
+from driftlog_agents.log.gone_topics import GoneTopics
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.leaders import Leader, OwnLeader
@@ -178,7 +179,7 @@ class Engine:
         )
         self.topics: dict[str, TopicLogs] = {}
         self.topics_by_id: dict[UUID, TopicLogs] = {}
-        self._going: set[UUID] = set()
+        self._going = GoneTopics(lambda topic_id: topic_id in cluster.view.topics)
         """Topics that are being deleted, or are gone."""
         self._own = Taken()
         self.keeper = Keeper(

@@ -38,6 +38,7 @@ from driftlog_agents.log.consolidation import (
 )
 from driftlog_agents.log.consolidator import Consolidator, Replacement
 from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.gone_topics import GoneTopics
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
@@ -135,7 +136,7 @@ class Keeper:
         self._sessions: dict[str, KeptSession] = {session.session_id: self._own}
         self._finished: set[str] = set()
         """Dead sessions that have no record, and never will."""
-        self._gone: set[UUID] = set()
+        self._gone = GoneTopics()
         """Topics that are gone for sure."""
         self._suspects: set[UUID] = set()
         """Topics that may be gone."""
