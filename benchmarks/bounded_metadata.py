@@ -3,10 +3,12 @@
     python -m benchmarks.bounded_metadata                  2 minutes, 1,000 partitions, 50 KiB/s
     python -m benchmarks.bounded_metadata --minutes 60     by hand: levels 1 and 2, and sealing
     python -m benchmarks.bounded_metadata --off            without consolidation, for comparison
+    python -m benchmarks.bounded_metadata --minutes 60 --kib 51200 --batch 51200 --sweep
+                                                           50 KiB/s for each of them
 
-One agent in this process, on a real etcd and a directory.  Each batch of 512 bytes is a request of
-its own, spread over all partitions: 20 flushes/s, the most that an agent makes for requests that
-wait.  etcd compacts every minute, as it should in production.
+One agent in this process, on a real etcd and a directory.  Each batch is a request of its own,
+spread over all partitions: with the 512 bytes of the first three 20 flushes/s, the most that an
+agent makes for requests that wait.  etcd compacts every minute, as it should in production.
 """
 
 import argparse
@@ -36,14 +38,15 @@ from driftlog_tiering.kernel_py import Record, encode_record
 from tests.support import etcd_server
 from tests.support.engine import RunningAgent
 
-BATCH_BYTES: Final = 512
+_UNNAMED_S: Final = 120.0
+"""An object that no record names for so long is not read any more: nobody consumes here."""
 BOUND: Final = 2_000
 """design.md: one or two thousand flush records per agent."""
 
 
-def make_batch() -> bytearray:
-    """One record."""
-    section = encode_record(Record(0, 0, None, bytes(BATCH_BYTES - 80), ()))
+def make_batch(size: int) -> bytearray:
+    """One record, and about *size* bytes."""
+    section = encode_record(Record(0, 0, None, bytes(size - 80), ()))
     now_ms = time.time_ns() // 1_000_000
     return build_batch(
         section,
@@ -59,9 +62,10 @@ def make_batch() -> bytearray:
     )
 
 
-async def produce(agent: RunningAgent, partitions: int, per_second: float) -> None:
+async def produce(agent: RunningAgent, options: argparse.Namespace) -> None:
     """At a steady rate, until cancelled."""
-    batch = make_batch()
+    batch, partitions = make_batch(options.batch), options.partitions
+    per_second = options.kib * 1024 / options.batch
     began, sent = time.monotonic(), 0
     async with asyncio.TaskGroup() as tasks:
         while True:
@@ -70,6 +74,25 @@ async def produce(agent: RunningAgent, partitions: int, per_second: float) -> No
                 tasks.create_task(agent.append("t", n % partitions, batch))
             sent = max(sent, due)
             await asyncio.sleep(0.02)
+
+
+async def sweep(folder: Path, store: EtcdMetadataStore, *, on: bool) -> None:
+    """Delete what no record names any more, for the disk's sake; a collector waits for 12 hours."""
+    while on:
+        await asyncio.sleep(_UNNAMED_S / 4)
+        old = time.time() - _UNNAMED_S
+        files = await asyncio.to_thread(
+            lambda old: [p for p in folder.rglob("*.flush") if p.stat().st_mtime < old], old
+        )
+        _, records = await store.get_prefix(FLUSHES_PREFIX)
+        named = b" ".join(kv.value for kv in records)
+        gone = [file for file in files if file.name.encode() not in named]
+        await asyncio.to_thread(_delete, gone)
+
+
+def _delete(files: list[Path]) -> None:
+    for file in files:
+        file.unlink()
 
 
 async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) -> int:
@@ -111,9 +134,8 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
             while any(log is None for log in agent.engine.topics["t"].logs):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             began = time.monotonic()
-            producing = asyncio.create_task(
-                produce(agent, options.partitions, options.kib * 1024 / BATCH_BYTES)
-            )
+            producing = asyncio.create_task(produce(agent, options))
+            sweeping = asyncio.create_task(sweep(folder / "agent", store, on=options.sweep))
             compacted = began
             while (now := time.monotonic()) - began < options.minutes * 60:
                 await asyncio.sleep(min(options.every, began + options.minutes * 60 - now))
@@ -121,8 +143,9 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
                 if time.monotonic() - compacted > 60:
                     compacted = time.monotonic()
                     etcd.compact((await store.status()).revision)
-            producing.cancel()
-            await asyncio.wait([producing])
+            for task in (producing, sweeping):
+                task.cancel()
+            await asyncio.wait([producing, sweeping])
         await store.close()
     return most
 
@@ -133,6 +156,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--kib", type=float, default=50.0, help="a second, of all partitions")
+    parser.add_argument("--batch", type=int, default=512, help="bytes of a request")
+    parser.add_argument("--sweep", action="store_true", help="delete objects that nobody names")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
     parser.add_argument("--off", action="store_true", help="without consolidation")
     options = parser.parse_args()
