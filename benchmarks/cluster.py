@@ -13,6 +13,7 @@ Shell.
 import argparse
 import asyncio
 import re
+import sys
 import tempfile
 import time
 import urllib.request
@@ -48,7 +49,8 @@ class Scale:
     """How much is done."""
 
     load_s: float = 10.0
-    long_load_s: float = 60.0
+    long_load_s: float = 110.0
+    """At 20 flushes/s: until there are 2,000 records."""
     partitions: int = 10_000
     gib: float = 2.0
 
@@ -59,8 +61,11 @@ QUICK: Final = Scale(load_s=2.0, long_load_s=4.0, partitions=300, gib=0.05)
 class Cluster:
     """etcd and agents on one directory of objects."""
 
-    def __init__(self, stack: ExitStack, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, stack: ExitStack, arguments: Sequence[str] = (), prefix: Sequence[str] = ()
+    ) -> None:
         self._stack = stack
+        self._prefix = prefix
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         (self.folder / "etcd").mkdir()
         etcd = etcd_server.start(
@@ -79,7 +84,10 @@ class Cluster:
     def add(self, *, wait: bool = True) -> DriftlogProcess:
         """One more agent."""
         agent = DriftlogProcess(
-            self.folder / f"agent-{len(self.agents)}", self._arguments, command=("agent", "run")
+            self.folder / f"agent-{len(self.agents)}",
+            self._arguments,
+            prefix=self._prefix,
+            command=("agent", "run"),
         )
         self._stack.callback(agent.close)
         self.agents.append(agent)
@@ -106,10 +114,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster(agents: int, arguments: Sequence[str] = ()) -> Iterator[Cluster]:
-    """*agents* on one etcd."""
+def cluster(
+    agents: int, arguments: Sequence[str] = (), prefix: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """*agents* on one etcd, each run by *prefix*."""
     with ExitStack() as stack:
-        made = Cluster(stack, arguments)
+        made = Cluster(stack, arguments, prefix)
         for _ in range(agents):
             made.add(wait=False)
         for agent in made.agents:
@@ -147,12 +157,12 @@ def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float:
 
 def failover(scale: Scale) -> Iterator[Line]:
     """kill -9 of a leader to the next acknowledged produce of what it led."""
-    for ttl_ms, seconds, extra in (
-        (6_000, scale.load_s, 1.0),
-        (6_000, scale.long_load_s, 3.0),
-        (3_000, scale.load_s, 1.0),
+    for ttl_ms, seconds, extra, prefix in (
+        (6_000, scale.load_s, 1.0, ()),
+        (6_000, scale.long_load_s, 3.0, (sys.executable, "-m", "benchmarks.unconsolidated")),
+        (3_000, scale.load_s, 1.0, ()),
     ):
-        with cluster(3, ("--session-timeout-ms", str(ttl_ms))) as made:
+        with cluster(3, ("--session-timeout-ms", str(ttl_ms)), prefix) as made:
             made.create("t", 12)
             following = Following(b"t", 12, made.addresses)
 
