@@ -1,0 +1,19 @@
+"""Runs a `driftlog` command whose agent consolidates nothing, so that flush records pile up.
+
+    python -m benchmarks.unconsolidated driftlog agent run …
+
+For figures of takeovers from many records: what an agent leaves that was killed after it had been
+kept from consolidating.  Root.
+"""
+
+import sys
+
+from driftlog.cli import main
+from driftlog_agents.log.consolidation import ConsolidationSettings
+
+if __name__ == "__main__":
+    defaults = ConsolidationSettings.__init__.__kwdefaults__
+    assert defaults is not None
+    assert {"age_ms", "records", "large_records"} <= defaults.keys()
+    defaults.update(age_ms=1e15, records=10**9, large_records=10**9)
+    sys.exit(main(sys.argv[2:]))
