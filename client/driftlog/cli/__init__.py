@@ -17,23 +17,22 @@ import os
 import sys
 from importlib import metadata
 
-from driftlog.cli import agents, segments, topics
+from driftlog.cli import agents, consume, produce, segments, topics
 from driftlog.cli.connection import add_bootstrap_option
 from driftlog.cli.errors import INTERRUPTED, OK, CommandError
 from driftlog.cli.output import complain
-from driftlog.cli.parsers import Parser, add_commands, in_our_order, new_parser, refuse_unknown
+from driftlog.cli.parsers import Parser, add_commands, in_our_order, new_parser, parse
 
 __all__ = ["main", "parser"]
 
-_MODULES = (agents, topics, segments)
+_MODULES = (agents, topics, produce, consume, segments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     ours = parser()
     line = in_our_order(ours, sys.argv[1:] if arguments is None else arguments)
-    refuse_unknown(parser(), line)
-    options = ours.parse_args(line)
+    options = parse(ours, parser(), line)
     try:
         status: int = options.run(options)
         sys.stdout.flush()

@@ -5,7 +5,9 @@ Shell.
 
 import argparse
 import os
+import signal
 import socket
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -290,3 +292,8 @@ def new_client(kind: Any, settings: dict[str, Any]) -> Any:
 def unknown_topic(name: str, there: Iterable[str]) -> CommandError:
     """There is no such topic."""
     return CommandError(f"there is no topic {name!r}{similar(name, there)}")
+
+
+def close_on_sigterm() -> None:
+    """SIGTERM unwinds as Ctrl-C does, so that a producer flushes and a member leaves its group."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

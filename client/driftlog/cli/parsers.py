@@ -107,21 +107,38 @@ def in_our_order(parser: Parser, line: Sequence[str]) -> list[str]:
     return words
 
 
-def refuse_unknown(lenient: Parser, line: Sequence[str]) -> None:
-    """End with what is not known: argparse names what is missing first, and hides the typo.
+def parse(parser: Parser, lenient: Parser, line: Sequence[str]) -> argparse.Namespace:
+    """Read *line*, or end with what is wrong with it.
+
+    What is not known is named first: argparse names what is missing first, and hides the typo.
 
     Args:
-        lenient: a parser that nobody else uses; it forgets what must be there.
+        lenient: the same as *parser*, and nobody else uses it; it forgets what must be there.
     """
-    for parser in walk(lenient):
-        _forget_what_must_be_there(parser)
-    options, unknown = lenient.parse_known_args(list(line))
-    unknown = [word for word in unknown if word not in _ANSWERED_AT_ONCE]
+    for inner in walk(lenient):
+        _forget_what_must_be_there(inner)
+    options, words = lenient.parse_known_args(list(line))
+    unknown = _take_words(options, [word for word in words if word not in _ANSWERED_AT_ONCE])
     if unknown:
         prog: str = options.parser.prog
         options.parser.exit(
             USAGE, f"{prog}: unknown: {' '.join(unknown)}; `{prog} --help` says what there is\n"
         )
+    options, words = parser.parse_known_args(list(line))
+    _take_words(options, words)
+    return options
+
+
+def _take_words(options: argparse.Namespace, words: list[str]) -> list[str]:
+    """Words behind an option belong to a list that began before it: argparse forgets that."""
+    if any(word.startswith("-") and word != "-" for word in words):
+        return words
+    for action in options.parser._actions:
+        if not action.option_strings and action.nargs == "*":
+            given = list(getattr(options, action.dest, None) or [])
+            setattr(options, action.dest, [*given, *words])
+            return []
+    return words
 
 
 def _forget_what_must_be_there(parser: Parser) -> None:

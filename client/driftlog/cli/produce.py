@@ -1,0 +1,351 @@
+"""`driftlog produce`: lines, files or JSON become records, and each is accounted for.
+
+    read ──▶ cut at -D ──▶ cut at -K ──▶ librdkafka ──▶ acknowledged
+                                              └───────▶ failed: said with its line, exit code 1
+
+Shell.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from driftlog.cli.connection import (
+    Cluster,
+    add_connection_options,
+    close_on_sigterm,
+    new_client,
+    properties,
+    reason,
+)
+from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError, UsageError, similar
+from driftlog.cli.formats import NewRecord, from_json, unescape
+from driftlog.cli.lines import MAX_RECORD_BYTES, TooLongError, split
+from driftlog.cli.output import Progress, complain, plural, size
+from driftlog.cli.parsers import Commands, add_command, positive
+
+_SAID_FAILURES: Final = 10
+"""Failures that are told one by one; the others are counted."""
+
+_POLL_RECORDS: Final = 100
+"""Deliveries are counted after so many, and while there is nothing to read."""
+
+_QUEUE_KBYTES: Final = 256 << 10
+_BROKER_DECIDES_BYTES: Final = 100_000_000
+
+
+def add_commands(commands: Commands) -> None:
+    """The command of this file."""
+    parser = add_command(
+        commands,
+        "produce",
+        _produce,
+        help="write records from standard input or files",
+        description="Write records: each line of standard input is one, or each FILE as a whole "
+        "(its lines with -l).  Ends when all are acknowledged; fails when one is not, and says "
+        "which.  Empty lines are left out, as kcat does.",
+        examples="  echo hello | driftlog produce greetings\n"
+        "  driftlog produce flights -l flights.ndjson -z zstd\n"
+        "  printf 'k1:v1\\nk2:\\n' | driftlog produce flights -K: -Z -H source=shell\n"
+        '  echo \'{"key": "k", "value": {"n": 1}}\' | driftlog produce flights --json\n',
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="TOPIC [FILE]", help="where to, and what; default: stdin"
+    )
+    parser.add_argument("-t", "--topic", metavar="TOPIC", help="the same as TOPIC without it")
+    record = parser.add_argument_group("records")
+    record.add_argument(
+        "-D", "--delimiter", type=_delimiter, default=b"\n", metavar="DELIM", help="default: \\n"
+    )
+    record.add_argument(
+        "-K",
+        "--key-delimiter",
+        type=_delimiter,
+        metavar="DELIM",
+        help="what stands in front of the first one is the key",
+    )
+    record.add_argument("-k", "--key", metavar="KEY", help="of all records that have none")
+    record.add_argument(
+        "-H",
+        "--header",
+        action="append",
+        type=_header,
+        metavar="NAME=VALUE",
+        help="a header of all records; NAME alone: a null one; may be repeated",
+    )
+    record.add_argument("-p", "--partition", type=int, default=-1, help="default: by the key")
+    record.add_argument(
+        "-Z", "--null", action="store_true", help="empty values and keys are null (with -K)"
+    )
+    record.add_argument(
+        "-l", "--lines", action="store_true", help="records are the lines of FILE, as of stdin"
+    )
+    record.add_argument(
+        "--json",
+        action="store_true",
+        help='each line is {"key": …, "value": …, "headers": {…}, "partition": N, '
+        '"timestamp": MS}, or what `consume -J` prints',
+    )
+    record.add_argument("-c", "--count", type=positive, metavar="N", help="stop after so many")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "-z",
+        "--compression",
+        choices=["none", "gzip", "snappy", "lz4", "zstd"],
+        default="none",
+        metavar="CODEC",
+        help="none, gzip, snappy, lz4 or zstd",
+    )
+    how.add_argument(
+        "-a",
+        "--acks",
+        choices=["all", "-1", "1", "0"],
+        default="all",
+        help="who must have it before it counts (default: all, without duplicates)",
+    )
+    how.add_argument("-T", "--tee", action="store_true", help="print what is sent")
+    how.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    add_connection_options(parser)
+
+
+def _delimiter(text: str) -> bytes:
+    if not text:
+        raise argparse.ArgumentTypeError("it must not be empty")
+    return unescape(text)
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value.encode(errors="surrogateescape") if equals else None
+
+
+def _produce(options: argparse.Namespace) -> int:
+    words = list(options.words)
+    topic = options.topic or (words.pop(0) if words else None)
+    if topic is None:
+        raise UsageError("which topic?  `driftlog produce TOPIC`")
+    files = [Path(word) for word in words]
+    if options.json and (options.key_delimiter or options.null):
+        raise UsageError("--json has keys and nulls of its own: leave -K and -Z out")
+    for file in files:
+        if not os.access(file, os.R_OK):
+            raise CommandError(
+                f"{file}: {'it may not be read' if file.exists() else 'no such file'}"
+            )
+    cluster = Cluster(options)
+    writer = _Writer(options, topic)
+    close_on_sigterm()
+    status = OK
+    try:
+        for where, record in _records(options, files, writer.poll):
+            writer.write(where, record)
+            if writer.taken == options.count:
+                break
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except TooLongError:
+        complain(f"no delimiter in {size(MAX_RECORD_BYTES)}: is -D right?")
+        status = FAILED
+    except _UnreadableError as error:
+        complain(str(error))
+        status = FAILED
+    finally:
+        interrupted = not writer.finish()
+    if writer.unknown_topic:
+        complain(f"there is no topic {topic!r}{similar(topic, cluster.metadata().topics)}")
+    if not options.quiet:
+        _summarize(writer, topic, files, options)
+    if interrupted:
+        return INTERRUPTED
+    return status or (FAILED if writer.failed else OK)
+
+
+def _summarize(
+    writer: "_Writer", topic: str, files: list[Path], options: argparse.Namespace
+) -> None:
+    how = "sent" if options.acks == "0" else "written"
+    text = f"{plural(writer.written, 'record')} {how} to {topic} ({size(writer.written_bytes)})"
+    if writer.failed:
+        text += f", {writer.failed:,} failed"
+    if writer.unknown:
+        text += f", of {writer.unknown:,} it is not known"
+    if files and not options.lines and not options.json:
+        text += "; a file is a record, unless -l says that its lines are"
+    complain(text)
+
+
+# ── Reading ──
+
+
+class _UnreadableError(Exception):
+    """Input that is no record."""
+
+
+def _records(
+    options: argparse.Namespace, files: list[Path], idle: Callable[[], None]
+) -> Iterator[tuple[str, NewRecord]]:
+    """Each record, and where it is from.
+
+    Raises:
+        TooLongError: a record has no end.
+        _UnreadableError: it cannot be read; says which.
+    """
+    key = None if options.key is None else options.key.encode(errors="surrogateescape")
+    if files and not (options.lines or options.json):
+        for file in files:
+            body = file.read_bytes()
+            if body:
+                yield str(file), NewRecord(key, body)
+        return
+    if not files:
+        yield from _lines(options, sys.stdin.fileno(), "", key, idle)
+    for file in files:
+        with file.open("rb") as opened:
+            yield from _lines(options, opened.fileno(), f"{file}, ", key, idle)
+
+
+def _lines(
+    options: argparse.Namespace, fd: int, of: str, key: bytes | None, idle: Callable[[], None]
+) -> Iterator[tuple[str, NewRecord]]:
+    for number, line in enumerate(split(fd, options.delimiter, idle), 1):
+        if line:
+            where = f"{of}line {number}"
+            yield where, _parse(options, where, line, key)
+
+
+def _parse(
+    options: argparse.Namespace, where: str, line: bytes, fixed_key: bytes | None
+) -> NewRecord:
+    if options.json:
+        try:
+            return from_json(line)
+        except ValueError as error:
+            raise _UnreadableError(f"{where}: {error}") from error
+    if options.key_delimiter is None:
+        return NewRecord(fixed_key, line)
+    key, found, value = line.partition(options.key_delimiter)
+    if not found:
+        return NewRecord(fixed_key, line)
+    if options.null:
+        return NewRecord(key or fixed_key, value or None)
+    return NewRecord(key, value)
+
+
+# ── Writing ──
+
+
+class _Writer:
+    """A producer that counts what became of each record."""
+
+    def __init__(self, options: argparse.Namespace, topic: str) -> None:
+        self.taken = 0
+        self.written = 0
+        self.written_bytes = 0
+        self.failed = 0
+        self.unknown = 0
+        self.unknown_topic = False
+        self._options = options
+        self._topic = topic
+        self._headers = options.header or []
+        self._progress = Progress(quiet=options.quiet)
+        settings = properties(
+            options,
+            acks=options.acks,
+            enable_idempotence=options.acks in ("all", "-1"),
+            compression_type=options.compression,
+            linger_ms=20,
+            queue_buffering_max_kbytes=_QUEUE_KBYTES,
+            queue_buffering_max_messages=1_000_000,
+            # The broker says what is too large: its topics differ.
+            message_max_bytes=_BROKER_DECIDES_BYTES,
+            message_timeout_ms=120_000,
+        )
+        self._producer = new_client(Producer, settings)
+
+    def poll(self) -> None:
+        """Let deliveries be counted."""
+        self._producer.poll(0)
+        self._show()
+
+    def write(self, where: str, record: NewRecord) -> None:
+        """Hand it to the producer, when there is room."""
+        self.taken += 1
+        headers = [*self._headers, *record.headers]
+        partition = self._options.partition if record.partition is None else record.partition
+        more: dict[str, Any] = {"headers": headers} if headers else {}
+        if record.timestamp_ms is not None:
+            more["timestamp"] = record.timestamp_ms
+        delivered = partial(self._delivered, where)
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    record.value,
+                    record.key,
+                    partition,
+                    on_delivery=delivered,
+                    **more,
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+                self._show()
+            except (KafkaException, ValueError, TypeError, OverflowError) as error:
+                self._fail(
+                    where, reason(error) if isinstance(error, KafkaException) else str(error)
+                )
+                break
+            else:
+                break
+        if self._options.tee:
+            sys.stdout.buffer.write((record.value or b"") + self._options.delimiter)
+        if self.taken % _POLL_RECORDS == 0:
+            self.poll()
+
+    def finish(self) -> bool:
+        """Wait until all are acknowledged or failed; a second Ctrl-C ends that."""
+        try:
+            while self._producer.flush(0.2):
+                self._show()
+        except KeyboardInterrupt:
+            self.unknown = len(self._producer)
+            return False
+        else:
+            return True
+        finally:
+            self._progress.clear()
+            if self.failed > _SAID_FAILURES:
+                complain(f"and {self.failed - _SAID_FAILURES:,} more")
+
+    def _delivered(self, where: str, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.written += 1
+            self.written_bytes += len(message.value() or b"") + len(message.key() or b"")
+            return
+        if error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            self.unknown_topic = True
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            self._fail(where, f"{self._topic} has no partition {message.partition()}")
+        else:
+            self._fail(where, reason(error))
+
+    def _fail(self, where: str, why: str) -> None:
+        self.failed += 1
+        if self.failed <= _SAID_FAILURES:
+            self._progress.clear()
+            complain(f"{where}: not written: {why}")
+
+    def _show(self) -> None:
+        if self._progress.due():
+            rate = self.written_bytes / self._progress.seconds
+            self._progress.show(
+                f"{plural(self.written, 'record')} written, {len(self._producer):,} on the way, "
+                f"{size(self.written_bytes)}, {size(rate)}/s"
+            )

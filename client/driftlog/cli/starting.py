@@ -1,0 +1,109 @@
+"""Where a consumer without a group begins in each partition, and where it stops.
+
+Shell.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_STORED
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no __all__
+
+from driftlog.cli.connection import EARLIEST, LATEST, Cluster
+from driftlog.cli.errors import CommandError
+from driftlog.cli.output import complain
+from driftlog.cli.parsers import flatten
+from driftlog.cli.positions import AtOffset, FromTime, Position, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets ``[start, end)`` of a partition; *end* None: for ever."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to wait for."""
+        return self.end is not None and self.start >= self.end
+
+
+def ranges(
+    cluster: Cluster,
+    options: argparse.Namespace,
+    names: list[str],
+    first: Position | None,
+    until_ms: int | None,
+) -> list[Range]:
+    """What *first* and *until_ms* are in each partition of *names*.
+
+    Raises:
+        CommandError: a topic or partition is not there, or has no leader.
+    """
+    at = _partitions(cluster, names, flatten(options.partition))
+    earliest = cluster.known_offsets(dict.fromkeys(at, EARLIEST))
+    latest = cluster.known_offsets(dict.fromkeys(at, LATEST))
+    starts = _starts(cluster, at, first, earliest, latest, quiet=options.quiet)
+    ends: dict[tuple[str, int], int | None] = dict.fromkeys(at)
+    if until_ms is not None:
+        found = cluster.known_offsets(dict.fromkeys(at, for_time(until_ms)))
+        over = until_ms <= time.time() * 1000
+        for tp, offset in found.items():
+            # Nothing so new is there yet, and may never come.
+            ends[tp] = offset if offset >= 0 else latest[tp] if over else None
+    return [Range(*tp, starts[tp], ends[tp]) for tp in at]
+
+
+def for_time(timestamp_ms: int) -> Any:
+    """The first record that is not older."""
+    return OffsetSpec.for_timestamp(timestamp_ms)
+
+
+def _partitions(cluster: Cluster, names: list[str], wanted: list[int]) -> list[tuple[str, int]]:
+    found = []
+    for name, topic in cluster.topics(names).items():
+        for partition in wanted:
+            if partition not in topic.partitions:
+                raise CommandError(
+                    f"{name} has no partition {partition}: it has 0 to {len(topic.partitions) - 1}"
+                )
+        found += [(name, partition) for partition in wanted or sorted(topic.partitions)]
+    return found
+
+
+def _starts(
+    cluster: Cluster,
+    at: list[tuple[str, int]],
+    first: Position | None,
+    earliest: dict[tuple[str, int], int],
+    latest: dict[tuple[str, int], int],
+    *,
+    quiet: bool,
+) -> dict[tuple[str, int], int]:
+    match first:
+        case Where.BEGINNING:
+            return earliest
+        case Where.STORED:
+            return dict.fromkeys(at, OFFSET_STORED)
+        case FromTime(timestamp_ms):
+            found = cluster.known_offsets(dict.fromkeys(at, for_time(timestamp_ms)))
+            return {tp: offset if offset >= 0 else latest[tp] for tp, offset in found.items()}
+        case AtOffset(offset) if offset < 0:
+            return {tp: max(earliest[tp], latest[tp] + offset) for tp in at}
+        case AtOffset(offset):
+            starts = {tp: min(max(offset, earliest[tp]), latest[tp]) for tp in at}
+            for (topic, partition), start in starts.items():
+                if start != offset and not quiet:
+                    there = f"{earliest[topic, partition]} to {latest[topic, partition]}"
+                    complain(
+                        f"{topic} [{partition}] has offsets {there}: beginning at {start}, not at "
+                        f"{offset}"
+                    )
+            return starts
+        case _:
+            return latest
