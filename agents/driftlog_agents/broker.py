@@ -40,6 +40,8 @@ class BrokerSettings:
     seal_ms: float | None = None
     """Seal whatever is this old, small partitions too (`driftlog dev`: a minute); None: by topic
     configs."""
+    log_level: str = "info"
+    """Of the log on standard error: `--log-level`."""
     location: str = ""
     """Where the objects are, for people: a directory or s3://bucket/prefix."""
 

@@ -395,7 +395,9 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
     return AgentSettings(
         listeners=listeners,
         rack=options.rack,
-        broker=BrokerSettings(location=location, seal_ms=options.seal_ms),
+        broker=BrokerSettings(
+            location=location, seal_ms=options.seal_ms, log_level=options.log_level
+        ),
         engine=EngineSettings(
             session=SessionSettings(ttl_ms=options.session_timeout_ms), flush=flush, seal=seal
         ),

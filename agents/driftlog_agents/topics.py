@@ -244,18 +244,24 @@ class Topics:
             # The one error that makes admin clients ask again by themselves.
             raise RefusedError(ErrorCode.NOT_CONTROLLER, error.message) from error
 
-    def _checked(self, engine: Engine, new: NewTopic) -> Topic:
-        check_topic_name(new.name)
-        if new.name in self.by_name:
-            raise RefusedError(
-                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists."
-            )
-        alike = self._alike.get(_unlike(new.name))
+    def check_new_name(self, name: str) -> None:
+        """Whether a topic may be made that is called *name*.
+
+        Raises:
+            RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS.
+        """
+        check_topic_name(name)
+        if name in self.by_name:
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        alike = self._alike.get(_unlike(name))
         if alike:
             raise RefusedError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{new.name}' collides with existing topic: {min(alike)}",
+                f"Topic '{name}' collides with existing topic: {min(alike)}",
             )
+
+    def _checked(self, engine: Engine, new: NewTopic) -> Topic:
+        self.check_new_name(new.name)
         partitions = new.partitions
         if partitions == -1:
             partitions = self._broker.settings.num_partitions

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from driftlog_agents.broker import Broker
-from driftlog_agents.configs import ResourceType
+from driftlog_agents.configs import ConfigDef, InvalidConfigError, ResourceType
 from driftlog_agents.handlers.describe_configs import broker_id
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.resource_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.topics import check_topic_name
 from driftlog_metadata.model import Topic
 
@@ -20,7 +21,7 @@ from driftlog_metadata.model import Topic
 class Asked:
     """A resource and what is to happen to it; *no_value*: names that need a value and have none.
 
-    *change* makes of a topic's configs what they are to be.
+    *change* makes of the resource's configs what they are to be.
     """
 
     resource_type: int
@@ -61,6 +62,10 @@ async def _apply(broker: Broker, asked: Asked, *, validate_only: bool, legacy: b
             _refuse_broker(broker, asked)
         case ResourceType.BROKER_LOGGER if not legacy:
             _refuse_logger(broker, asked)
+        case ResourceType.CLIENT_METRICS:
+            _refuse_client_metrics(asked)
+        case ResourceType.GROUP:
+            _refuse_group(asked)
         case _:
             raise _invalid(f"Unknown resource type {asked.resource_type}")
 
@@ -83,8 +88,49 @@ def _refuse_broker(broker: Broker, asked: Asked) -> None:
     name = asked.resource_name
     if name and broker_id(name, "Node") != broker.node_id:
         raise _invalid(f"Unexpected broker id, expected {broker.node_id}, but received {name}")
-    if asked.names:
-        raise _invalid(f"Cannot update these configs dynamically: [{', '.join(asked.names)}]")
+    _refuse_set(asked)
+
+
+def _refuse_client_metrics(asked: Asked) -> None:
+    if not asked.resource_name:
+        raise _invalid("Subscription name can't be empty")
+    for name, value in _changed(asked).items():
+        if name not in CLIENT_METRICS_CONFIGS:
+            raise _invalid(f"Unknown client metrics configuration: {name}")
+        _check(CLIENT_METRICS_CONFIGS[name], value)
+    _refuse_set(asked)
+
+
+def _refuse_group(asked: Asked) -> None:
+    if not asked.resource_name:
+        raise _invalid("Default group resources are not allowed.")
+    for name, value in _changed(asked).items():
+        if name not in GROUP_CONFIGS:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        _check(GROUP_CONFIGS[name], value)
+    _refuse_set(asked)
+
+
+def _refuse_set(asked: Asked) -> None:
+    """Nothing is set at run time but on topics: nothing can be, and to delete is done already."""
+    names = _changed(asked)
+    if names:
+        raise _invalid(f"Cannot update these configs dynamically: [{', '.join(names)}]")
+
+
+def _changed(asked: Asked) -> Mapping[str, str]:
+    """What the resource would have, which has nothing."""
+    try:
+        return asked.change({})
+    except InvalidConfigError as error:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check(definition: ConfigDef, value: str) -> None:
+    try:
+        definition.checked(value)
+    except InvalidConfigError as error:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 def _refuse_logger(broker: Broker, asked: Asked) -> None:

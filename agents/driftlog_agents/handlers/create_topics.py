@@ -77,6 +77,7 @@ async def _create(
 
 
 def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
+    broker.topics.check_new_name(asked.name)  # Of all that may be wrong, Kafka says this first.
     partitions, replicas = asked.num_partitions, asked.replication_factor
     if asked.assignments:
         _check_assignments(broker, asked)

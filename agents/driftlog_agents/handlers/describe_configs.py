@@ -1,22 +1,24 @@
-"""DescribeConfigs: every config of a topic or of this agent, with where it comes from.
+"""DescribeConfigs: every config of a topic, a group or this agent, with where it comes from.
 
 Source: kafka.server.ConfigHelper#describeConfigs; the errors are its own.
 Shell.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.broker_configs import resolve_broker
 from driftlog_agents.configs import (
+    ConfigDef,
     ConfigSource,
     ConfigType,
     ConfigValue,
     ResourceType,
     resolve,
 )
+from driftlog_agents.handlers.advertised import ADVERTISED
+from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -26,6 +28,7 @@ from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from driftlog_agents.resource_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.topic_configs import TOPIC_CONFIGS
 from driftlog_agents.topics import check_topic_name
 
@@ -88,7 +91,13 @@ def _result(
             case ResourceType.BROKER_LOGGER:
                 _check_logger_id(broker, resource.resource_name)
                 if _asked(ROOT_LOGGER, wanted):
-                    result.configs = [_root_logger()]
+                    result.configs = [_root_logger(broker)]
+            case ResourceType.CLIENT_METRICS:
+                found = _defaults(CLIENT_METRICS_CONFIGS, resource, "Client metrics subscription")
+                result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
+            case ResourceType.GROUP:
+                found = _defaults(GROUP_CONFIGS, resource, "Group")
+                result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
             case _:
                 raise RefusedError(
                     ErrorCode.INVALID_REQUEST,
@@ -113,6 +122,14 @@ def _topic(broker: Broker, name: str) -> list[ConfigValue]:
     return resolve(TOPIC_CONFIGS, topic.configs, broker.topics.agent_configs)
 
 
+def _defaults(
+    definitions: Mapping[str, ConfigDef], resource: DescribeConfigsResource, what: str
+) -> list[ConfigValue]:
+    if not resource.resource_name:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{what} name must not be empty")
+    return resolve(definitions, {}, {})
+
+
 def _broker(broker: Broker, name: str) -> list[ConfigValue]:
     if not name:
         return []  # What was set for all brokers at run time: nothing ever is.
@@ -134,10 +151,11 @@ def _check_logger_id(broker: Broker, name: str) -> None:
         )
 
 
-def _root_logger() -> DescribeConfigsResourceResult:
+def _root_logger(broker: Broker) -> DescribeConfigsResourceResult:
+    level = broker.settings.log_level.upper()
     return DescribeConfigsResourceResult(
         name=ROOT_LOGGER,
-        value=logging.getLevelName(logging.getLogger().getEffectiveLevel()),
+        value="WARN" if level == "WARNING" else level,
         read_only=True,
         config_source=ConfigSource.DYNAMIC_BROKER_LOGGER,
     )
@@ -158,16 +176,23 @@ def broker_id(name: str, what: str) -> int:
 
 def broker_settings(broker: Broker) -> Mapping[str, str | None]:
     """What this agent has, by the names of Kafka's broker configs."""
-    settings = broker.settings
+    settings, engine = broker.settings, broker.engine
+    session_ms = None if engine is None else engine.settings.session.ttl_ms
+    protocols = ["classic"]
+    if ApiKey.CONSUMER_GROUP_HEARTBEAT in ADVERTISED:
+        protocols.append("consumer")
     listeners = ",".join(f"{at.name}://{at.host}:{at.port}" for at in broker.agent.listeners)
     return {
         "advertised.listeners": listeners,
         "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
         "broker.id": str(broker.node_id),
         "broker.rack": broker.agent.rack,
+        "broker.heartbeat.interval.ms": _text(session_ms / 3 if session_ms else None),
+        "broker.session.timeout.ms": _text(session_ms),
         "connections.max.idle.ms": str(settings.connections_max_idle_ms),
         "default.replication.factor": str(settings.default_replication_factor),
         "fetch.max.bytes": str(settings.fetch_max_bytes),
+        "group.coordinator.rebalance.protocols": ",".join(protocols),
         "listener.security.protocol.map": ",".join(
             f"{at.name}:PLAINTEXT" for at in broker.agent.listeners
         ),
@@ -175,9 +200,15 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "log.dir": settings.location or None,
         "driftlog.http.address": broker.agent.http_address or None,
         "log.dirs": settings.location or None,
+        "log.roll.ms": _text(settings.seal_ms),
         "max.connections": str(settings.max_connections),
         "message.max.bytes": str(settings.message_max_bytes),
         "node.id": str(broker.node_id),
         "num.partitions": str(settings.num_partitions),
+        "process.roles": "broker",
         "socket.request.max.bytes": str(settings.socket_request_max_bytes),
     }
+
+
+def _text(number: float | None) -> str | None:
+    return None if number is None else str(int(number))

@@ -4,9 +4,17 @@ Shell.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.configs import ConfigChange, ConfigOperation, changed
+from driftlog_agents.broker_configs import BROKER_CONFIGS
+from driftlog_agents.configs import (
+    ConfigChange,
+    ConfigDef,
+    ConfigOperation,
+    ResourceType,
+    changed,
+)
 from driftlog_agents.handlers.config_changes import Asked, apply
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.incremental_alter_configs import (
@@ -15,7 +23,15 @@ from driftlog_agents.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from driftlog_agents.resource_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.topic_configs import TOPIC_CONFIGS
+
+_DEFINITIONS: Final[Mapping[int, Mapping[str, ConfigDef]]] = {
+    ResourceType.TOPIC: TOPIC_CONFIGS,
+    ResourceType.BROKER: BROKER_CONFIGS,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIGS,
+    ResourceType.GROUP: GROUP_CONFIGS,
+}
 
 
 async def handle(
@@ -66,6 +82,7 @@ def _change(
                     f"Unknown operation {config.config_operation} for config {config.name}",
                 ) from error
             changes.append(ConfigChange(config.name, operation, config.value))
-        return changed(TOPIC_CONFIGS, configs, changes, broker.topics.agent_configs)
+        definitions = _DEFINITIONS.get(resource.resource_type, {})
+        return changed(definitions, configs, changes, broker.topics.agent_configs)
 
     return change

@@ -321,6 +321,30 @@ CASES: Final[tuple[Case, ...]] = (
         altered(4, str(NODE_ID), ("broker.id", 0, "2")),
     ),
     ("no logger's broker", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered(8, "9", ("x", 0, "INFO"))),
+    *(
+        (
+            f"of {kind} {name}: {operations}",
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            altered(kind, name, *operations),
+        )
+        for kind, name, *operations in (
+            (4, "", ("broker.id", 0, "2")),
+            (4, str(NODE_ID), ("leader.replication.throttled.rate", 1, None)),
+            (4, str(NODE_ID), ("broker.id", 1, None)),
+            (4, str(NODE_ID)),
+            (16, "", ("interval.ms", 0, "1000")),
+            (16, "x", ("nope", 0, "5")),
+            (16, "x", ("nope", 1, None)),
+            (16, "x", ("interval.ms", 0, "x")),
+            (16, "x", ("interval.ms", 2, "5")),
+            (32, "", ("consumer.session.timeout.ms", 0, "50000")),
+            (32, "g", ("nope", 0, "5")),
+            (32, "g", ("consumer.session.timeout.ms", 0, "x")),
+            (32, "g", ("consumer.session.timeout.ms", 1, None)),
+            (32, "g"),
+        )
+    ),
     ("replace", ApiKey.ALTER_CONFIGS, 2, replaced(2, "a.b", ("segment.ms", "5"))),
     ("replace null", ApiKey.ALTER_CONFIGS, 2, replaced(2, "a.b", ("segment.ms", None))),
     ("replace unknown", ApiKey.ALTER_CONFIGS, 2, replaced(2, "a.b", ("nope", "1"))),
@@ -341,7 +365,16 @@ CASES: Final[tuple[Case, ...]] = (
             (8, "99"),
             (8, ""),
             (8, "x"),
+            (16, "x"),
+            (16, ""),
+            (32, ""),
         )
+    ),
+    (
+        "configs of a group",
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        configs(32, "g", ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]),
     ),
     ("as many", ApiKey.CREATE_PARTITIONS, 3, extended(("a.b", 2, None))),
     ("fewer", ApiKey.CREATE_PARTITIONS, 3, extended(("a.b", 1, None))),
