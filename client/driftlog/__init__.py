@@ -1,4 +1,46 @@
 """driftlog: a Kafka log whose disk is a bucket.
 
+    from driftlog import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
+
+They speak to any Kafka cluster, through librdkafka.  `import driftlog` loads nothing: each name
+brings its module when it is first used.
 Shell.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from driftlog.producer import Producer as Producer
+
+_PLACES: Final = {
+    "driftlog.producer": ("Producer",),
+}
+_MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = ["Producer"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what *name* is in.
+
+    Raises:
+        ImportError: it needs confluent-kafka, which is not installed.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module 'driftlog' has no attribute {name!r}")
+    try:
+        value: object = getattr(importlib.import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "confluent_kafka":
+            raise
+        raise ImportError(
+            f"driftlog.{name} needs confluent-kafka: pip install driftlog, or "
+            "pip install 'confluent-kafka>=2.6,<3'"
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])
