@@ -8,22 +8,30 @@
     id                  the same id               yes
     id                  another id                no: two clusters on one prefix
 
+A store that fails is asked again for a while (`patience`); every request here may be repeated.
+
 Shell.
 """
 
 import base64
 import json
+from functools import partial
 from random import Random
+from typing import Final
 from uuid import UUID
 
 from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.log.strangers import Strangers
+from driftlog_agents.patience import patiently
 from driftlog_metadata.codec import decode_cluster, encode_cluster
 from driftlog_metadata.errors import CorruptError, FencedError
-from driftlog_metadata.keys import CLUSTER_KEY, TOPICS_PREFIX, node_id_key
+from driftlog_metadata.keys import CLUSTER_KEY, TOPICS_PREFIX, node_id_key, parse_topic_key
 from driftlog_metadata.model import FORMAT_VERSION, Cluster
 from driftlog_metadata.store import CreateRevisionIs, Get, MetadataStore, Put
 from driftlog_tiering import bucket_files, layout
 from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+
+_METADATA: Final = "the metadata store"
 
 
 class WrongClusterError(FencedError):
@@ -38,7 +46,7 @@ async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool)
         CorruptError: whose it is cannot be read.
         StoreError: it does not answer.
     """
-    in_bucket = await _read_bucket(objects)
+    in_bucket = await _read_bucket(objects, location)
     if in_bucket is not None and not has_metadata:
         raise _not_known(location, in_bucket)
 
@@ -52,8 +60,8 @@ async def join_cluster(
         WrongClusterError: see the table above.
         StoreError: a store does not answer.
     """
-    in_bucket = await _read_bucket(objects)
-    kv = await metadata.get(CLUSTER_KEY)
+    in_bucket = await _read_bucket(objects, location)
+    kv = await patiently(partial(metadata.get, CLUSTER_KEY), _METADATA)
     if kv is None and in_bucket is not None:
         raise _not_known(location, in_bucket)
     cluster = decode_cluster(kv.value if kv is not None else await _create(metadata, rng))
@@ -63,13 +71,13 @@ async def join_cluster(
             f"{FORMAT_VERSION}: upgrade driftlog"
         )
     if in_bucket is None:
-        _, topics = await metadata.get_prefix(TOPICS_PREFIX)
-        if topics:
+        _, kvs = await patiently(partial(metadata.get_prefix, TOPICS_PREFIX), _METADATA)
+        if any(Strangers().is_ours(kv.key, parse_topic_key) for kv in kvs):
             raise WrongClusterError(
                 f"{location} has no cluster.json, but cluster {cluster.cluster_id} has topics: "
                 f"is the location right?  It must be the one that this cluster was made with"
             )
-        in_bucket = await _mark_bucket(objects, cluster)
+        in_bucket = await _mark_bucket(objects, location, cluster)
     if in_bucket.cluster_id != cluster.cluster_id:
         raise WrongClusterError(
             f"{location} belongs to cluster {in_bucket.cluster_id}, and this metadata store to "
@@ -87,26 +95,27 @@ def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     )
 
 
-async def _read_bucket(objects: ObjectStore) -> Cluster | None:
+async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
     try:
-        return bucket_files.decode_cluster(await objects.get(layout.CLUSTER_KEY))
+        found = await patiently(partial(objects.get, layout.CLUSTER_KEY), location)
+        return bucket_files.decode_cluster(found)
     except NotFoundError:
         return None
 
 
 async def _create(metadata: MetadataStore, rng: Random) -> bytes:
     value = encode_cluster(Cluster(_kafka_id(rng)))
-    result = await metadata.txn(
-        [CreateRevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)], [Get(CLUSTER_KEY)]
-    )
+    compares, then = [CreateRevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)]
+    result = await patiently(partial(metadata.txn, compares, then, [Get(CLUSTER_KEY)]), _METADATA)
     return value if result.succeeded else result.reads[0][0].value
 
 
-async def _mark_bucket(objects: ObjectStore, cluster: Cluster) -> Cluster:
+async def _mark_bucket(objects: ObjectStore, location: str, cluster: Cluster) -> Cluster:
+    body = [bucket_files.encode_cluster(cluster)]
     try:
-        await objects.create(layout.CLUSTER_KEY, [bucket_files.encode_cluster(cluster)])
+        await patiently(partial(objects.create, layout.CLUSTER_KEY, body), location)
     except AlreadyExistsError:
-        found = await _read_bucket(objects)
+        found = await _read_bucket(objects, location)
         assert found is not None
         return found
     return cluster
@@ -143,7 +152,10 @@ async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) ->
     number = 1
     while True:
         key = node_id_key(number)
-        result = await metadata.txn([CreateRevisionIs(key, 0)], [Put(key, b"{}")])
+        # One that was taken without an answer is nobody's for ever: there are enough of them.
+        result = await patiently(
+            partial(metadata.txn, [CreateRevisionIs(key, 0)], [Put(key, b"{}")]), _METADATA
+        )
         if result.succeeded:
             break
         number += 1

@@ -46,10 +46,12 @@ from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.patience import patiently
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
 from driftlog_metadata.errors import (
     CorruptError,
+    DeclinedError,
     OutcomeUnknownError,
     StoreError,
     UnavailableError,
@@ -58,7 +60,7 @@ from driftlog_metadata.keys import CLUSTER_KEY
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.locations import open_object_store
-from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError, ObjectStore
+from driftlog_tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from driftlog_metadata.etcd_client import EtcdSettings
@@ -90,10 +92,6 @@ _POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
 _OVERDUE_S: Final = 28.0
 """From SIGTERM to the end, whatever happens: more than a drain takes, and less than the 30 s after
 which supervisors kill."""
-
-_LOOK_S: Final = 20
-"""How long the first answer of a bucket may take: it is one small GET."""
-
 
 class StartError(Exception):
     """The agent cannot start; the message says what to do."""
@@ -231,13 +229,11 @@ async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMeta
         raise StartError(f"--etcd: {error}") from error
     stack.push_async_callback(store.close)
     try:
-        async with asyncio.timeout(_LOOK_S):
-            await store.get(CLUSTER_KEY)
-    except (UnavailableError, TimeoutError) as error:
+        await patiently(partial(store.get, CLUSTER_KEY), "etcd")
+    except (UnavailableError, OutcomeUnknownError) as error:
         raise StartError(
-            f"etcd cannot be used: {str(error) or f'no answer in {_LOOK_S} s'}.  Check --etcd, "
-            f"--etcd-user with DRIFTLOG_ETCD_PASSWORD, the certificates and the network; then "
-            f"start again"
+            f"etcd cannot be used: {error}.  Check --etcd, --etcd-user with "
+            f"DRIFTLOG_ETCD_PASSWORD, the certificates and the network; then start again"
         ) from error
     return store
 
@@ -318,20 +314,18 @@ async def _looked_at(
     objects = _opened(location, stack)
     known = options.etcd is not None or _database(options).exists()
     try:
-        async with asyncio.timeout(_LOOK_S):
-            await look_first(objects, location, has_metadata=known)
-    except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-        if isinstance(error, AccessDeniedError | BucketNotFoundError):
-            raise  # they say what to do
+        await look_first(objects, location, has_metadata=known)
+    except DeclinedError:
+        raise  # it says what to do
+    except (UnavailableError, OutcomeUnknownError) as error:
         raise _no_answer(location, error) from error
     return objects
 
 
 def _no_answer(location: str, error: Exception) -> StartError:
     return StartError(
-        f"the store {location} does not answer: {str(error) or f'nothing in {_LOOK_S} s'}.  Check "
-        f"the endpoint (AWS_ENDPOINT_URL; unset for Amazon's), AWS_REGION and the network; then "
-        f"start again"
+        f"the store {location} does not answer: {error}.  Check the endpoint (AWS_ENDPOINT_URL; "
+        f"unset for Amazon's), AWS_REGION and the network; then start again"
     )
 
 

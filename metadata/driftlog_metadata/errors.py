@@ -15,6 +15,10 @@ class UnavailableError(StoreError):
     """Refused (throttled, overloaded, no quorum, disk full).  Nothing happened; retry."""
 
 
+class DeclinedError(UnavailableError):
+    """Understood and declined (credentials, a name): no retry helps until that is mended."""
+
+
 class OutcomeUnknownError(StoreError):
     """The answer was lost (timeout, reset).  It may have happened; retry what is idempotent."""
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import grpc
 
-from driftlog_metadata.errors import StoreError, UnavailableError
+from driftlog_metadata.errors import DeclinedError, StoreError, UnavailableError
 from driftlog_metadata.store import CompactedError, LeaseNotFoundError
 
 
@@ -42,7 +42,7 @@ class LeaseExistsError(StoreError):
     """A lease of this id is there."""
 
 
-class EtcdRefusedError(UnavailableError):
+class EtcdRefusedError(DeclinedError):
     """etcd understood, and declines; the same request will not do until somebody does something."""
 
 

@@ -1,11 +1,13 @@
 """An agent that must not start says why, in one line, and ends with an error."""
 
+import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
@@ -16,6 +18,7 @@ from tests.clients.conftest import make_topic, seal
 from tests.clients.peers import Confluent
 from tests.clients.records import Record, at_offsets
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
+from tests.support.fault_proxy import FaultProxy
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
 
@@ -364,6 +367,54 @@ def test_a_store_that_does_not_answer_at_a_restart_is_refused(
     ) as agent:
         reads = Confluent().consume(agent.bootstrap, {"kept": 100})["kept"]
     assert reads == at_offsets(RECORDS)
+
+
+def test_a_store_that_comes_back_is_waited_for(tmp_path: Path, moto_s3: S3Server) -> None:
+    """
+    A reset or two while a start looks at the bucket refuse nothing: the log says what it waits for.
+    """
+    store = ("--store", f"{moto_s3.location}/waited")
+    with FaultProxy(moto_s3.environment["AWS_ENDPOINT_URL"]) as proxy:
+        proxy.set_mode("refuse")
+        environment = {**moto_s3.environment, "AWS_ENDPOINT_URL": proxy.url}
+        agent = DriftlogProcess(tmp_path / "data", arguments=store, environment=environment)
+        agent.launch()
+        with contextlib.closing(agent):
+            until(lambda: "start_waits" in agent.log)
+            proxy.set_mode("pass")
+            agent.wait_until_ready()
+            Confluent().produce(agent.bootstrap, {"kept": "none"}, RECORDS)
+            log = agent.log
+
+    assert 1 == log.count("start_waits")
+
+
+def test_a_start_that_waits_for_its_store_heeds_sigterm(tmp_path: Path) -> None:
+    """
+    At once; and it leaves nothing behind.
+    """
+    endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    agent = DriftlogProcess(
+        tmp_path / "data", arguments=("--store", "s3://bucket"), environment={**endpoint, **keys}
+    )
+    agent.launch()
+    with contextlib.closing(agent):
+        until(lambda: "start_waits" in agent.log)
+        began = time.monotonic()
+        agent.terminate()
+        waited = time.monotonic() - began
+
+    assert waited < 3
+    assert not (tmp_path / "data").exists()
+
+
+def until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Return when *holds*."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/driftlog"])

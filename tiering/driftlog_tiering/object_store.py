@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from driftlog_metadata.errors import StoreError, UnavailableError
+from driftlog_metadata.errors import DeclinedError, StoreError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -29,11 +29,11 @@ class AlreadyExistsError(StoreError):
     """The key is taken, perhaps by our own attempt whose answer was lost."""
 
 
-class AccessDeniedError(UnavailableError):
+class AccessDeniedError(DeclinedError):
     """No credentials, or they do not suffice.  A retry helps once somebody has mended that."""
 
 
-class BucketNotFoundError(UnavailableError):
+class BucketNotFoundError(DeclinedError):
     """The bucket is not there (or not in this region).  Somebody has to make or name it."""
 
 

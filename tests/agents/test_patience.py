@@ -1,0 +1,177 @@
+"""A start whose stores fail: repeated for a while, and refused at once where that cannot help."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from random import Random
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.identity import WrongClusterError, join_cluster, look_first, node_id
+from driftlog_agents.log.disk import AgentDisk
+from driftlog_agents.patience import ANSWER_S, PATIENCE_S, patiently
+from driftlog_metadata.errors import DeclinedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.etcd_errors import EtcdRefusedError
+from driftlog_metadata.memory_store import MemoryMetadataStore
+from driftlog_metadata.store import Put
+from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError, NotFoundError
+from tests.agents.log.lives import now_ms, on_virtual_time
+
+
+class Asked:
+    """What a store does with the next requests, in turn; then it answers."""
+
+    def __init__(self, *fates: Exception | None) -> None:
+        self.fates = list(fates)
+        self.times = 0
+
+    async def __call__(self) -> str:
+        self.times += 1
+        if self.fates:
+            fate = self.fates.pop(0)
+            if fate is None:
+                await asyncio.Event().wait()
+            raise cast(Exception, fate)
+        return "answer"
+
+
+@on_virtual_time
+async def test_what_passes_is_waited_for_and_said_once() -> None:
+    """
+    Resets, throttling, and no answer.
+    """
+    ask = Asked(OutcomeUnknownError("reset"), UnavailableError("slow down"), TimeoutError())
+
+    with capture_logs() as lines:
+        assert "answer" == await patiently(ask, "s3://bucket")
+
+    assert 4 == ask.times
+    assert [("start_waits", "s3://bucket", "reset")] == [
+        (line["event"], line["store"], line["error"]) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("error", [UnavailableError("not there"), OutcomeUnknownError("reset")])
+@on_virtual_time
+async def test_what_does_not_pass_is_refused_in_the_end(error: Exception) -> None:
+    """
+    With the store's own words.
+    """
+    ask = Asked(*[error] * 1000)
+    began_ms = now_ms()
+
+    with pytest.raises(type(error), match=str(error)):
+        await patiently(ask, "s3://bucket")
+
+    assert PATIENCE_S <= (now_ms() - began_ms) / 1000 < PATIENCE_S + 3
+    assert 5 < ask.times < 20
+
+
+@on_virtual_time
+async def test_a_store_that_is_silent_is_asked_once() -> None:
+    """
+    For longer than what fails is repeated.
+    """
+    ask = Asked(None, None)
+    began_ms = now_ms()
+
+    with pytest.raises(OutcomeUnknownError, match="no answer in 20 s"):
+        await patiently(ask, "s3://bucket")
+
+    assert ANSWER_S * 1000 == pytest.approx(now_ms() - began_ms)
+    assert 1 == ask.times
+
+
+@pytest.mark.parametrize("kind", [AccessDeniedError, BucketNotFoundError, EtcdRefusedError])
+@on_virtual_time
+async def test_what_a_store_declines_is_refused_at_once(kind: type[DeclinedError]) -> None:
+    """
+    Wrong credentials, a wrong bucket: it says what to do, and asking again does not help.
+    """
+    ask = Asked(kind("check your credentials"))
+    began_ms = now_ms()
+
+    with pytest.raises(kind, match="check your credentials"):
+        await patiently(ask, "s3://bucket")
+
+    assert (1, 0.0) == (ask.times, now_ms() - began_ms)
+
+
+class Flaky:
+    """A store of which every method fails at first: refused, or done and not answered."""
+
+    def __init__(self, store: Any, *, acts: bool) -> None:
+        self._store = store
+        self._acts = acts
+        self.failed: set[str] = set()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._store, name)
+
+        async def call(*args: Any) -> Any:
+            if name in self.failed:
+                return await method(*args)
+            self.failed.add(name)
+            if self._acts:
+                with contextlib.suppress(NotFoundError):
+                    await method(*args)
+            raise OutcomeUnknownError("reset")
+
+        return call
+
+
+class NodeFile:
+    """A disk that has nothing but what is saved."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, bytes] = {}
+
+    def load(self, name: str) -> bytes | None:
+        return self.saved.get(name)
+
+    def save(self, name: str, data: bytes) -> None:
+        self.saved[name] = data
+
+
+def stores() -> tuple[MemoryMetadataStore, MemoryObjectStore]:
+    """Of a cluster that is not there yet."""
+    return MemoryMetadataStore(lambda: 0), MemoryObjectStore(lambda: 0)
+
+
+@pytest.mark.parametrize("acts", [False, True])
+@on_virtual_time
+async def test_a_cluster_is_made_once_however_often_its_stores_fail(acts: bool) -> None:
+    """
+    Each request may be repeated: the agents that come later find the same cluster.
+    """
+    metadata, objects = stores()
+    flaky: list[Any] = [Flaky(store, acts=acts) for store in (metadata, objects)]
+
+    await look_first(flaky[1], "s3://bucket", has_metadata=False)
+    flaky[1].failed.clear()
+    made = await join_cluster(flaky[0], flaky[1], "s3://bucket", Random(1))
+    failed = [sorted(one.failed) for one in flaky]
+    flaky[0].failed.clear()
+    number = await node_id(flaky[0], cast(AgentDisk, NodeFile()), made)
+
+    assert [["get", "get_prefix", "txn"], ["create", "get"]] == failed
+    assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
+    assert (2 if acts else 1) == number
+
+
+@on_virtual_time
+async def test_a_bucket_that_lost_its_mark_is_refused_for_topics_not_for_strangers_keys() -> None:
+    """
+    What is no topic's key under /topics says nothing of the location.
+    """
+    metadata, objects = stores()
+    made = await join_cluster(metadata, objects, "s3://bucket", Random(1))
+    await metadata.txn((), [Put("/driftlog/v1/topics/a/note", b"")])
+
+    assert made == await join_cluster(metadata, stores()[1], "s3://other", Random(2))
+    await metadata.txn((), [Put("/driftlog/v1/topics/a", b"")])
+    with pytest.raises(WrongClusterError, match="is the location right"):
+        await join_cluster(metadata, stores()[1], "s3://other", Random(2))
