@@ -23,6 +23,7 @@ import structlog
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
 from driftlog_agents.fitness_watch import FitnessWatch
+from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
@@ -311,23 +312,32 @@ class AgentProcess:
         if self._footers is not None:
             engine.footers.inherit(self._footers)
         self._footers = engine.footers
+        groups = GroupCoordinator(
+            engine=engine,
+            cluster=self.broker.cluster,
+            settings=self.settings.broker.groups,
+            wall_ms=_wall_ms,
+        )
         self.broker.engine = self._engine = engine
+        self.broker.groups = groups
         if self._stopping.is_set():
             return
         try:
             async with asyncio.TaskGroup() as tasks:
                 begun = tasks.create_task(self._when_ready(engine))
                 watch = tasks.create_task(self.fitness.watch(engine))
+                coordinating = tasks.create_task(groups.run())
                 try:
                     await engine.run()
                 finally:
                     begun.cancel()
                     watch.cancel()
+                    coordinating.cancel()
         except* FencedError as group:
-            raise FencedError(str(group.exceptions[0])) from group
+            raise FencedError(str(_first(group))) from group
         finally:
             self._counted, self._commits = self.counted, self.commits
-            self.broker.engine = self._engine = None
+            self.broker.engine = self._engine = self.broker.groups = None
             # Batches of it that are still rewritten have its flusher say so when they are done.
             engine.flusher.on_pressure = engine.sealer.on_pressure = lambda _: None
             for reason in list(self.server.pressures):
@@ -350,6 +360,13 @@ class AgentProcess:
                 port = sockets[0].getsockname()[1]
                 raise refused(error, at.host, port, _LISTENER) from error
         self.ready.set()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _counts(engine: Engine) -> Counter[str]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.groups.placing import Coordinators
+from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -21,6 +23,7 @@ from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.object_store import ObjectStore
 
 if TYPE_CHECKING:
+    from driftlog_agents.groups.coordinator import GroupCoordinator
     from driftlog_agents.producer_ids import ProducerIds
     from driftlog_agents.topics import Topics
 
@@ -37,11 +40,12 @@ class BrokerSettings:
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
     fetch_max_bytes: int = 57_671_680
+    log_level: str = "info"
+    """Of the log on standard error: `--log-level`."""
     seal_ms: float | None = None
     """Seal whatever is this old, small partitions too (`driftlog dev`: a minute); None: by topic
     configs."""
-    log_level: str = "info"
-    """Of the log on standard error: `--log-level`."""
+    groups: GroupSettings = field(default_factory=GroupSettings)
     location: str = ""
     """Where the objects are, for people: a directory or s3://bucket/prefix."""
 
@@ -54,6 +58,8 @@ class RequestContext:
     client_id: str | None
     client_host: str
     listener: str
+    on_close: set[Callable[[], None]] = field(default_factory=set)
+    """Called when the connection is gone: a handler that waits for long says here what ends it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,12 +75,17 @@ class Broker:
     wall_ms: Callable[[], int]
     """Milliseconds since 1970, for timestamps that people see."""
     engine: Engine | None = None
+    groups: "GroupCoordinator | None" = None
+    """The groups that this agent coordinates; None between two sessions."""
+    coordinators: Coordinators = field(init=False)
+    """Which agent coordinates which group, by the view of the cluster."""
     cluster: ClusterWatch = field(init=False)
     topics: "Topics" = field(init=False)
     producer_ids: "ProducerIds" = field(init=False)
 
     def __post_init__(self) -> None:
         self.cluster = ClusterWatch(self.metadata)
+        self.coordinators = Coordinators(self.cluster.view)
 
     @property
     def view(self) -> ClusterView:

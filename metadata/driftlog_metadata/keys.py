@@ -291,9 +291,7 @@ def parse_group_key(key: str) -> GroupKey:
         case ["members", member]:
             return GroupKey(group_id, member_id=_unescape(member, key))
         case ["offsets", topic_id, page]:
-            return GroupKey(
-                group_id, topic_id=_parse_uuid(topic_id, key), page=_decimal(page, key)
-            )
+            return GroupKey(group_id, topic_id=_parse_uuid(topic_id, key), page=_decimal(page, key))
         case _:
             raise ValueError(f"not a group's key: {key!r}")
 

@@ -31,7 +31,7 @@ def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[Topi
 
     The same for all who give the topics in the same order, by their creation.  Empty without nodes.
     """
-    agents = [(node, _mixed(node + 1)) for node in sorted(nodes)]
+    agents = [(node, mixed(node + 1)) for node in sorted(nodes)]
     placed: dict[TopicPartition, int] = {}
     if not agents:
         return placed
@@ -44,10 +44,10 @@ def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[Topi
     for topic_id, count in topics:
         seed = _topic_seed(topic_id)
         for partition in range(count):
-            own = _mixed(seed + partition)
+            own = mixed(seed + partition)
             best, best_score = -1, -1
             for node, salt in agents:
-                score = _mixed(own ^ salt)
+                score = mixed(own ^ salt)
                 if score > best_score and load[node] < cap:
                     best, best_score = node, score
             load[best] += 1
@@ -57,22 +57,22 @@ def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[Topi
 
 def ranked(tp: TopicPartition, nodes: Iterable[int], count: int) -> list[int]:
     """The *count* nodes that suit *tp* best, the best first, whatever they lead already."""
-    own = _mixed(_topic_seed(tp.topic_id) + tp.partition)
-    scores = [(_mixed(own ^ _mixed(node + 1)), node) for node in nodes]
+    own = mixed(_topic_seed(tp.topic_id) + tp.partition)
+    scores = [(mixed(own ^ mixed(node + 1)), node) for node in nodes]
     return [node for _, node in nlargest(count, scores)]
 
 
 def keeper_of(session_id: str, nodes: Iterable[int]) -> int | None:
     """Who keeps the flush records of a dead session: the node that wins the hash of its id."""
-    own = _mixed(int(session_id[:16], 16))
-    return max(nodes, key=lambda node: (_mixed(own ^ _mixed(node + 1)), node), default=None)
+    own = mixed(int(session_id[:16], 16))
+    return max(nodes, key=lambda node: (mixed(own ^ mixed(node + 1)), node), default=None)
 
 
 def _topic_seed(topic_id: UUID) -> int:
-    return _mixed((topic_id.int ^ (topic_id.int >> 64)) & _MASK)
+    return mixed((topic_id.int ^ (topic_id.int >> 64)) & _MASK)
 
 
-def _mixed(x: int) -> int:
+def mixed(x: int) -> int:
     """splitmix64's finalizer (Steele et al. 2014): every bit of *x* counts, and none is special."""
     x = (x + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

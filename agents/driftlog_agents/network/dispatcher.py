@@ -127,6 +127,7 @@ class Dispatcher:
             client_id=header.client_id,
             client_host=connection.client_host,
             listener=connection.listener,
+            on_close=connection.on_close,
         )
         try:
             response = await HANDLERS[header.api_key](self._broker, request, context)

@@ -37,6 +37,5 @@ API: Final = Api(
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     versions="0-2",
-    served="none",
     flexible="2+",
 )

@@ -58,6 +58,5 @@ API: Final = Api(
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     versions="0-6",
-    served="none",
     flexible="5+",
 )

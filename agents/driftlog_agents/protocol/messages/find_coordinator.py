@@ -52,6 +52,5 @@ API: Final = Api(
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     versions="0-6",
-    served="none",
     flexible="3+",
 )

@@ -36,6 +36,5 @@ API: Final = Api(
     HeartbeatRequest,
     HeartbeatResponse,
     versions="0-4",
-    served="none",
     flexible="4+",
 )

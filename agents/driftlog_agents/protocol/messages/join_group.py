@@ -67,6 +67,5 @@ API: Final = Api(
     JoinGroupRequest,
     JoinGroupResponse,
     versions="0-9",
-    served="none",
     flexible="6+",
 )

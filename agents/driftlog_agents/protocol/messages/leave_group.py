@@ -51,6 +51,5 @@ API: Final = Api(
     LeaveGroupRequest,
     LeaveGroupResponse,
     versions="0-5",
-    served="none",
     flexible="4+",
 )

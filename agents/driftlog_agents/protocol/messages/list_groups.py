@@ -44,6 +44,5 @@ API: Final = Api(
     ListGroupsRequest,
     ListGroupsResponse,
     versions="0-5",
-    served="none",
     flexible="3+",
 )

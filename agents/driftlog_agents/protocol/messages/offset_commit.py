@@ -71,6 +71,5 @@ API: Final = Api(
     OffsetCommitRequest,
     OffsetCommitResponse,
     versions="2-10",
-    served="none",
     flexible="8+",
 )

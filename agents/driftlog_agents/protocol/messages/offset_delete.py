@@ -52,6 +52,5 @@ API: Final = Api(
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     versions="0",
-    served="none",
     flexible="none",
 )

@@ -109,6 +109,5 @@ API: Final = Api(
     OffsetFetchRequest,
     OffsetFetchResponse,
     versions="1-10",
-    served="none",
     flexible="6+",
 )

@@ -1,0 +1,4 @@
+"""Groups: who is in them, what they read, and how far.
+
+Pure.
+"""

@@ -1,0 +1,51 @@
+"""What members of a classic group subscribe to, as far as their metadata says it.
+
+    ConsumerProtocolSubscription, version 0, which begins every later version:
+
+    int16   version
+    int32   number of topics, then each: int16 length, UTF-8
+    int32   length of the user data (-1: none), bytes
+
+Only members of protocol type "consumer" write this, and nobody makes them: bytes that are
+something else mean that nothing is known, and are no error.  `protocol.consumer_protocol` reads
+all of a later version, and refuses one that says so and ends early; clients have done that.
+
+Source: ConsumerProtocolSubscription.json, ClassicGroup#computeSubscribedTopics.
+Pure.
+"""
+
+import struct
+from collections.abc import Iterable
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics that one member subscribes to; None if *metadata* is no subscription."""
+    try:
+        _, count = struct.unpack_from(">hi", metadata)
+        if count < 0:
+            return None
+        at, topics = 6, set[str]()
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, at)
+            end = at + 2 + length
+            if length < 0 or end > len(metadata):
+                return None
+            topics.add(metadata[at + 2 : end].decode())
+            at = end
+        (length,) = struct.unpack_from(">i", metadata, at)
+    except (struct.error, UnicodeDecodeError):
+        return None
+    if length > len(metadata) - at - 4:
+        return None
+    return frozenset(topics)
+
+
+def all_subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics that any of several members subscribes to; None if one of them says nothing."""
+    topics: set[str] = set()
+    for one in metadata:
+        subscribed = subscribed_topics(one)
+        if subscribed is None:
+            return None
+        topics |= subscribed
+    return frozenset(topics)

@@ -1,0 +1,156 @@
+"""How a classic group is stored: one JSON object in UTF-8, inside what `stored` makes of it.
+
+    {"v":1, "generation":n, "protocol_type":s or null, "protocol":s or null, "leader":s or null,
+     "state_since_ms":unix time, "members":[{
+        "member_id":s, "instance_id":s or null, "client_id":s, "client_host":s,
+        "rebalance_timeout_ms":n, "session_timeout_ms":n,
+        "subscription":base64, "assignment":base64}, …]}
+
+It tells of the last generation that had an assignment, or that was empty: a group is restored as
+Stable, or as Empty without members.  Of a member's protocols it has the chosen one.
+
+A value format is a stored format: add a version, never edit one in place.
+
+Source of what it has to say: GroupMetadataValue.json, GroupMetadataManager#replay.
+Pure.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Final
+
+from driftlog_agents.groups.classic_members import Member
+from driftlog_agents.groups.classic_messages import Protocol
+from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+
+_VERSION: Final = 1
+_INT32_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicValue:
+    """What is stored of a group."""
+
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    state_since_ms: int
+    members: tuple[Member, ...] = ()
+
+
+def encode_value(value: ClassicValue) -> bytes:
+    """The members' protocols must have the chosen one."""
+    protocol = value.protocol or ""
+    fields = {
+        "v": _VERSION,
+        "generation": value.generation,
+        "protocol_type": value.protocol_type,
+        "protocol": value.protocol,
+        "leader": value.leader,
+        "state_since_ms": value.state_since_ms,
+        "members": [_member_fields(member, protocol) for member in value.members],
+    }
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _member_fields(member: Member, protocol: str) -> dict[str, object]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "subscription": b64encode(member.metadata(protocol)).decode(),
+        "assignment": b64encode(member.assignment).decode(),
+    }
+
+
+def decode_value(data: bytes) -> ClassicValue:
+    """Invert :func:`encode_value`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a classic group.
+    """
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(data, str(error)) from error
+    match fields:
+        case {"v": int(version)} if version > _VERSION:
+            raise UnsupportedFormatError(
+                f"this classic group has format version {version}, and this driftlog reads up to "
+                f"{_VERSION}: upgrade it: {data[:200]!r}"
+            )
+        case {
+            "v": 1,
+            "generation": int(generation),
+            "protocol_type": str() | None as protocol_type,
+            "protocol": str() | None as protocol,
+            "leader": str() | None as leader,
+            "state_since_ms": int(state_since_ms),
+            "members": list(items),
+        } if 0 <= generation <= _INT32_MAX:
+            members = tuple(_member(item, protocol, data) for item in items)
+        case _:
+            raise _corrupt(data, "fields are missing or of another type")
+    _check_members(members, protocol_type, leader, data)
+    return ClassicValue(
+        generation=generation,
+        protocol_type=protocol_type,
+        protocol=protocol,
+        leader=leader,
+        state_since_ms=state_since_ms,
+        members=members,
+    )
+
+
+def _member(item: object, protocol: str | None, data: bytes) -> Member:
+    match item:
+        case {
+            "member_id": str(member_id),
+            "instance_id": str() | None as instance_id,
+            "client_id": str(client_id),
+            "client_host": str(client_host),
+            "rebalance_timeout_ms": int(rebalance_timeout_ms),
+            "session_timeout_ms": int(session_timeout_ms),
+            "subscription": str(subscription),
+            "assignment": str(assignment),
+        } if protocol is not None:
+            return Member(
+                member_id=member_id,
+                instance_id=instance_id,
+                client_id=client_id,
+                client_host=client_host,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                session_timeout_ms=session_timeout_ms,
+                protocols=(Protocol(protocol, _bytes(subscription, data)),),
+                assignment=_bytes(assignment, data),
+            )
+        case _:
+            raise _corrupt(data, f"no member: {item!r:.200}")
+
+
+def _bytes(text: str, data: bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise _corrupt(data, f"no base64: {text:.200}") from error
+
+
+def _check_members(
+    members: tuple[Member, ...], protocol_type: str | None, leader: str | None, data: bytes
+) -> None:
+    ids = {member.member_id for member in members}
+    instances = [member.instance_id for member in members if member.instance_id is not None]
+    if len(ids) < len(members) or len(set(instances)) < len(instances):
+        raise _corrupt(data, "a member is there twice")
+    if members and (leader not in ids or not protocol_type):
+        raise _corrupt(data, "members without a leader or a protocol type")
+
+
+def _corrupt(data: bytes, why: str) -> CorruptError:
+    return CorruptError(f"not a classic group ({why}): {data[:200]!r}")

@@ -1,0 +1,438 @@
+"""The groups that this agent coordinates, while one session lives.
+
+    request ──▶ served? ──────────────────────────────────▶ `ServedGroup`
+                  │ no: mine, by the view?
+                  └──▶ read its key ──▶ claim: my session in it ──▶ read its members and offsets
+                         └─ not there: whoever joins or commits makes it
+
+    view: another agent's now ──▶ drop it: NOT_COORDINATOR to all who wait
+    view: the agents changed  ──▶ read all groups, claim those that are mine by now
+    topic deleted             ──▶ forget its offsets            offsets expired ──▶ forget them
+
+A claim compares the group's key with what was read and our session's key, and needs nobody's
+consent.  Every write of the coordinator before compares the group's key too, and so does nothing
+any more: what is read after the claim is all there is.  What is answered from memory alone is only
+what a later coordinator cannot have made untrue, or `confirm` has said so first.
+
+Members of a group that was loaded get a full session timeout from there on, and its generation
+goes on: nobody notices but who waited.
+
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.groups.loading import GroupLoader
+from driftlog_agents.groups.placing import Coordinators
+from driftlog_agents.groups.served import GroupShell, ServedGroup
+from driftlog_agents.groups.settings import GroupSettings
+from driftlog_agents.groups.stored import decode_group
+from driftlog_agents.groups.writes import Confirmations, GroupWrites
+from driftlog_agents.log.durations import Durations
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.codec import decode_at, decode_topic
+from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.keys import TOPICS_PREFIX
+
+_LOADS_AT_ONCE: Final = 16
+"""Claims and reads of groups in flight.  More: thousands of groups are taken over sooner, and
+commits of those that are served wait longer behind them."""
+
+_LOOK_AGAIN_S: Final = 5.0
+"""After the agents have changed all groups are read, and once more when this has passed: one that
+was made at an agent that did not know yet is found then."""
+
+_BREATHE_GROUPS: Final = 200
+"""Let the loop run after so many."""
+
+
+class GroupCoordinator:
+    """See the module.  `run` while the engine's session lives.
+
+    Args:
+        wall_ms: milliseconds since 1970, for timestamps that are stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        cluster: ClusterWatch,
+        settings: GroupSettings,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        self._session = engine.session
+        self._cluster = cluster
+        self._node_id = engine.agent.node_id
+        self.settings = settings
+        self._log = structlog.get_logger()
+        self._rng = engine.ports.rng
+        self._clock = engine.ports.now_ms
+        self._since_1970_ms = wall_ms() - engine.ports.now_ms()
+        self._coordinators = Coordinators(cluster.view)
+        self._writes = GroupWrites(engine.session)
+        self._confirmations = Confirmations(engine.session)
+        self.groups: dict[str, ServedGroup] = {}
+        """Those that are served, by id."""
+        self.complete = False
+        """Whether `groups` are all that are this agent's, as far as was read."""
+        self.counted: Counter[str] = Counter()
+        self.loads = Durations()
+        self._loading: dict[str, asyncio.Future[ServedGroup | None]] = {}
+        self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._look = asyncio.Event()
+        """Somebody must read all groups."""
+        self._timers: list[tuple[int, int, ServedGroup]] = []
+        self._sooner = asyncio.Event()
+        """A timer is due sooner than those before."""
+        self._pushed = 0
+        self._topics: set[UUID] = set()
+        """As the view had them last."""
+        self._unknown_topics = asyncio.Event()
+        """There may be offsets of topics that are gone."""
+        self._tasks: asyncio.TaskGroup | None = None
+        shell = GroupShell(
+            session_id=engine.session.session_id,
+            writes=self._writes,
+            now_ms=self.now_ms,
+            nonce=lambda: f"{self._rng.getrandbits(64):016x}",
+            schedule=self._schedule,
+            lost=self._lost,
+            removed=self._removed,
+        )
+        self._loader = GroupLoader(
+            session=engine.session,
+            shell=shell,
+            settings=settings,
+            new_member_id=self._new_member_id,
+        )
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 that never go back while the session lives."""
+        return int(self._clock() + self._since_1970_ms)
+
+    async def run(self) -> None:
+        """Coordinate once the engine is ready, until cancelled.
+
+        Raises:
+            FencedError: the session is over; perhaps in a group.
+        """
+        await self._engine.ready.wait()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._writes.run())
+                tasks.create_task(self._confirmations.run())
+                tasks.create_task(self._keep_time())
+                tasks.create_task(self._load_all())
+                tasks.create_task(self._expire())
+                await self._follow()
+        finally:
+            self._tasks = None
+            self._end()
+
+    def _end(self) -> None:
+        for group in list(self.groups.values()):
+            group.drop(ErrorCode.NOT_COORDINATOR, session_over=True)
+        self.groups.clear()
+        for future in self._loading.values():
+            if not future.done():
+                future.set_exception(RefusedError(ErrorCode.NOT_COORDINATOR))
+                future.exception()
+        self._loading.clear()
+
+    # ── Which groups ──
+
+    async def group(self, group_id: str) -> ServedGroup | None:
+        """The group, loaded if need be; None: there is none of that id.
+
+        Raises:
+            RefusedError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR; UNKNOWN_SERVER_ERROR: what is
+                stored of it cannot be read.
+        """
+        self._check()
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group
+        self._check_mine(group_id)
+        return await self._load(group_id)
+
+    async def made(self, group_id: str) -> ServedGroup:
+        """As `group`; one that is not there is made, and stored with its first write."""
+        group = await self.group(group_id) or self.groups.get(group_id)
+        if group is None:
+            self._check()
+            self._check_mine(group_id)
+            group = self.groups[group_id] = self._loader.new(group_id)
+        return group
+
+    async def confirm(self, group: ServedGroup) -> None:
+        """Return when *group* was ours at some time after this was called.
+
+        Raises:
+            RefusedError: NOT_COORDINATOR.
+        """
+        if await self._confirmations.confirm(group.key, group.revision):
+            return
+        # Its key may have been written by ourselves meanwhile: what it says decides.
+        kv = await self._session.read(group.key) if self._session.alive else None
+        mine = kv is not None and (
+            decode_at(kv.key, kv.value, decode_group).session_id == self._session.session_id
+        )
+        if mine and group.dropped is None:
+            return
+        self._lost(group)
+        raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    def _check(self) -> None:
+        if self._tasks is None:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not self._session.alive:
+            raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    def _check_mine(self, group_id: str) -> None:
+        if self._coordinators.of(group_id) != self._node_id:
+            raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    def _new_member_id(self, prefix: str) -> str:
+        return f"{prefix}-{UUID(int=self._rng.getrandbits(128), version=4)}"
+
+    def _lost(self, group: ServedGroup) -> None:
+        """Somebody else coordinates it, whatever our view says."""
+        if self.groups.get(group.group_id) is group:
+            self._log.info("group_lost", group=group.group_id)
+            self.counted["driftlog_groups_lost"] += 1
+            del self.groups[group.group_id]
+        group.drop(ErrorCode.NOT_COORDINATOR)
+
+    def _removed(self, group: ServedGroup) -> None:
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+
+    # ── What changes around us ──
+
+    async def _follow(self) -> None:
+        """Drop what is another agent's by now, and notice topics that are gone, until cancelled."""
+        view = self._cluster.view
+        nodes: tuple[int, ...] | None = None
+        topics_version = -1
+        with self._cluster.changes() as changed:
+            while True:
+                changed.clear()
+                if nodes != self._coordinators.nodes:
+                    nodes = self._coordinators.nodes
+                    self._reassign()
+                if topics_version != view.topics_version:
+                    topics_version = view.topics_version
+                    topics = set(view.topics)
+                    gone, self._topics = self._topics - topics, topics
+                    if gone:
+                        self._unknown_topics.set()
+                await changed.wait()
+
+    def _reassign(self) -> None:
+        self.complete = False
+        self._look.set()
+        for group in list(self.groups.values()):
+            if self._coordinators.of(group.group_id) != self._node_id:
+                del self.groups[group.group_id]
+                group.drop(ErrorCode.NOT_COORDINATOR)
+
+    # ── Loading ──
+
+    async def _load(self, group_id: str) -> ServedGroup | None:
+        """Load a group once, however many ask for it."""
+        future = self._loading.get(group_id)
+        if future is None:
+            if self._tasks is None:
+                raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            future = asyncio.get_running_loop().create_future()
+            self._loading[group_id] = future
+            self._tasks.create_task(self._loaded(group_id, future))
+        return await asyncio.shield(future)
+
+    async def _loaded(self, group_id: str, future: asyncio.Future[ServedGroup | None]) -> None:
+        def wanted() -> bool:
+            return self._coordinators.of(group_id) == self._node_id
+
+        began_ms = self._clock()
+        try:
+            async with self._limit:
+                group = await self._loader.load(group_id, wanted)
+            if group is not None and not wanted():
+                raise RefusedError(ErrorCode.NOT_COORDINATOR)  # Whose it is claims it again.
+        except RefusedError as error:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+            return
+        finally:
+            del self._loading[group_id]
+        if group is not None:
+            assert group_id not in self.groups
+            self.groups[group_id] = group
+            self._schedule(group)
+            if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
+                self._unknown_topics.set()
+            self.loads.add((self._clock() - began_ms) / 1000)
+        if not future.done():
+            future.set_result(group)
+
+    async def _load_all(self) -> None:
+        """Load whatever is this agent's after each change, until cancelled."""
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            for again in (False, True):
+                await self._load_mine()
+                if again or self._look.is_set():
+                    break
+                try:
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await self._look.wait()
+                except TimeoutError:
+                    pass
+
+    async def _load_mine(self) -> None:
+        ids = await self._loader.ids()
+        began_ms, loaded = self._clock(), 0
+        mine = [
+            group_id
+            for group_id in ids
+            if group_id not in self.groups and self._coordinators.of(group_id) == self._node_id
+        ]
+        for first in range(0, len(mine), _LOADS_AT_ONCE):
+            if self._look.is_set():
+                return  # The agents have changed again.
+            some = mine[first : first + _LOADS_AT_ONCE]
+            loads = [self._load(group_id) for group_id in some if group_id not in self.groups]
+            for group in await asyncio.gather(*loads, return_exceptions=True):
+                loaded += isinstance(group, ServedGroup)
+        self.complete = not self._look.is_set()
+        if loaded:
+            self._log.info(
+                "groups_loaded", groups=loaded, seconds=round((self._clock() - began_ms) / 1000, 3)
+            )
+
+    # ── Time ──
+
+    def _schedule(self, group: ServedGroup) -> None:
+        """Look at when the group is to be ticked next; a later time needs nothing done now."""
+        deadline_ms = group.deadline_ms
+        if deadline_ms is None or group.dropped is not None:
+            if group.is_of_no_use:
+                self._removed(group)
+            return
+        if group.scheduled_ms is not None and group.scheduled_ms <= deadline_ms:
+            return
+        group.scheduled_ms = deadline_ms
+        self._pushed += 1
+        heappush(self._timers, (deadline_ms, self._pushed, group))
+        if self._timers[0][2] is group:
+            self._sooner.set()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._sooner.clear()
+            wait_s = None
+            if self._timers:
+                wait_s = (self._timers[0][0] - self.now_ms()) / 1000
+            if wait_s is None or wait_s > 0:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._sooner.wait()
+                except TimeoutError:
+                    pass
+                continue
+            for _ in range(_BREATHE_GROUPS):
+                if not self._timers or self._timers[0][0] > self.now_ms():
+                    break
+                self._tick(heappop(self._timers))
+            await asyncio.sleep(0)
+
+    def _tick(self, timer: tuple[int, int, ServedGroup]) -> None:
+        due_ms, _, group = timer
+        if group.scheduled_ms != due_ms or group.dropped is not None:
+            return  # It was scheduled sooner, and that one is done.
+        group.scheduled_ms = None
+        deadline_ms = group.deadline_ms
+        if deadline_ms is not None and deadline_ms <= self.now_ms() and self._session.alive:
+            group.tick()
+        self._schedule(group)
+
+    # ── What is forgotten ──
+
+    async def _expire(self) -> None:
+        """Forget offsets that were kept long enough, and those of topics that are gone."""
+        interval_ms = self.settings.offsets_retention_check_interval_ms
+        next_ms = self._clock() + interval_ms
+        while True:
+            try:
+                async with asyncio.timeout((next_ms - self._clock()) / 1000):
+                    await self._unknown_topics.wait()
+            except TimeoutError:
+                next_ms = self._clock() + interval_ms
+                await self._expire_offsets()
+            else:
+                self._unknown_topics.clear()
+                await self._forget_topics()
+
+    async def _expire_offsets(self) -> None:
+        retention_ms = self.settings.offsets_retention_ms
+        topics = self._cluster.view.topics
+        expired = 0
+
+        def name_of(topic_id: UUID) -> str:
+            entry = topics.get(topic_id)
+            return "" if entry is None else entry.topic.name
+
+        for number, group in enumerate(list(self.groups.values())):
+            if number % _BREATHE_GROUPS == _BREATHE_GROUPS - 1:
+                await asyncio.sleep(0)
+            if group.dropped is None:
+                try:
+                    expired += await group.expire(retention_ms, name_of)
+                except RefusedError as error:
+                    self._log.info(
+                        "group_expiry_interrupted", group=group.group_id, reason=str(error)
+                    )
+        self.counted["driftlog_group_offsets_expired"] += expired
+        if expired:
+            self._log.info("group_offsets_expired", offsets=expired)
+
+    async def _forget_topics(self) -> None:
+        """Forget offsets of topics that are gone: absent from a read after they were committed."""
+        strangers: dict[UUID, list[ServedGroup]] = {}
+        for group in self.groups.values():
+            for topic_id in group.offsets.topic_ids - self._cluster.view.topics.keys():
+                strangers.setdefault(topic_id, []).append(group)
+        if not strangers:
+            return
+        try:
+            there = {
+                decode_at(kv.key, kv.value, decode_topic).topic_id
+                for kv in await self._session.read_prefix(TOPICS_PREFIX)
+            }
+        except CorruptError:
+            return  # Logged by the watch; a topic that cannot be read is not one that is gone.
+        for topic_id, groups in strangers.items():
+            if topic_id in there:
+                continue
+            for group in groups:
+                if group.dropped is None:
+                    try:
+                        await group.store(group.offsets.forget_topic(topic_id))
+                    except RefusedError as error:
+                        self._log.info(
+                            "group_expiry_interrupted", group=group.group_id, reason=str(error)
+                        )

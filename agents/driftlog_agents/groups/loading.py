@@ -1,0 +1,188 @@
+"""Groups out of the metadata store: claimed for this agent's session, then read.
+
+    read the group's key ──▶ claim ──▶ read its members and offsets ──▶ `ServedGroup`
+         ▲                     │ somebody wrote it meanwhile
+         └─────────────────────┘
+
+The claim puts the group back as it was read, with our session in it.  Who coordinated it before
+compares the group's key in every write, so nothing of it is written any more: what is read after
+the claim is all there is.
+
+Shell.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from driftlog_agents.groups.classic import ClassicGroup
+from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
+from driftlog_agents.groups.served import CLASSIC, GroupShell, Machine, ServedGroup
+from driftlog_agents.groups.settings import GroupSettings
+from driftlog_agents.groups.stored import (
+    StoredGroup,
+    decode_group,
+    decode_page,
+    encode_group,
+)
+from driftlog_agents.log.session import Session
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.codec import decode_at
+from driftlog_metadata.errors import CorruptError, FencedError, UnsupportedFormatError
+from driftlog_metadata.keys import (
+    GROUPS_PREFIX,
+    group_key,
+    group_prefix,
+    parse_group_key,
+    session_key,
+)
+from driftlog_metadata.store import CreateRevisionIs, Get, KeyValue, ModRevisionIs, Put
+from driftlog_metadata.transactions import Txn
+
+_CLAIMS: Final = 20
+"""Tries of one claim: each fails because somebody else wrote the group in between."""
+
+
+class GroupLoader:
+    """See the module.
+
+    Args:
+        new_member_id: makes an id of a member that starts with what it is given.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        shell: GroupShell,
+        settings: GroupSettings,
+        new_member_id: Callable[[str], str],
+    ) -> None:
+        self._session = session
+        self._shell = shell
+        self._settings = settings
+        self._new_member_id = new_member_id
+        self._log = structlog.get_logger()
+        self._told: set[str] = set()
+
+    def new(self, group_id: str) -> ServedGroup:
+        """A group that is not there yet; it is stored with its first write."""
+        machine = ClassicGroup(
+            group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
+        )
+        return ServedGroup(group_id=group_id, kind=CLASSIC, machine=machine, shell=self._shell)
+
+    async def ids(self) -> list[str]:
+        """Every group that is stored.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        found: list[str] = []
+        for kv in await self._session.read_prefix(GROUPS_PREFIX):
+            try:
+                key = parse_group_key(kv.key)
+            except ValueError:
+                continue  # Somebody else's key, which is no group's.
+            if key.member_id is None and key.topic_id is None:
+                found.append(key.group_id)
+        return found
+
+    async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
+        """Claim and read a group, while it is *wanted*; None: there is none.
+
+        Raises:
+            RefusedError: NOT_COORDINATOR: it is another agent's, it seems; UNKNOWN_SERVER_ERROR:
+                what is stored of it cannot be read.
+            FencedError: the session ended first.
+        """
+        try:
+            return await self._load(group_id, wanted)
+        except CorruptError as error:
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                self._log.error(
+                    "group_unreadable",
+                    group=group_id,
+                    error=str(error),
+                    advice="nobody can use this group until that key is what it was; or upgrade "
+                    "the agent",
+                )
+            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+    async def _load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
+        key = group_key(group_id)
+        kv = await self._session.read(key)
+        for _ in range(_CLAIMS):
+            if not wanted():
+                break
+            if kv is None:
+                return None
+            stored = decode_at(key, kv.value, decode_group)
+            machine = self._machine(group_id, key, stored)  # Before it is taken from who can.
+            revision, kv = await self._claim(kv, stored)
+            if revision:
+                return await self._read(group_id, stored.kind, machine, revision)
+        raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    async def _claim(self, kv: KeyValue, stored: StoredGroup) -> tuple[int, KeyValue | None]:
+        """The revision of the claim, or 0 and what is there."""
+        session = self._session
+        fence = session_key(session.session_id)
+        mine = StoredGroup(session_id=session.session_id, kind=stored.kind, body=stored.body)
+        value = encode_group(mine, self._shell.nonce())
+        result = await session.transact(
+            Txn(
+                compares=(
+                    CreateRevisionIs(fence, session.revision),
+                    ModRevisionIs(kv.key, kv.mod_revision),
+                ),
+                then=(Put(kv.key, value),),
+                otherwise=(Get(fence), Get(kv.key)),
+            )
+        )
+        if result.succeeded:
+            return result.revision, None
+        fences, now = result.reads
+        if not fences or fences[0].create_revision != session.revision:
+            raise FencedError("the session ended before a group was claimed")
+        if now and now[0].value == value:
+            return now[0].mod_revision, None  # Our own attempt, its answer lost.
+        return 0, now[0] if now else None
+
+    async def _read(self, group_id: str, kind: str, machine: Machine, revision: int) -> ServedGroup:
+        kvs = await self._session.read_prefix(group_prefix(group_id))
+        offsets = GroupOffsets()
+        offsets.replay(dict(_pages(kvs)))
+        return ServedGroup(
+            group_id=group_id,
+            kind=kind,
+            machine=machine,
+            shell=self._shell,
+            offsets=offsets,
+            revision=revision,
+            revisions={kv.key: kv.mod_revision for kv in kvs},
+        )
+
+    def _machine(self, group_id: str, key: str, stored: StoredGroup) -> Machine:
+        if stored.kind != CLASSIC:
+            raise UnsupportedFormatError(
+                f"{key}: a group of kind {stored.kind!r}: upgrade driftlog"
+            )
+        return ClassicGroup.restore(
+            group_id,
+            stored.body,
+            self._settings.classic,
+            self._new_member_id,
+            self._shell.now_ms(),
+        )
+
+
+def _pages(kvs: Iterable[KeyValue]) -> Iterable[tuple[PageId, Page]]:
+    for kv in kvs:
+        key = parse_group_key(kv.key)
+        if key.topic_id is not None:
+            page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
+            yield PageId(key.topic_id, key.page), page

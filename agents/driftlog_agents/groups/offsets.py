@@ -1,0 +1,164 @@
+"""Committed offsets of one group: decide, persist, replay.
+
+    commit, forget, expire ──▶ Changes ──▶ the pages that they touch, as they are to be
+                                              │ stored
+                                              ▼
+                                            replay ──▶ fetch
+
+A decision changes nothing: `replay` is the only place where state moves, when what was decided
+is stored.  So a fetch never shows an offset that a coordinator which takes over would not have.
+Offsets belong to a topic's id: a topic that is made again under its name starts afresh.  They are
+stored in pages of 256 partitions (`stored`).
+
+Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
+Pure.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_metadata.model import TopicPartition
+
+PAGE_PARTITIONS: Final = 256
+"""Partitions whose offsets share a key.  More: fewer keys, and more bytes for each commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """One committed offset; *leader_epoch* −1: the client did not say."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = 0
+    """When, since 1970."""
+    expire_ms: int | None = None
+    """When it goes, if the client said so itself (OffsetCommit up to version 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageId:
+    """Which page of a group's offsets: ``[256 × page, 256 × page + 256)`` of a topic."""
+
+    topic_id: UUID
+    page: int
+
+
+Page = Mapping[int, Committed]
+"""By partition."""
+
+Changes = Mapping[TopicPartition, Committed | None]
+"""What becomes of partitions' offsets; None: there is none any more."""
+
+
+def page_of(tp: TopicPartition) -> PageId:
+    """The page that holds the offset of *tp*."""
+    return PageId(tp.topic_id, tp.partition // PAGE_PARTITIONS)
+
+
+def verdict(committed: Committed, offset_metadata_max_bytes: int) -> ErrorCode:
+    """Whether a group may commit that.
+
+    Kafka compares the length of its string, which is UTF-16 units, and so does this.
+    """
+    units = len(committed.metadata.encode("utf-16-le")) // 2
+    too_large = units > offset_metadata_max_bytes
+    return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+
+
+class GroupOffsets:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._pages: dict[PageId, dict[int, Committed]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pages)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pages.values()))
+
+    # ── What is asked ──
+
+    def get(self, tp: TopicPartition) -> Committed | None:
+        """The committed offset of *tp*."""
+        page = self._pages.get(page_of(tp))
+        return None if page is None else page.get(tp.partition)
+
+    def items(self) -> Iterator[tuple[TopicPartition, Committed]]:
+        """Every committed offset."""
+        for page_id, page in self._pages.items():
+            for partition, committed in page.items():
+                yield TopicPartition(page_id.topic_id, partition), committed
+
+    @property
+    def topic_ids(self) -> set[UUID]:
+        """The topics that something is committed for."""
+        return {page_id.topic_id for page_id in self._pages}
+
+    # ── Decide ──
+
+    def forget(self, wanted: Iterable[TopicPartition]) -> Changes:
+        """That nothing is committed for *wanted*; what is not there is no change."""
+        return {tp: None for tp in wanted if self.get(tp) is not None}
+
+    def forget_topic(self, topic_id: UUID) -> Changes:
+        """That nothing is committed for a topic, which is gone."""
+        return {tp: None for tp, _ in self.items() if tp.topic_id == topic_id}
+
+    def expire(
+        self,
+        now_ms: int,
+        retention_ms: int,
+        since_ms: Callable[[Committed], int],
+        is_subscribed: Callable[[UUID], bool],
+    ) -> Changes:
+        """That what was kept long enough goes.
+
+        Args:
+            since_ms: since when the retention of an offset counts.
+            is_subscribed: whether somebody reads that topic: its offsets stay.
+        """
+        kept = {topic_id: is_subscribed(topic_id) for topic_id in self.topic_ids}
+        return {
+            tp: None
+            for tp, committed in self.items()
+            if not kept[tp.topic_id] and _is_over(committed, now_ms, retention_ms, since_ms)
+        }
+
+    # ── Persist ──
+
+    def pages(self, changes: Changes) -> dict[PageId, Page]:
+        """The pages that *changes* touch, as they are to be; an empty one is to be deleted."""
+        found: dict[PageId, dict[int, Committed]] = {}
+        for tp, committed in changes.items():
+            page_id = page_of(tp)
+            page = found.get(page_id)
+            if page is None:
+                page = found[page_id] = dict(self._pages.get(page_id, {}))
+            if committed is None:
+                page.pop(tp.partition, None)
+            else:
+                page[tp.partition] = committed
+        return {page_id: page for page_id, page in found.items() if page or page_id in self._pages}
+
+    # ── Replay ──
+
+    def replay(self, pages: Mapping[PageId, Page]) -> None:
+        """Pages are stored like this now; an empty one is gone."""
+        for page_id, page in pages.items():
+            if page:
+                self._pages[page_id] = dict(page)
+            else:
+                self._pages.pop(page_id, None)
+
+
+def _is_over(
+    committed: Committed, now_ms: int, retention_ms: int, since_ms: Callable[[Committed], int]
+) -> bool:
+    if committed.expire_ms is not None:
+        return now_ms >= committed.expire_ms
+    return now_ms - since_ms(committed) >= retention_ms

@@ -1,0 +1,27 @@
+"""What the handlers of groups share: who coordinates, and how Kafka writes a client's address.
+
+Shell.
+"""
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+
+GROUP_OPERATIONS = sum(1 << op for op in (3, 6, 8, 10, 11))
+"""Bits of AclOperation#code.  Without an authorizer everything is allowed (AuthHelper)."""
+
+
+def coordinating(broker: Broker) -> GroupCoordinator:
+    """The groups of the present session.
+
+    Raises:
+        RefusedError: COORDINATOR_NOT_AVAILABLE: between two sessions.
+    """
+    if broker.groups is None:
+        raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return broker.groups
+
+
+def client_host(context: RequestContext) -> str:
+    """As Kafka writes it (InetAddress#toString): ``/127.0.0.1``."""
+    return "/" + context.client_host.rpartition(":")[0]

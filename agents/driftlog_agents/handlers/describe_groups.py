@@ -1,0 +1,63 @@
+"""DescribeGroups: the members of classic groups, and what each of them reads.
+
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager#describeGroups.
+Shell.
+"""
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.groups.classic_description import GroupState
+from driftlog_agents.handlers.cluster import NOT_ASKED
+from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, coordinating
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+
+async def handle(
+    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """Answer *request*."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    groups = [
+        await _described(broker, group_id, context.api_version)
+        for group_id in dict.fromkeys(request.groups)
+    ]
+    for group in groups:
+        if not group.error_code:
+            group.authorized_operations = operations
+    return DescribeGroupsResponse(groups=groups)
+
+
+async def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+    try:
+        group = await coordinating(broker).group(group_id)
+    except RefusedError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code)
+    if group is None:
+        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD)
+        if version >= 6:
+            dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            dead.error_message = f"Group {group_id} not found."
+        return dead
+    said = group.machine.describe()
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=said.state,
+        protocol_type=said.protocol_type,
+        protocol_data=said.protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in said.members
+        ],
+    )

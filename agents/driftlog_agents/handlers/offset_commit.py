@@ -1,0 +1,142 @@
+"""OffsetCommit: how far a group has read is stored, when this is answered.
+
+Each partition succeeds or fails alone, unless the group as a whole refuses.
+
+Source: kafka.server.KafkaApis#handleOffsetCommitRequest, OffsetMetadataManager#commitOffset.
+Shell.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.groups.offsets import Changes, Committed, verdict
+from driftlog_agents.groups.served import ServedGroup
+from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from driftlog_metadata.model import TopicPartition
+
+_PATIENCE_S: Final = 5.0
+"""Kafka's ``offsets.commit.timeout.ms``: how long a commit waits for the store."""
+
+_NO_RETENTION: Final = -1
+
+
+async def handle(
+    broker: Broker, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """Answer *request*."""
+    try:
+        codes = iter(await _committed(broker, request, context.api_version))
+    except RefusedError as error:
+        codes = repeat(error.code)
+    except TimeoutError:
+        codes = repeat(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return _response(request, codes)
+
+
+def _response(request: OffsetCommitRequest, codes: Iterator[ErrorCode]) -> OffsetCommitResponse:
+    """*codes*: of each partition, as they stand in the request."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=next(codes)
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _committed(broker: Broker, request: OffsetCommitRequest, version: int) -> list[ErrorCode]:
+    groups = coordinating(broker)
+    if not broker.topics.known:
+        raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    ids = [_topic_id(broker, topic, version) for topic in request.topics]
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not any(ids):
+        return [unknown for topic in request.topics for _ in topic.partitions]
+    group = await _group(groups, request, version)
+    now_ms = groups.now_ms()
+    refused = group.machine.validate_commit(
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        now_ms,
+    )
+    if refused:
+        raise RefusedError(refused)
+    expire_ms = None
+    if version <= 4 and request.retention_time_ms != _NO_RETENTION:
+        expire_ms = now_ms + request.retention_time_ms
+    codes: list[ErrorCode] = []
+    changes: dict[TopicPartition, Committed] = {}
+    for topic, topic_id in zip(request.topics, ids, strict=True):
+        for partition in topic.partitions:
+            code = ErrorCode.NONE
+            if topic_id is None or partition.partition_index < 0:
+                code = unknown
+            else:
+                committed = _as_committed(partition, now_ms, expire_ms)
+                code = verdict(committed, groups.settings.offset_metadata_max_bytes)
+                if not code:
+                    changes[TopicPartition(topic_id, partition.partition_index)] = committed
+            codes.append(code)
+    await _store(groups, group, changes)
+    return codes
+
+
+async def _store(groups: GroupCoordinator, group: ServedGroup, changes: Changes) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        await group.store(changes)
+    groups.counted["driftlog_group_commits"] += 1
+    groups.counted["driftlog_group_offsets_committed"] += len(changes)
+
+
+async def _group(
+    groups: GroupCoordinator, request: OffsetCommitRequest, version: int
+) -> ServedGroup:
+    group_id = request.group_id
+    if request.generation_id_or_member_epoch < 0:
+        return await groups.made(group_id)  # Of a client that is in no group: a simple group.
+    group = await groups.group(group_id)
+    if group is None:
+        code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        raise RefusedError(code)
+    return group
+
+
+def _topic_id(broker: Broker, topic: OffsetCommitRequestTopic, version: int) -> UUID | None:
+    topics = broker.topics
+    found = topics.by_id.get(topic.topic_id) if version >= 10 else topics.by_name.get(topic.name)
+    return None if found is None else found.topic_id
+
+
+def _as_committed(
+    partition: OffsetCommitRequestPartition, now_ms: int, expire_ms: int | None
+) -> Committed:
+    return Committed(
+        offset=partition.committed_offset,
+        leader_epoch=max(partition.committed_leader_epoch, -1),
+        metadata=partition.committed_metadata or "",
+        commit_ms=now_ms,
+        expire_ms=expire_ms,
+    )

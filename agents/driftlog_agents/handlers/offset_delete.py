@@ -1,0 +1,64 @@
+"""OffsetDelete: a group forgets how far it has read in topics that nobody of it reads (KIP-496).
+
+Source: kafka.server.KafkaApis#handleOffsetDeleteRequest, OffsetMetadataManager#deleteOffsets.
+Shell.
+"""
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from driftlog_metadata.model import TopicPartition
+
+
+async def handle(
+    broker: Broker,
+    request: OffsetDeleteRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> OffsetDeleteResponse:
+    """Answer *request*."""
+    try:
+        return await _deleted(broker, request)
+    except RefusedError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+
+
+async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    group = await coordinating(broker).group(request.group_id)
+    if group is None:
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND)
+    refused = group.machine.refuse_offset_delete()
+    if refused:
+        raise RefusedError(refused)
+    response = OffsetDeleteResponse()
+    wanted: list[TopicPartition] = []
+    for asked in request.topics:
+        topic = broker.topics.by_name.get(asked.name)
+        code = ErrorCode.NONE
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif group.machine.is_subscribed_to(asked.name):
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            wanted += [
+                TopicPartition(topic.topic_id, partition.partition_index)
+                for partition in asked.partitions
+            ]
+        response.topics.append(
+            OffsetDeleteResponseTopic(
+                name=asked.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    for partition in asked.partitions
+                ],
+            )
+        )
+    await group.store(group.offsets.forget(wanted))
+    return response

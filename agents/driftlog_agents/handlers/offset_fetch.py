@@ -1,0 +1,159 @@
+"""OffsetFetch: how far groups have read, as it is stored.
+
+An answer comes from memory, once the store has said that nobody else coordinates the group: a
+consumer that was shown old offsets would read twice what it has committed.
+
+Source: kafka.server.KafkaApis#handleOffsetFetchRequest, OffsetMetadataManager#fetchOffsets.
+Shell.
+"""
+
+import asyncio
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.served import ServedGroup
+from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from driftlog_metadata.model import TopicPartition
+
+_NOTHING: Final = Committed(offset=-1)
+
+
+async def handle(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Answer *request*."""
+    version = context.api_version
+    if version >= 8:
+        async with asyncio.TaskGroup() as tasks:
+            answers = [
+                tasks.create_task(_fetched(broker, group, version)) for group in request.groups
+            ]
+        return OffsetFetchResponse(groups=[answer.result() for answer in answers])
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    return _alone(asked, await _fetched(broker, asked, version), version)
+
+
+def _alone(
+    asked: OffsetFetchRequestGroup, found: OffsetFetchResponseGroup, version: int
+) -> OffsetFetchResponse:
+    """As versions say it that ask for one group; version 1 has errors with partitions only."""
+    if found.error_code and version < 2:
+        found.topics = [_failed(topic, ErrorCode(found.error_code)) for topic in asked.topics or ()]
+    return OffsetFetchResponse(
+        error_code=found.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+    )
+
+
+async def _fetched(
+    broker: Broker, asked: OffsetFetchRequestGroup, version: int
+) -> OffsetFetchResponseGroup:
+    try:
+        return await _offsets(broker, asked, version)
+    except RefusedError as error:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
+
+
+async def _offsets(
+    broker: Broker, asked: OffsetFetchRequestGroup, version: int
+) -> OffsetFetchResponseGroup:
+    groups = coordinating(broker)
+    if not broker.topics.known:
+        raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    group = await groups.group(asked.group_id)
+    if group is not None:
+        await groups.confirm(group)
+    if asked.topics is None:
+        topics = [] if group is None else _all(broker, group)
+    else:
+        topics = [_topic(broker, group, topic, version) for topic in asked.topics]
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+
+def _all(broker: Broker, group: ServedGroup) -> list[OffsetFetchResponseTopics]:
+    found: dict[UUID, OffsetFetchResponseTopics] = {}
+    for tp, committed in group.offsets.items():
+        topic = broker.topics.by_id.get(tp.topic_id)
+        if topic is None:
+            continue  # It is gone, and so will these be.
+        answer = found.get(tp.topic_id)
+        if answer is None:
+            answer = OffsetFetchResponseTopics(name=topic.name, topic_id=tp.topic_id)
+            found[tp.topic_id] = answer
+        answer.partitions.append(_partition(tp.partition, committed))
+    return list(found.values())
+
+
+def _topic(
+    broker: Broker, group: ServedGroup | None, asked: OffsetFetchRequestTopics, version: int
+) -> OffsetFetchResponseTopics:
+    topics = broker.topics
+    topic = topics.by_id.get(asked.topic_id) if version >= 10 else topics.by_name.get(asked.name)
+    if topic is None and version >= 10:
+        return _failed(asked, ErrorCode.UNKNOWN_TOPIC_ID)
+
+    def committed(partition: int) -> Committed:
+        if topic is None or group is None or partition < 0:
+            return _NOTHING
+        return group.offsets.get(TopicPartition(topic.topic_id, partition)) or _NOTHING
+
+    return OffsetFetchResponseTopics(
+        name=asked.name,
+        topic_id=asked.topic_id,
+        partitions=[
+            _partition(partition, committed(partition)) for partition in asked.partition_indexes
+        ],
+    )
+
+
+def _failed(asked: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    answer = OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id)
+    for partition in asked.partition_indexes:
+        failed = _partition(partition, _NOTHING)
+        failed.error_code = code
+        answer.partitions.append(failed)
+    return answer
+
+
+def _partition(partition: int, committed: Committed) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
