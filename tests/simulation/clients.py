@@ -60,6 +60,7 @@ class _Sent:
     """Which agent it was sent to first."""
     overtaken: bool = False
     """What came behind it may have got in before it: its disk refused it, or its agent died."""
+    tries: int = 0
     attempt: "_Attempt | None" = None
 
 
@@ -381,6 +382,7 @@ class Producer:
         attempt = _Attempt(self, sent, epoch, sequence, connection, process, now_ms, of, late=late)
         if of is None:
             sent.first = sent.first or process
+            sent.tries += 1
             sent.overtaken |= sent.first is not process
             sent.attempt = attempt  # it may be answered before this returns
         batch = make_batch(
@@ -449,6 +451,8 @@ class Producer:
         if code is ErrorCode.INVALID_RECORD:
             expect(sent.garbage, f"{name}: {sent.values} was called garbage")
             sent.garbage = False  # mended, it takes the place that it had
+            if self.idempotent and sent.tries > 1:
+                self._bump_epoch()  # unless that is taken, by the garbage that was sent before
         if code in _ELSEWHERE and self.leader is not None:
             self._move(attempt)
         for other in self.unacknowledged:
