@@ -262,6 +262,8 @@ class _Writer:
             enable_idempotence=options.acks in ("all", "-1"),
             compression_type=options.compression,
             linger_ms=20,
+            # One request of a partition is in flight: small records fill a batch as well.
+            batch_num_messages=100_000,
             queue_buffering_max_kbytes=_QUEUE_KBYTES,
             queue_buffering_max_messages=1_000_000,
             # The broker says what is too large: its topics differ.
