@@ -1,78 +1,180 @@
-"""Apache Kafka's own command-line tools, unmodified, against an agent.
+"""Apache Kafka's own command-line tools, unmodified, against Apache Kafka and against driftlog.
 
+Each command is given to both in one run, and says the same, but for what `tool_comparison.MASKS`
+has of any two clusters and for the `Difference`s here, each with its reason.
 Shell.
 """
 
-import subprocess
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
-from tests.support.driftlog_process import DriftlogProcess
-from tests.support.kafka_peer import java_command, kafka_jars
+from tests.clients.tool_comparison import Difference, Pair, step, steps_of
+from tests.support.kafka_peer import kafka_jars
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
     pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("kafka_tools"),
 ]
 
-_QUIET = (
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-    "-XX:TieredStopAtLevel=1",
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both clusters; the tests of this file go on where the one before ended."""
+    with Pair(tmp_path_factory.mktemp("tools")) as both:
+        yield both
+
+
+MIN_ISR: Final = Difference(
+    "min.insync.replicas",
+    "Kafka's feature eligible.leader.replicas sets it for its whole cluster; here all replicas "
+    "there are, the bucket, have what is acknowledged, and nobody sets it",
+    r"Configs: min\.insync\.replicas=1,?",
+    r"Configs: ?",
 )
-_TOPICS = "org.apache.kafka.tools.TopicCommand"
-_CONFIGS = "kafka.admin.ConfigCommand"
+OVERRIDDEN: Final = Difference(
+    "topics of which only min.insync.replicas is set",
+    "see min.insync.replicas",
+    r"^Topic: \S+\tTopicId: <topic id>\tPartitionCount: \d\tReplicationFactor: 1\t"
+    r"<min\.insync\.replicas>$",
+    "",
+)
+ANY_REPLICATION_FACTOR: Final = Difference(
+    "replication factor 3 on one broker",
+    "the bucket replicates: a factor is taken as it is, and shown as far as there are agents",
+    r"exit 1\nError while executing topic command : Unable to replicate the partition 3 "
+    r"time\(s\).*InvalidReplicationFactorException: .*cordoned\.\n",
+    r"exit 0\nCreated topic three\.\n--\n",
+)
 
 
-def tool(agent: DriftlogProcess, main_class: str, *arguments: str) -> str:
-    """What the tool prints; it must succeed."""
-    done = subprocess.run(
-        java_command(main_class, *arguments, "--bootstrap-server", agent.bootstrap, jvm=_QUIET),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=90,
-        text=True,
+def test_topics(pair: Pair) -> None:
+    """
+    kafka-topics creates, lists, describes, extends and deletes topics, and refuses what it must.
+    """
+    pair.compare(
+        [
+            *steps_of("""
+                kafka-topics --list
+                kafka-topics --create --topic flights --partitions 2 --config cleanup.policy=compact
+                kafka-topics --create --topic flights
+                kafka-topics --create --topic flights --if-not-exists
+                kafka-topics --create --topic flights --replica-assignment 9
+                kafka-topics --create --topic 'a b'
+                kafka-topics --create --topic ..
+                kafka-topics --create --topic t --partitions 0
+                kafka-topics --create --topic t --replication-factor 0
+                kafka-topics --create --topic t --config retention.ms=x
+                kafka-topics --create --topic t --config nope=x
+                kafka-topics --create --topic t --replica-assignment 9
+                kafka-topics --create --topic placed --replica-assignment 1,1
+                kafka-topics --create --topic under_score
+                kafka-topics --create --topic under.score
+                kafka-topics --list
+                kafka-topics --list --topic '.*l.*'
+                kafka-topics --list --topic none
+            """),
+            step("kafka-topics --describe", MIN_ISR),
+            step("kafka-topics --describe --topic flights", MIN_ISR),
+            step("kafka-topics --describe --topic '[fp].*' --exclude-internal", MIN_ISR),
+            step("kafka-topics --describe --partition-size-limit-per-response 1", MIN_ISR),
+            *steps_of("""
+                kafka-topics --describe --topic none
+                kafka-topics --describe --topic-id AAAAAAAAAAAAAAAAAAAABQ
+                kafka-topics --describe --under-replicated-partitions
+                kafka-topics --describe --unavailable-partitions
+                kafka-topics --describe --under-min-isr-partitions
+                kafka-topics --describe --at-min-isr-partitions
+            """),
+            step("kafka-topics --describe --topics-with-overrides", MIN_ISR, OVERRIDDEN),
+            *steps_of("""
+                kafka-topics --alter --topic flights --partitions 1
+                kafka-topics --alter --topic flights --partitions 2
+                kafka-topics --alter --topic flights --partitions 3
+                kafka-topics --alter --topic flights --partitions 4 --replica-assignment 1:1
+                kafka-topics --alter --topic placed --partitions 3 --replica-assignment 1,1,1
+                kafka-topics --alter --topic none --partitions 3
+                kafka-topics --alter --topic none --partitions 3 --if-exists
+            """),
+            step("kafka-topics --describe", MIN_ISR),
+            step(
+                "kafka-topics --create --topic three --replication-factor 3",
+                ANY_REPLICATION_FACTOR,
+            ),
+            *steps_of("""
+                kafka-topics --delete --topic none
+                kafka-topics --delete --topic none --if-exists
+                kafka-topics --delete --topic 'placed|under.*'
+                kafka-topics --delete --topic three --if-exists
+                kafka-topics --list
+            """),
+        ]
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
-@pytest.mark.timeout(300)
-def test_kafkas_tools_administer_an_agent(tmp_path: Path) -> None:
+SEGMENTS: Final = (
+    Difference(
+        "segment.bytes",
+        "segments here are Parquet files of 128 MiB as received",
+        "1073741824",
+        "134217728",
+    ),
+    Difference(
+        "segment.ms",
+        "and are sealed after an hour, so that Spark sees what is new",
+        r"segment\.ms=604800000",
+        r"segment\.ms=3600000",
+    ),
+    Difference(
+        "min.insync.replicas",
+        "Kafka's feature eligible.leader.replicas sets it; here nobody does",
+        r"DYNAMIC_DEFAULT_BROKER_CONFIG:min\.insync\.replicas=1, DEFAULT_CONFIG:min\.insync",
+        r"(?<=synonyms={)DEFAULT_CONFIG:min\.insync",
+    ),
+)
+
+
+def test_topic_configs(pair: Pair) -> None:
     """
-    Topics are created, described, extended, configured, measured and deleted, and the tools print
-    what they print of Kafka.
+    kafka-configs sets, appends to, subtracts from, deletes and shows configs of topics.
     """
-    with DriftlogProcess(tmp_path / "data") as agent:
-        tool(
-            agent,
-            _TOPICS,
-            *("--create", "--topic", "flights", "--partitions", "2"),
-            *("--replication-factor", "3", "--config", "cleanup.policy=compact"),
-        )
-        described = tool(agent, _TOPICS, "--describe")
-        tool(agent, _TOPICS, "--alter", "--topic", "flights", "--partitions", "3")
-        tool(
-            agent,
-            _CONFIGS,
-            *("--entity-type", "topics", "--entity-name", "flights", "--alter"),
-            *("--add-config", "retention.ms=1000", "--delete-config", "cleanup.policy"),
-        )
-        configured = tool(
-            agent, _CONFIGS, "--entity-type", "topics", "--entity-name", "flights", "--describe"
-        )
-        offsets = tool(agent, "org.apache.kafka.tools.GetOffsetShell", "--topic", "flights")
-        sizes = tool(agent, "org.apache.kafka.tools.LogDirsCommand", "--describe")
-        tool(agent, _TOPICS, "--delete", "--topic", "flights")
-        listed = tool(agent, _TOPICS, "--list")
-
-    assert "PartitionCount: 2\tReplicationFactor: 1\tConfigs: cleanup.policy=compact" in described
-    assert 2 == described.count("Leader: 1\tReplicas: 1\tIsr: 1")
-    assert [
-        "Dynamic configs for topic flights are:",
-        "  retention.ms=1000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=1000}",
-    ] == configured.splitlines()
-    assert ["flights:0:0", "flights:1:0", "flights:2:0"] == offsets.splitlines()
-    assert 3 == sizes.count('"partition":"flights-')
-    assert [] == listed.split()
+    of_topic = "kafka-configs --entity-type topics --entity-name configured"
+    pair.compare(
+        [
+            step("kafka-topics --create --topic configured --config cleanup.policy=compact"),
+            step(f"{of_topic} --describe"),
+            step(f"{of_topic} --describe --all", *SEGMENTS),
+            *steps_of(f"""
+                {of_topic} --alter --add-config retention.ms=1000,max.message.bytes=2000
+                {of_topic} --describe
+                {of_topic} --alter --add-config cleanup.policy=[compact,delete]
+                {of_topic} --alter --delete-config retention.ms
+                {of_topic} --alter --delete-config retention.ms
+                {of_topic} --alter --delete-config nope
+                {of_topic} --describe
+                {of_topic} --alter --add-config retention.ms=1,delete.retention.ms=2 \
+                    --delete-config max.message.bytes
+                {of_topic} --alter --add-config nope=1
+                {of_topic} --alter --add-config retention.ms=-2
+                {of_topic} --alter --add-config retention.ms=soon
+                {of_topic} --alter --add-config segment.bytes=1
+                {of_topic} --alter --add-config min.compaction.lag.ms=5,max.compaction.lag.ms=4
+                {of_topic} --alter --add-config compression.type=best
+                {of_topic} --alter --add-config unclean.leader.election.enable=perhaps
+                {of_topic} --alter --add-config leader.replication.throttled.replicas=[0:1,1:1]
+                {of_topic} --alter --add-config leader.replication.throttled.replicas=all
+                {of_topic} --alter --add-config message.timestamp.type=LogAppendTime
+                {of_topic} --describe
+                kafka-configs --topic configured --describe
+                kafka-configs --entity-type topics --describe
+                kafka-configs --entity-type topics --entity-name none --describe
+                kafka-configs --topic none --alter --add-config flush.ms=1
+                kafka-configs --topic "b d" --alter --add-config flush.ms=1
+                kafka-configs --entity-type topics --entity-default --describe
+                kafka-topics --delete --topic configured
+            """),
+        ]
+    )

@@ -7,8 +7,6 @@ Shell.
 
 import asyncio
 import dataclasses
-import socket
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +34,7 @@ from driftlog_agents.protocol.registry import API
 from tests.agents.handlers.asking import new
 from tests.support.engine import NODE_ID, RunningAgent
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
+from tests.support.wire import ask
 
 Case = tuple[str, ApiKey, int, Any]
 """What it is, and the request."""
@@ -499,15 +498,6 @@ CASES: Final[tuple[Case, ...]] = (
 )
 
 
-def ask_kafka(port: int, key: ApiKey, version: int, request: Any) -> Any:
-    """One request on a connection of its own."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(API[key].encode_request(version, 7, "test", request))
-        stream = connection.makefile("rb")
-        (size,) = struct.unpack(">i", stream.read(4))
-        return API[key].decode_response(version, stream.read(size))[1]
-
-
 async def ask_us(agent: RunningAgent, key: ApiKey, version: int, request: Any) -> Any:
     """Through the wire's bytes as well, so that what a version lacks is lacking."""
     decoded = API[key].decode_request(
@@ -567,7 +557,7 @@ async def test_we_say_what_kafka_says(tmp_path: Path) -> None:
     with KafkaPeer(tmp_path, {"node.id": str(NODE_ID)}) as kafka:
         async with RunningAgent(tmp_path / "ours") as agent:
             for name, key, version, request in CASES:
-                theirs = await asyncio.to_thread(ask_kafka, kafka.port, key, version, request)
+                theirs = await asyncio.to_thread(ask, kafka.port, key, version, request)
                 ours = await ask_us(agent, key, version, request)
                 differences += [
                     f"{name}: {difference}"

@@ -1,0 +1,181 @@
+"""DescribeConfigs of Apache Kafka and of driftlog, config by config: what every tool shows.
+
+What is not the same is listed here, with its reason; what is listed and is the same, fails.
+Shell.
+"""
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from driftlog_agents.configs import ConfigSource, ResourceType
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.messages import create_topics as ct
+from driftlog_agents.protocol.messages import describe_configs as dc
+from tests.support.driftlog_process import DriftlogProcess
+from tests.support.kafka_peer import KafkaPeer, kafka_jars
+from tests.support.wire import ask
+
+pytestmark = [
+    pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("kafka_tools"),
+]
+
+Configs = Mapping[str, dc.DescribeConfigsResourceResult]
+"""By name."""
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """Of Kafka, with its own defaults for all but addresses and folders, and of driftlog."""
+    parent: Path = tmp_path_factory.mktemp("configs")
+    with KafkaPeer(parent) as kafka, DriftlogProcess(parent=parent) as driftlog:
+        yield kafka.port, driftlog.port
+
+
+NOT_HERE: Final = {
+    "add.partitions.to.txn.retry.*": "there are no transactions yet",
+    "alter.log.dirs.replication.quota.*": "there is one directory, the bucket",
+    "config.providers": "an agent has no file of settings",
+    "controller.quorum.*": "there is no quorum of controllers",
+    "controller.socket.timeout.ms": "there is no controller",
+    "cordoned.log.dirs": "there is one directory, the bucket",
+    "delegation.token.*": "clients are not authenticated yet",
+    "*.purgatory.purge.interval.requests": "what waits here needs no purging",
+    "early.start.listeners": "there is no controller",
+    "follower.fetch.last.tiered.offset.enable": "there are no followers",
+    "group.consumer*.assignment.interval.ms": "assignments are computed when a group changes",
+    "group.coordinator.background.threads": "groups have no threads",
+    "group.coordinator.cached.buffer.max.bytes": "groups have no log, and no buffers for it",
+    "group.share.*": "there are no share groups",
+    "group.streams.*": "there are no streams groups",
+    "initial.broker.registration.timeout.ms": "there is no controller",
+    "kafka.metrics.*": "metrics are on the agent's HTTP port",
+    "metadata.*": "there is no log of metadata",
+    "remote.*": "the bucket is the log; nothing is copied there",
+    "replication.quota.*": "there are no followers",
+    "sasl.*": "clients are not authenticated yet",
+    "share.coordinator.*": "there are no share groups",
+    "socket.*": "agents wait for their stores, and the queue of a listener is what it is",
+    "ssl.*": "TLS is not there yet",
+}
+"""Configs of Kafka's brokers that agents do not have, by pattern."""
+
+OURS: Final = {
+    "driftlog.http.address": "where `driftlog segments` and people find the HTTP port",
+    "inter.broker.protocol.version": "user interfaces take it for the version of the cluster",
+    "log.message.format.version": "so do older ones",
+}
+
+OTHERWISE: Final = {
+    "advertised.listeners": "each has its own",
+    "broker.session.timeout.ms": "--session-timeout-ms",
+    "controller.listener.names": "there is no controller",
+    "controller.quorum.bootstrap.servers": "there is no controller",
+    "group.coordinator.rebalance.protocols": "those that are served",
+    "listener.security.protocol.map": "of the listeners there are",
+    "listeners": "each has its own",
+    "log.dir": "the bucket",
+    "log.dirs": "the bucket",
+    "log.roll.hours": "segments are of an hour",
+    "log.roll.ms": "and of a minute in `driftlog dev`",
+    "log.segment.bytes": "and of 128 MiB",
+    "max.connections": "10,000",
+    "metric.reporters": "metrics are on the agent's HTTP port",
+    "min.insync.replicas": "Kafka's feature eligible.leader.replicas sets it",
+    "process.roles": "there is no controller",
+    "sasl.enabled.mechanisms": "none",
+}
+"""Configs whose value, source or synonyms are others."""
+
+PEER: Final = {
+    "group.initial.rebalance.delay.ms",
+    "offsets.topic.num.partitions",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.num.partitions",
+    "transaction.state.log.replication.factor",
+}
+"""What `KafkaPeer` sets, to be small."""
+
+
+def described(port: int, kind: ResourceType, name: str) -> Configs:
+    """All configs of a resource, with synonyms and documentation."""
+    resource = dc.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=None
+    )
+    request = dc.DescribeConfigsRequest(
+        resources=[resource], include_synonyms=True, include_documentation=True
+    )
+    (result,) = ask(port, ApiKey.DESCRIBE_CONFIGS, 4, request).results
+    assert (0, name) == (result.error_code, result.resource_name), result.error_message
+    return {config.name: config for config in result.configs}
+
+
+def valued(config: dc.DescribeConfigsResourceResult) -> tuple[object, ...]:
+    """What it comes to, and whence."""
+    synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
+    return config.value, config.config_source, synonyms
+
+
+def test_all_of_a_broker(ports: tuple[int, int]) -> None:
+    """
+    Names, types, secrets, values, sources and synonyms are Kafka's, but for what is listed; each
+    config says what it does, and that it cannot be changed while the agent runs.
+    """
+    kafka, driftlog = (described(port, ResourceType.BROKER, "1") for port in ports)
+
+    missing = kafka.keys() - driftlog.keys()
+    assert set() == {n for n in missing if not any(fnmatch.fnmatch(n, p) for p in NOT_HERE)}
+    assert [] == [pattern for pattern in NOT_HERE if not fnmatch.filter(missing, pattern)]
+    assert OURS.keys() == driftlog.keys() - kafka.keys()
+    common = kafka.keys() & driftlog.keys()
+    kinds = [
+        {name: (of[name].config_type, of[name].is_sensitive) for name in common}
+        for of in (kafka, driftlog)
+    ]
+    assert kinds[0] == kinds[1]
+    differ = {name for name in common if valued(kafka[name]) != valued(driftlog[name])}
+    assert OTHERWISE.keys() == differ - PEER
+    assert [] == [name for name in PEER if ConfigSource.DEFAULT != driftlog[name].config_source]
+    assert [] == [name for name, config in driftlog.items() if not config.documentation]
+    assert all(config.read_only for config in driftlog.values())
+
+
+def test_all_of_a_topic(ports: tuple[int, int]) -> None:
+    """
+    A topic has the configs that it has in Kafka, and each says what it does here.
+    """
+    made = ct.CreateTopicsRequest(
+        topics=[
+            ct.CreatableTopic(
+                name="t",
+                num_partitions=1,
+                replication_factor=1,
+                configs=[ct.CreatableTopicConfig(name="retention.ms", value="5000")],
+            )
+        ],
+        timeout_ms=20_000,
+    )
+    for port in ports:
+        (topic,) = ask(port, ApiKey.CREATE_TOPICS, 7, made).topics
+        assert topic.error_code == 0, topic.error_message
+    kafka, driftlog = (described(port, ResourceType.TOPIC, "t") for port in ports)
+
+    assert kafka.keys() == driftlog.keys()
+    for of in (kafka, driftlog):
+        assert ("5000", ConfigSource.DYNAMIC_TOPIC) == valued(of["retention.ms"])[:2]
+    kinds = [
+        {n: (c.config_type, c.is_sensitive, c.read_only) for n, c in of.items()}
+        for of in (kafka, driftlog)
+    ]
+    assert kinds[0] == kinds[1]
+    assert {"min.insync.replicas", "segment.bytes", "segment.ms"} == {
+        name for name in kafka if valued(kafka[name]) != valued(driftlog[name])
+    }
+    assert [] == [name for name, config in driftlog.items() if not config.documentation]
