@@ -53,7 +53,7 @@ IMPURE_NAMES: Final = set(
 )
 """Clocks, dice and disks inside what is otherwise pure."""
 
-PURE_THIRD_PARTY: Final = {"cramjam", "crc32c", "pyarrow", "zstandard"}
+PURE_THIRD_PARTY: Final = {"cramjam", "crc32c", "pyarrow", "re2", "zstandard"}
 
 DISTRIBUTIONS: Final = {
     "confluent_kafka": "confluent-kafka",
@@ -61,6 +61,7 @@ DISTRIBUTIONS: Final = {
     "grpc": "grpcio",
     "prometheus_client": "prometheus-client",
     "py4j": "pyspark",
+    "re2": "google-re2",
 }
 """What installs an import, where its name does not say."""
 

@@ -1,0 +1,351 @@
+"""A consumer group of KIP-848: decide, persist, answer.
+
+    heartbeat ─┐                              ┌──▶ Answer, if nothing has changed
+    describe  ─┼─▶ decide, one after another ─┤
+    tick      ─┘              ▲               └──▶ Persist ──stored──▶ Answer
+                              │                       │
+                              └──── what came meanwhile, all in one Persist after it
+
+One write of a group is under way at a time.  What it will have answered is known before, and is
+said when it is stored; if it cannot be stored, what it changed is taken back and those who wait
+are told why.  So whatever anybody was told is in the metadata store, and `restore` finds it there.
+
+Held to, by tests/agents/groups/test_consumer_machine.py, under every order of events:
+
+1. Every request is answered once.
+2. No partition is in the assignments of two members, in what they were told either.
+3. Members that heartbeat come to have every partition of what they subscribe to.
+4. Epochs never go back; a restart at any moment loses nothing that was answered.
+
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager (4.3), KIP-848.
+Pure.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+from uuid import UUID
+
+from driftlog_agents.groups.cluster_topics import ClusterTopics
+from driftlog_agents.groups.consumer_membership import Membership
+from driftlog_agents.groups.consumer_messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    ConsumerSettings,
+    DescribedConsumerGroup,
+    ResolveRegexes,
+)
+from driftlog_agents.groups.consumer_state import Member
+from driftlog_agents.groups.consumer_value import (
+    HEAD,
+    decode_head,
+    decode_page,
+    encode_head,
+    encode_page,
+    page_of,
+)
+from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+
+ConsumerEffect = Answer | Persist | ResolveRegexes
+
+_OFFSET_COMMIT_OF_EPOCHS: Final = 9
+"""Since this version OffsetCommit says a member epoch (KIP-848)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Something to decide: given the time, what it answers and what else is to be done."""
+
+    event: Callable[[int], list[ConsumerEffect]]
+    request_id: int | None = None
+    refusal: Callable[[ErrorCode, str | None], object] = lambda _error, _message: None
+
+    def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
+        """What is answered if it is not done, if somebody asked for it."""
+        if self.request_id is not None:
+            yield Answer(self.request_id, self.refusal(error, message))
+
+
+class ConsumerGroup:
+    """See the module."""
+
+    def __init__(self, group_id: str, settings: ConsumerSettings, topics: ClusterTopics) -> None:
+        self._group = Membership(group_id, settings, topics)
+        self._token = 0
+        self._held: list[tuple[Answer, _Taken]] = []
+        """Answers that go out when what they say is stored."""
+        self._persisting = False
+        self._is_stored = False
+        """Whether there is anything of the group: the first write has its own key."""
+        self._queue: list[_Taken] = []
+        """What came while something was being stored."""
+        self._gone: ErrorCode | None = None
+        """What everybody is told, if it is not our group any more."""
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        stored: Mapping[str, bytes],
+        settings: ConsumerSettings,
+        topics: ClusterTopics,
+        now_ms: int,
+    ) -> Self:
+        """A group as it was stored: what `Persist` put under each name.
+
+        Raises:
+            UnsupportedFormatError: a newer format.
+            CorruptError: not a group of KIP-848.
+        """
+        group = cls(group_id, settings, topics)
+        state = group._group.state
+        state.head = decode_head(stored[HEAD])
+        for name in sorted(stored.keys() - {HEAD}):
+            for member in decode_page(stored[name]):
+                state.put(member)
+        state.forget()
+        group._is_stored = True
+        group._group.rearm(now_ms)
+        return group
+
+    # ── What is asked, and answered at once ──
+
+    @property
+    def group_id(self) -> str:
+        return self._group.group_id
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self._group.state.members
+
+    @property
+    def state(self) -> str:
+        """``Empty``, ``Assigning``, ``Reconciling``, ``Stable`` or ``Dead``."""
+        return "Dead" if self._gone is not None else self._group.state.name
+
+    @property
+    def topics(self) -> ClusterTopics:
+        """Topics of the cluster; given new ones, the next heartbeats go by them."""
+        return self._group.topics
+
+    @topics.setter
+    def topics(self, topics: ClusterTopics) -> None:
+        self._group.topics = topics
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._group.state.members
+
+    def is_subscribed_to(self, topic_name: str) -> bool:
+        """Whether a member subscribes to a topic: then its offsets stay."""
+        return self._group.state.is_subscribed_to(topic_name)
+
+    def validate_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        partitions: Iterable[tuple[UUID | None, int]],
+        *,
+        version: int,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether a member, or somebody who is none, may commit offsets of *partitions*.
+
+        A member that is an epoch behind may, for what it has had since then (KIP-1251).
+
+        Args:
+            version: of OffsetCommit; of TxnOffsetCommit it does not matter.
+        """
+        members = self._group.state.members
+        if epoch < 0 and not members:
+            return ErrorCode.NONE
+        if transactional and epoch == -1 and member_id == "" and instance_id is None:
+            return ErrorCode.NONE
+        member = members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_old = member.classic is None and version < _OFFSET_COMMIT_OF_EPOCHS
+        if is_old and not transactional:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if epoch == member.epoch:
+            return ErrorCode.NONE
+        had = {**member.pending, **member.assigned}
+        since = [had.get((topic, p)) if topic is not None else None for topic, p in partitions]
+        if epoch < member.epoch and all(e is not None and e <= epoch for e in since):
+            return ErrorCode.NONE
+        return _stale(member)
+
+    def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member, or somebody who is none, may read committed offsets."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self._group.state.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.epoch else _stale(member)
+
+    # ── Events ──
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When to `tick` next; while something is being stored, not before it is."""
+        return None if self._persisting or self._gone is not None else self._group.timers.next_ms
+
+    def heartbeat(
+        self, request_id: int, request: ConsumerHeartbeat, now_ms: int
+    ) -> list[ConsumerEffect]:
+        """A member joins, goes on or leaves."""
+
+        def event(now_ms: int) -> list[ConsumerEffect]:
+            response, resolve = self._group.heartbeat(request, now_ms)
+            answer = Answer(request_id, response)
+            return [answer] if resolve is None else [answer, resolve]
+
+        return self._take(_Taken(event, request_id, _refused_heartbeat), now_ms)
+
+    def describe(self, request_id: int, now_ms: int) -> list[ConsumerEffect]:
+        """Who is in it, and what each has and is to have."""
+
+        def event(_: int) -> list[ConsumerEffect]:
+            return [Answer(request_id, self._group.describe())]
+
+        return self._take(_Taken(event, request_id, _refused_description), now_ms)
+
+    def regexes_resolved(
+        self, resolved: Mapping[str, frozenset[str]] | None, now_ms: int
+    ) -> list[ConsumerEffect]:
+        """What `ResolveRegexes` asked for: topic names by pattern; None: it could not be done."""
+
+        def event(_: int) -> list[ConsumerEffect]:
+            self._group.regexes_resolved(resolved)
+            return []
+
+        return self._take(_Taken(event), now_ms)
+
+    def tick(self, now_ms: int) -> list[ConsumerEffect]:
+        """Do what *now_ms* makes due.  Harmless at any time."""
+        if self._persisting or self._gone is not None:
+            return []
+        return self._run([], now_ms)
+
+    def persisted(self, token: int, now_ms: int) -> list[ConsumerEffect]:
+        """What `Persist` asked for is stored."""
+        assert self._persisting
+        assert token == self._token
+        answers = [answer for answer, _ in self._held]
+        self._held = []
+        self._persisting = False
+        self._is_stored = True
+        self._group.state.forget()
+        return [*answers, *self._run_queue(now_ms)]
+
+    def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[ConsumerEffect]:
+        """It is not stored and never will be: as before, and those who wait are told *error*."""
+        assert self._persisting
+        assert token == self._token
+        refused = self._refuse_held(error)
+        self._persisting = False
+        self._group.state.undo_to(0)
+        self._group.rearm(now_ms)
+        return [*refused, *self._run_queue(now_ms)]
+
+    def resign(self, error: ErrorCode) -> list[ConsumerEffect]:
+        """It is not our group any more: everybody who waits, and whoever comes, is told *error*."""
+        self._gone = error
+        queue, self._queue = self._queue, []
+        return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
+
+    def begin_delete(self) -> ErrorCode:
+        """NONE: whoever comes from here on is told to come again, until the group's keys are gone
+        or `not_deleted`; NON_EMPTY_GROUP: it has members, or is about to."""
+        if self._persisting or not self.is_empty:
+            return ErrorCode.NON_EMPTY_GROUP
+        self._gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def not_deleted(self) -> None:
+        """It could not be: it is empty, as it was."""
+        self._gone = None
+
+    # ── One after another ──
+
+    def _take(self, taken: _Taken, now_ms: int) -> list[ConsumerEffect]:
+        if self._gone is not None:
+            return list(taken.refused(self._gone))
+        if self._persisting:
+            self._queue.append(taken)
+            return []
+        return self._run([taken], now_ms)
+
+    def _run_queue(self, now_ms: int) -> list[ConsumerEffect]:
+        queue, self._queue = self._queue, []
+        return [] if self._gone is not None else self._run(queue, now_ms)
+
+    def _run(self, queue: Iterable[_Taken], now_ms: int) -> list[ConsumerEffect]:
+        """Decide *queue*, then what the clock makes due; store what that has changed."""
+        assert not self._persisting
+        held: list[tuple[Answer, _Taken]] = []
+        effects: list[ConsumerEffect] = []
+        for taken in queue:
+            for effect in self._decide(taken, now_ms):
+                if isinstance(effect, Answer):
+                    held.append((effect, taken))
+                else:
+                    effects.append(effect)
+        for timer in self._group.timers.take_due(now_ms):
+            self._group.ring(timer)
+        puts = self._puts()
+        if not puts:
+            self._group.state.forget()
+            return [*(answer for answer, _ in held), *effects]
+        self._token += 1
+        self._held = held
+        self._persisting = True
+        return [Persist(self._token, puts), *effects]
+
+    def _decide(self, taken: _Taken, now_ms: int) -> Iterable[ConsumerEffect]:
+        state = self._group.state
+        mark = state.mark
+        try:
+            return taken.event(now_ms)
+        except RefusedError as error:
+            if state.mark > mark:
+                state.undo_to(mark)
+                self._group.rearm(now_ms)
+            return taken.refused(error.code, error.message)
+
+    def _puts(self) -> dict[str, bytes | None]:
+        state = self._group.state
+        head_changed, changed = state.changes_since(0)
+        if not head_changed and not changed:
+            return {}
+        pages: dict[str, list[Member]] = {page_of(member_id): [] for member_id in changed}
+        for member in state.members.values():
+            page = page_of(member.member_id)
+            if page in pages:
+                pages[page].append(member)
+        puts = {page: encode_page(members) if members else None for page, members in pages.items()}
+        if head_changed or not self._is_stored:
+            puts[HEAD] = encode_head(state.head)
+        return puts
+
+    def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:
+        held, self._held = self._held, []
+        return [refused for _, taken in held for refused in taken.refused(error)]
+
+
+def _refused_heartbeat(error: ErrorCode, message: str | None) -> ConsumerHeartbeatResponse:
+    return ConsumerHeartbeatResponse(error=error, message=message)
+
+
+def _refused_description(error: ErrorCode, message: str | None) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error=error, message=message)
+
+
+def _stale(member: Member) -> ErrorCode:
+    if member.classic is not None:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.STALE_MEMBER_EPOCH

@@ -1,0 +1,163 @@
+"""A consumer group under a test's hand: what it stores is stored at once, or when the test says."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from driftlog_agents.groups import regex
+from driftlog_agents.groups.cluster_topics import ClusterTopics
+from driftlog_agents.groups.consumer import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer_messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    ConsumerSettings,
+    DescribedConsumerGroup,
+    ResolveRegexes,
+)
+from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.protocol.errors import ErrorCode
+
+ORDERS = UUID(int=0xA)
+CLICKS = UUID(int=0xB)
+AT_ONCE = ConsumerSettings(assignment_interval_ms=0)
+
+Owned = Mapping[UUID, Iterable[int]]
+
+
+def topics(version: int = 1, **sizes: int) -> ClusterTopics:
+    """`orders` and `clicks` of those sizes; others get ids of their own."""
+    ids = {"orders": ORDERS, "clicks": CLICKS}
+    found = [
+        (name, ids.get(name, UUID(bytes=name[:16].ljust(16).encode())), n)
+        for name, n in sizes.items()
+    ]
+    return ClusterTopics(version, found)
+
+
+class Group:
+    """See the module."""
+
+    def __init__(
+        self,
+        cluster: ClusterTopics | None = None,
+        settings: ConsumerSettings = AT_ONCE,
+    ) -> None:
+        self.settings = settings
+        self.cluster = cluster or topics(orders=6)
+        self.machine = ConsumerGroup("g", settings, self.cluster)
+        self.now_ms = 1_000
+        self.stored: dict[str, bytes] = {}
+        self.answers: dict[int, object] = {}
+        self.to_resolve: list[ResolveRegexes] = []
+        self.to_store: list[Persist] = []
+        self.holds = False
+        self._requests = 0
+
+    # ── Requests ──
+
+    def heartbeat(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        owned: Owned | None = None,
+        names: Iterable[str] | None = None,
+        **said: Any,
+    ) -> int:
+        request = ConsumerHeartbeat(
+            member_id=member_id,
+            member_epoch=epoch,
+            owned=None if owned is None else {t: frozenset(ps) for t, ps in owned.items()},
+            topic_names=None if names is None else tuple(names),
+            client_id="client",
+            client_host="/127.0.0.1",
+            **said,
+        )
+        self._requests += 1
+        self.perform(self.machine.heartbeat(self._requests, request, self.now_ms))
+        return self._requests
+
+    def beat(self, member_id: str, epoch: int, **said: Any) -> ConsumerHeartbeatResponse:
+        """A heartbeat, and its answer."""
+        response = self.answers.pop(self.heartbeat(member_id, epoch, **said))
+        assert isinstance(response, ConsumerHeartbeatResponse)
+        return response
+
+    def join(self, member_id: str, **said: Any) -> ConsumerHeartbeatResponse:
+        """A full heartbeat with epoch 0."""
+        said = {"rebalance_timeout_ms": 60_000, "owned": {}, "names": ["orders"]} | said
+        return self.beat(member_id, 0, **said)
+
+    def error_of(self, request_id: int) -> ErrorCode:
+        """What a heartbeat was refused with."""
+        response = self.answers[request_id]
+        assert isinstance(response, ConsumerHeartbeatResponse)
+        return response.error
+
+    def describe(self) -> DescribedConsumerGroup:
+        self._requests += 1
+        self.perform(self.machine.describe(self._requests, self.now_ms))
+        response = self.answers.pop(self._requests)
+        assert isinstance(response, DescribedConsumerGroup)
+        return response
+
+    # ── The world ──
+
+    def pass_time(self, ms: int) -> None:
+        """Time passes, and the group is woken whenever it wants to be."""
+        end = self.now_ms + ms
+        while (at := self.machine.deadline_ms) is not None and at <= end:
+            self.now_ms = max(at, self.now_ms)
+            self.perform(self.machine.tick(self.now_ms))
+        self.now_ms = end
+
+    def change_topics(self, cluster: ClusterTopics) -> None:
+        self.cluster = self.machine.topics = cluster
+
+    def resolve(self) -> None:
+        """Patterns that were to be matched are."""
+        while self.to_resolve:
+            effect = self.to_resolve.pop()
+            resolved = regex.resolve(effect.patterns, effect.topics)
+            self.perform(self.machine.regexes_resolved(resolved, self.now_ms))
+
+    def store(self) -> None:
+        """What was held back is stored."""
+        while self.to_store:
+            persist = self.to_store.pop()
+            self._apply(persist)
+            self.perform(self.machine.persisted(persist.token, self.now_ms))
+
+    def fail(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """What was held back cannot be stored."""
+        persist = self.to_store.pop()
+        self.perform(self.machine.not_persisted(persist.token, error, self.now_ms))
+
+    def restart(self) -> None:
+        """Another agent coordinates the group from what is stored."""
+        self.to_store = []
+        self.to_resolve = []
+        self.machine = ConsumerGroup.restore(
+            "g", self.stored, self.settings, self.cluster, self.now_ms
+        )
+
+    def perform(self, effects: Iterable[ConsumerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer(request_id, response):
+                    assert request_id not in self.answers, "answered twice"
+                    self.answers[request_id] = response
+                case Persist():
+                    assert not self.to_store, "two writes at a time"
+                    self.to_store.append(effect)
+                case ResolveRegexes():
+                    self.to_resolve.append(effect)
+        if not self.holds:
+            self.store()
+
+    def _apply(self, persist: Persist) -> None:
+        for name, value in persist.puts.items():
+            if value is None:
+                del self.stored[name]
+            else:
+                self.stored[name] = value
