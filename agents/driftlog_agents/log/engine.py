@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -28,6 +28,7 @@ from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import Admission
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
+from driftlog_agents.log.deletion import RecordDeletion
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import FlushSettings
@@ -41,6 +42,7 @@ from driftlog_agents.log.leading import Leading, LeadingSettings
 from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.recovery import REPAIR, Recovery
 from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
@@ -54,6 +56,8 @@ from driftlog_metadata.store import MetadataStore
 from driftlog_tiering import kernel
 from driftlog_tiering.flush_object import Slice
 from driftlog_tiering.object_store import ObjectStore
+
+T = TypeVar("T")
 
 _RETRY_S: Final = 0.2
 _SETTLED_MS: Final = 5_000.0
@@ -196,8 +200,11 @@ class Engine:
             paused=lambda: self.flusher.outage.since_ms is not None,
         )
         self._relocation = Relocation(session=self.session, footers=self.footers)
+        keys = PartitionKeys(self.session)
+        self.deletion = RecordDeletion(keys, self._spawn)
         self.sealer = Sealer(
             session=self.session,
+            keys=keys,
             objects=ports.objects,
             logs=self.logs,
             manifests=self.manifests,
@@ -344,11 +351,18 @@ class Engine:
                 await self._stop.wait()
                 await self._leave([leading])
             # Otherwise the directories stay for the next start.
+            self.deletion.close()
             for task in background:
                 task.cancel()
             self._loading.give_up()
         self._tasks = None
         await self.session.close()  # when nobody is left who would take it for lost
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        if self._tasks is None:
+            work.close()
+            raise UnavailableError("the session is over")
+        return self._tasks.create_task(work)
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
         mine = self.agent.session_id

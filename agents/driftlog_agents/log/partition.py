@@ -1,9 +1,12 @@
 """One led partition: which offsets exist, which are committed, and where their batches are.
 
-    log_start ≤ sealed_end ≤ high_watermark ≤ log_end
+    sealed_end, log_start ≤ high_watermark ≤ log_end
 
     │ sealed segments │ committed flushes (the tail) │ admitted, in flight │
     log_start      sealed_end                  high_watermark           log_end
+
+Records may be deleted up to the high watermark: then log start is in the tail, and what is below
+it is sealed all the same, so that the log has no gap.
 
 1. Offsets are dense: an admitted batch starts at `log_end`.
 2. `high_watermark` moves only over committed flushes, in order, and never back.
@@ -342,5 +345,11 @@ class PartitionLog:
         if requested > self.leader_epoch or not self.epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         i = bisect_right(self.epochs, requested, key=lambda entry: entry[0])
-        end = self.epochs[i][1] if i < len(self.epochs) else self.high_watermark
-        return (self.epochs[i - 1][0] if i else requested), min(end, self.high_watermark)
+        # Kafka forgets the epochs below log start; here they tell what is in the log (`recovery`).
+        first = max(bisect_right(self.epochs, self.log_start, key=lambda entry: entry[1]) - 1, 0)
+        end = self.high_watermark
+        if i <= first:
+            end = max(self.epochs[first][1], self.log_start)
+        elif i < len(self.epochs):
+            end = self.epochs[i][1]
+        return (self.epochs[i - 1][0] if i > first else requested), min(end, self.high_watermark)

@@ -23,6 +23,7 @@ import structlog
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
+from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.seal_policy import (
     Backpressure,
     SealSettings,
@@ -44,8 +45,6 @@ from driftlog_agents.log.segment_writing import (
 )
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_partition_state
 from driftlog_metadata.errors import (
     CorruptError,
     FencedError,
@@ -61,6 +60,7 @@ from driftlog_tiering.manifest import (
     LeaderEpoch,
     Manifest,
     ProducerSnapshotRef,
+    SetLogStart,
 )
 from driftlog_tiering.manifests import VoidEditError, commit_edit, load_at_least
 from driftlog_tiering.object_store import NotFoundError, ObjectStore
@@ -92,6 +92,7 @@ class Sealer:
         self,
         *,
         session: Session,
+        keys: PartitionKeys,
         objects: ObjectStore,
         logs: Callable[[], Iterable[PartitionLog]],
         manifests: Manifests,
@@ -106,6 +107,7 @@ class Sealer:
         look_again: LookAgain = nowhere_else,
     ) -> None:
         self._session = session
+        self._keys = keys
         self._objects = objects
         self._logs = logs
         self._manifests = manifests
@@ -165,6 +167,8 @@ class Sealer:
                 del self._blocked[log]
             elif at_ms <= now_ms:
                 work.append((log, self.next_end(log, log.high_watermark)))
+        # Nothing is sealed of these: their manifests follow log start.
+        work.extend((log, 0) for log in self._logs() if self._is_behind(log))
         before = self.segments
         waiting = iter(work)
 
@@ -279,6 +283,8 @@ class Sealer:
             end = log.high_watermark if end is None else min(end, log.high_watermark)
             if end > log.sealed_end:
                 await self._seal(log, manifest, end)
+            if self._is_behind(log):
+                await self._move_log_start(log)
             return log.sealed_end
         finally:
             del self._sealing[log]
@@ -355,6 +361,31 @@ class Sealer:
             ms=round(self._now_ms() - started_ms),
         )
 
+    # ── Deleted records ──
+
+    def _is_behind(self, log: PartitionLog) -> bool:
+        """Whether the manifest still names what is below log start, as far as is known here."""
+        if not log.log_start or not log.manifest_version or not can_be_sealed(log):
+            return False
+        manifest = self._manifests.known(log)
+        return manifest is None or min(log.log_start, manifest.end) > manifest.log_start
+
+    async def _move_log_start(self, log: PartitionLog) -> None:
+        """Let the manifest forget what is below log start, which the partition's key has: Spark
+        does not see it any more, and the collector takes the segments."""
+        manifest = await self._manifests.get(log)
+        edited = await commit_edit(
+            self._objects,
+            manifest,
+            SetLogStart(min(log.log_start, manifest.end)),
+            self._nonce(),
+            read_at_ms=int(self._manifests.read_at_ms(log)),
+            deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
+            now_ms=lambda: int(self._now_ms()),
+        )
+        self._manifests.put(log, edited)
+        self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
+
     # ── What goes along ──
 
     async def _snapshot(
@@ -383,30 +414,16 @@ class Sealer:
         mine = self._session.session_id
         tp = TopicPartition(log.topic_id, log.partition)
         needed = unsealed_sessions(log, end) | self._buffering(tp)
-        state = PartitionState(
-            sealed_end=end,
-            manifest_version=manifest.version,
-            log_start=max(log.log_start, manifest.log_start),
-            sessions=tuple(s for s in log.sessions if s in needed or s == mine),
-        )
-        txn = transactions.write_state(tp, log.leader_revision, log.partition_revision, state)
-        result = await self._session.transact(txn)
-        revision = result.revision
-        if not result.succeeded:
-            leader, current = result.reads
-            if log.state is State.CLOSED or not leader:
-                # Its topic was deleted while this was sealed, perhaps by another agent whose news
-                # is still on its way; that is nobody's session lost.
-                raise UnavailableError(f"{_name(log)} is not led here any more")
-            if leader[0].mod_revision != log.leader_revision:
-                raise FencedError(f"{_name(log)} is led elsewhere")
-            if not current or decode_partition_state(current[0].value) != state:
-                raise UnavailableError(f"{_name(log)}: its key changed; sealing starts again")
-            revision = current[0].mod_revision  # our own attempt, its answer lost
-        log.partition_revision = revision
-        log.manifest_version = manifest.version
-        log.sessions = state.sessions
-        log.log_start = state.log_start
+
+        def sealed(state: PartitionState) -> PartitionState:
+            return PartitionState(
+                sealed_end=end,
+                manifest_version=manifest.version,
+                log_start=max(state.log_start, manifest.log_start),
+                sessions=tuple(s for s in state.sessions if s in needed or s == mine),
+            )
+
+        await self._keys.write(log, sealed)
         self._cache.add(log, log.seal(end, self._now_ms()))
         self._sealed(tp, end)
 

@@ -50,7 +50,9 @@ Found = tuple[int, int, int, int]
 """Error, offset, timestamp, leader epoch."""
 
 
-def batch(*timestamps: int) -> bytearray:
+def batch(
+    *timestamps: int, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+) -> bytearray:
     """A batch whose records have these timestamps (ms)."""
     base = timestamps[0]
     records = b"".join(
@@ -64,9 +66,9 @@ def batch(*timestamps: int) -> bytearray:
         attributes=0,
         base_timestamp=base,
         max_timestamp=max(timestamps),
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
     )
 
 

@@ -32,6 +32,7 @@ class Subject(Sealer):
         objects = MemoryObjectStore(lambda: 0)
         super().__init__(
             session=cast(Any, None),
+            keys=cast(Any, None),
             objects=objects,
             logs=lambda: logs,
             manifests=Manifests(objects, lambda: 0),

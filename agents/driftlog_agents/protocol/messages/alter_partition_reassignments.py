@@ -63,6 +63,5 @@ API: Final = Api(
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     versions="0-1",
-    served="none",
     flexible="0+",
 )

@@ -50,6 +50,5 @@ API: Final = Api(
     CreateAclsRequest,
     CreateAclsResponse,
     versions="1-3",
-    served="none",
     flexible="2+",
 )

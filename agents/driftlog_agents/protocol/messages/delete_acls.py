@@ -64,6 +64,5 @@ API: Final = Api(
     DeleteAclsRequest,
     DeleteAclsResponse,
     versions="1-3",
-    served="none",
     flexible="2+",
 )

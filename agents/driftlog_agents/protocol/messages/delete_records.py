@@ -57,6 +57,5 @@ API: Final = Api(
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     versions="0-2",
-    served="none",
     flexible="2+",
 )

@@ -57,6 +57,5 @@ API: Final = Api(
     DescribeAclsRequest,
     DescribeAclsResponse,
     versions="1-3",
-    served="none",
     flexible="2+",
 )

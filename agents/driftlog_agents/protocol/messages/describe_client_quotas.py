@@ -59,6 +59,5 @@ API: Final = Api(
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     versions="0-1",
-    served="none",
     flexible="1+",
 )

@@ -60,6 +60,5 @@ API: Final = Api(
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
     versions="1-3",
-    served="none",
     flexible="2+",
 )

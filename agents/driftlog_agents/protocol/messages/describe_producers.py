@@ -57,6 +57,5 @@ API: Final = Api(
     DescribeProducersRequest,
     DescribeProducersResponse,
     versions="0",
-    served="none",
     flexible="0+",
 )

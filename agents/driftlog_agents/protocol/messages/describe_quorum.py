@@ -83,6 +83,5 @@ API: Final = Api(
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     versions="0-2",
-    served="none",
     flexible="0+",
 )

@@ -48,6 +48,5 @@ API: Final = Api(
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     versions="0",
-    served="none",
     flexible="0+",
 )

@@ -56,6 +56,5 @@ API: Final = Api(
     ElectLeadersRequest,
     ElectLeadersResponse,
     versions="0-2",
-    served="none",
     flexible="2+",
 )

@@ -39,6 +39,5 @@ API: Final = Api(
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
     versions="0-1",
-    served="none",
     flexible="0+",
 )

@@ -52,6 +52,5 @@ API: Final = Api(
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     versions="0",
-    served="none",
     flexible="0+",
 )

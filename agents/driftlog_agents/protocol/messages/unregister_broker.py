@@ -28,6 +28,5 @@ API: Final = Api(
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
     versions="0",
-    served="none",
     flexible="0+",
 )

@@ -51,6 +51,5 @@ API: Final = Api(
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
     versions="0-2",
-    served="none",
     flexible="0+",
 )
