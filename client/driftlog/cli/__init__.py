@@ -17,15 +17,27 @@ import os
 import sys
 from importlib import metadata
 
-from driftlog.cli import agents, consume, produce, segments, topics
-from driftlog.cli.connection import add_bootstrap_option
-from driftlog.cli.errors import INTERRUPTED, OK, CommandError
+from confluent_kafka import KafkaException
+
+from driftlog.cli import (
+    agents,
+    cluster,
+    completion,
+    configs,
+    consume,
+    groups,
+    produce,
+    segments,
+    topics,
+)
+from driftlog.cli.connection import add_bootstrap_option, reason
+from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.output import complain
 from driftlog.cli.parsers import Parser, add_commands, in_our_order, new_parser, parse
 
 __all__ = ["main", "parser"]
 
-_MODULES = (agents, topics, produce, consume, segments)
+_MODULES = (agents, topics, produce, consume, groups, configs, cluster, segments)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except CommandError as error:
         complain(str(error))
         return error.status
+    except KafkaException as error:
+        complain(reason(error))
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -55,6 +70,7 @@ def parser() -> Parser:
     commands = add_commands(whole)
     for module in _MODULES:
         module.add_commands(commands)
+    completion.add_commands(commands, whole)
     return whole
 
 

@@ -162,6 +162,16 @@ def split_address(address: str) -> tuple[str, str]:
     return host.strip("[]") if colon else "", port
 
 
+def join_address(host: str, port: int) -> str:
+    """HOST:PORT, as others take it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def address_of(node: Any) -> str:
+    """A broker's, as metadata has it."""
+    return join_address(node.host, node.port)
+
+
 def result_of(future: "Future[_T]", what: str = "") -> _T:
     """The future's result.
 
@@ -274,6 +284,12 @@ class Cluster:
                 raise answer
             found[at] = answer.offset
         return found
+
+
+def any_broker(cluster: Cluster) -> str:
+    """The address of one that is there."""
+    brokers = cluster.metadata().brokers
+    return address_of(brokers[min(brokers)])
 
 
 def new_client(kind: Any, settings: dict[str, Any]) -> Any:

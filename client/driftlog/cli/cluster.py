@@ -1,0 +1,173 @@
+"""`driftlog cluster`: who is in it, and what they speak.
+
+Shell.
+"""
+
+import argparse
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    ConfigResource,
+    ResourceType,
+)
+
+from driftlog.cli.connection import Cluster, add_connection_options, address_of, result_of
+from driftlog.cli.errors import OK, CommandError
+from driftlog.cli.output import Bad, number, print_json, print_table
+from driftlog.cli.parsers import Commands, Parser, add_command, add_group, natural
+from driftlog.cli.wire import Wire
+
+_HTTP_CONFIG: Final = "driftlog.http.address"
+_BROKER_TIMEOUT_S: Final = 5.0
+
+_API_NAMES: Final = dict(
+    enumerate(
+        (
+            "Produce Fetch ListOffsets Metadata LeaderAndIsr StopReplica UpdateMetadata "
+            "ControlledShutdown OffsetCommit OffsetFetch FindCoordinator JoinGroup Heartbeat "
+            "LeaveGroup SyncGroup DescribeGroups ListGroups SaslHandshake ApiVersions "
+            "CreateTopics DeleteTopics DeleteRecords InitProducerId OffsetForLeaderEpoch "
+            "AddPartitionsToTxn AddOffsetsToTxn EndTxn WriteTxnMarkers TxnOffsetCommit "
+            "DescribeAcls CreateAcls DeleteAcls DescribeConfigs AlterConfigs "
+            "AlterReplicaLogDirs DescribeLogDirs SaslAuthenticate CreatePartitions "
+            "CreateDelegationToken RenewDelegationToken ExpireDelegationToken "
+            "DescribeDelegationToken DeleteGroups ElectLeaders IncrementalAlterConfigs "
+            "AlterPartitionReassignments ListPartitionReassignments OffsetDelete "
+            "DescribeClientQuotas AlterClientQuotas DescribeUserScramCredentials "
+            "AlterUserScramCredentials Vote BeginQuorumEpoch EndQuorumEpoch DescribeQuorum "
+            "AlterPartition UpdateFeatures Envelope FetchSnapshot DescribeCluster "
+            "DescribeProducers BrokerRegistration BrokerHeartbeat UnregisterBroker "
+            "DescribeTransactions ListTransactions AllocateProducerIds ConsumerGroupHeartbeat "
+            "ConsumerGroupDescribe ControllerRegistration GetTelemetrySubscriptions "
+            "PushTelemetry AssignReplicasToDirs ListConfigResources DescribeTopicPartitions "
+            "ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge AddRaftVoter "
+            "RemoveRaftVoter UpdateRaftVoter InitializeShareGroupState ReadShareGroupState "
+            "WriteShareGroupState DeleteShareGroupState ReadShareGroupStateSummary "
+            "StreamsGroupHeartbeat StreamsGroupDescribe DescribeShareGroupOffsets "
+            "AlterShareGroupOffsets DeleteShareGroupOffsets"
+        ).split()
+    )
+)
+
+
+def add_commands(commands: Commands) -> None:
+    """The commands of this file."""
+    cluster = add_group(commands, "cluster", help="agents or brokers, and what they speak")
+    info = add_command(cluster, "info", _info, help="id, controller, and how much there is")
+    _reading(info)
+    brokers = add_command(cluster, "brokers", _brokers, help="who is in it, and what each leads")
+    _reading(brokers)
+    apis = add_command(cluster, "apis", _apis, help="the requests that a broker knows")
+    apis.add_argument("--broker", type=natural, metavar="ID", help="default: the first")
+    _reading(apis)
+
+
+def _reading(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+    add_connection_options(parser)
+
+
+def _info(options: argparse.Namespace) -> int:
+    cluster = Cluster(options)
+    metadata = cluster.metadata()
+    described = result_of(cluster.admin.describe_cluster(request_timeout=cluster.timeout))
+    partitions = [p for topic in metadata.topics.values() for p in topic.partitions.values()]
+    found = {
+        "cluster_id": described.cluster_id,
+        "controller": described.controller.id if described.controller else None,
+        "brokers": len(metadata.brokers),
+        "topics": len(metadata.topics),
+        "partitions": len(partitions),
+        "partitions_without_leader": sum(p.leader < 0 for p in partitions),
+    }
+    if options.json:
+        print_json(found)
+        return OK
+    for name, value in found.items():
+        text = number(value) if isinstance(value, int) else (value or "-")
+        print(f"{name.replace('_', ' '):26}{text}")
+    return OK
+
+
+def _brokers(options: argparse.Namespace) -> int:
+    cluster = Cluster(options)
+    metadata = cluster.metadata()
+    described = result_of(cluster.admin.describe_cluster(request_timeout=cluster.timeout))
+    led = [p.leader for topic in metadata.topics.values() for p in topic.partitions.values()]
+    http = _http_addresses(cluster, [node.id for node in described.nodes])
+    controller = described.controller.id if described.controller else None
+    found: list[dict[str, Any]] = [
+        {
+            "id": node.id,
+            "address": address_of(node),
+            "rack": node.rack,
+            "controller": node.id == controller,
+            "partitions_led": led.count(node.id),
+            "http": http[node.id],
+        }
+        for node in sorted(described.nodes, key=lambda node: int(node.id))
+    ]
+    if options.json:
+        print_json([{**broker, "http": broker["http"] or None} for broker in found])
+        return OK
+    print_table(
+        ("id", "address", "rack", "leads", "http", ""),
+        [
+            (
+                broker["id"],
+                broker["address"],
+                broker["rack"],
+                broker["partitions_led"],
+                Bad("does not answer") if broker["http"] is False else broker["http"],
+                "controller" if broker["controller"] else "",
+            )
+            for broker in found
+        ],
+    )
+    return OK
+
+
+def _http_addresses(cluster: Cluster, nodes: list[int]) -> dict[int, str | bool | None]:
+    """Where the HTTP port of each agent is; None: it has none; False: it does not answer."""
+    asked = {
+        node: cluster.admin.describe_configs(
+            [ConfigResource(ResourceType.BROKER, str(node))],
+            request_timeout=min(cluster.timeout, _BROKER_TIMEOUT_S),
+        )
+        for node in nodes
+    }
+    found: dict[int, str | bool | None] = {}
+    for node, futures in asked.items():
+        for future in futures.values():
+            try:
+                entry = future.result().get(_HTTP_CONFIG)
+            except KafkaException:
+                found[node] = False
+            else:
+                found[node] = None if entry is None else entry.value
+    return found
+
+
+def _apis(options: argparse.Namespace) -> int:
+    cluster = Cluster(options)
+    brokers = cluster.metadata().brokers
+    broker = brokers.get(min(brokers) if options.broker is None else options.broker)
+    if broker is None:
+        there = ", ".join(map(str, sorted(brokers)))
+        raise CommandError(f"there is no broker {options.broker}: {there}")
+    with Wire(options, address_of(broker)) as wire:
+        found = sorted(wire.api_versions())
+    if options.json:
+        print_json(
+            [
+                {"key": key, "name": _API_NAMES.get(key), "min_version": least, "max_version": most}
+                for key, least, most in found
+            ]
+        )
+    else:
+        print_table(
+            ("key", "name", "least", "most"),
+            [(key, _API_NAMES.get(key), least, most) for key, least, most in found],
+        )
+    return OK

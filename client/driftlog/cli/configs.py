@@ -1,0 +1,323 @@
+"""`driftlog configs`: what is set in topics, brokers and groups, and changing it.
+
+Shell.
+"""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from driftlog.cli.connection import Cluster, add_connection_options, any_broker, reason, result_of
+from driftlog.cli.errors import FAILED, OK, CommandError, UsageError, similar
+from driftlog.cli.group_reading import listings
+from driftlog.cli.output import complain, plural, print_json, print_table, title
+from driftlog.cli.parsers import (
+    Commands,
+    Parser,
+    add_command,
+    add_group,
+    flatten,
+    key_values,
+)
+from driftlog.cli.wire import GROUP_CONFIGS, Wire
+
+_KINDS: Final = {"topics": "topic", "brokers": "broker", "groups": "group"}
+_RESOURCES: Final = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
+_SOURCES: Final = {
+    1: "topic",
+    2: "broker",
+    3: "cluster",
+    4: "start of the broker",
+    5: "default",
+    6: "logger",
+    7: "client metrics",
+    8: "group",
+}
+_SET: Final = frozenset({1, 2, 3, 8})
+"""Sources of what somebody has set while the cluster runs."""
+
+
+def add_commands(commands: Commands) -> None:
+    """The commands of this file."""
+    configs = add_group(commands, "configs", help="configs of topics, brokers and groups")
+    describe = add_command(
+        configs,
+        "describe",
+        _describe,
+        help="what is set, or all there is",
+        examples="  driftlog configs describe --topic flights --all\n"
+        "  driftlog configs describe --broker 1 --all --json\n",
+    )
+    _entity_options(describe)
+    describe.add_argument(
+        "-a", "--all", action="store_true", help="defaults too, and where each value is from"
+    )
+    describe.add_argument("--json", action="store_true", help="for programs")
+    add_connection_options(describe)
+
+    alter = add_command(
+        configs,
+        "alter",
+        _alter,
+        help="set, reset, append, subtract",
+        examples="  driftlog configs alter --topic flights --add-config retention.ms=3600000\n"
+        "  driftlog configs alter --topic flights --append-config cleanup.policy=compact\n"
+        "  driftlog configs alter --topic flights --delete-config retention.ms --dry-run\n",
+    )
+    _entity_options(alter)
+    for name, what in (
+        ("add", "set"),
+        ("append", "add to a list"),
+        ("subtract", "take out of a list"),
+    ):
+        alter.add_argument(
+            f"--{name}-config",
+            action="append",
+            type=key_values,
+            metavar="NAME=VALUE[,…]",
+            help=f"{what}; [a,b] is a list; may be repeated",
+        )
+    alter.add_argument(
+        "--delete-config",
+        action="append",
+        type=_names,
+        metavar="NAME[,…]",
+        help="back to its default; may be repeated",
+    )
+    alter.add_argument("--dry-run", action="store_true", help="say whether it could be")
+    add_connection_options(alter)
+
+
+def _entity_options(parser: Parser) -> None:
+    for kind in _KINDS.values():
+        parser.add_argument(
+            f"--{kind}",
+            action="append",
+            metavar="ID" if kind == "broker" else kind.upper(),
+            help=f"of this {kind}; may be repeated",
+        )
+    parser.add_argument(
+        "--entity-type", choices=sorted(_KINDS), help="as Kafka's scripts have it; alone: all"
+    )
+    parser.add_argument("--entity-name", action="append", metavar="NAME", help="of that type")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entity:
+    kind: str
+    name: str
+
+
+def _entities(cluster: Cluster, options: argparse.Namespace) -> list[_Entity]:
+    """What is meant.
+
+    Raises:
+        UsageError: nothing is.
+        CommandError: it is not there.
+    """
+    found = [_Entity(kind, n) for kind in _KINDS.values() for n in getattr(options, kind) or []]
+    if options.entity_name and not options.entity_type:
+        raise UsageError(
+            "--entity-name of what?  Give --entity-type, or --topic, --broker, --group"
+        )
+    if options.entity_type:
+        kind = _KINDS[options.entity_type]
+        names = options.entity_name or _all(cluster, kind)
+        found += [_Entity(kind, name) for name in names]
+    if not found:
+        raise UsageError("configs of what?  Give --topic TOPIC, --broker ID or --group GROUP")
+    metadata = cluster.metadata()
+    cluster.topics([e.name for e in found if e.kind == "topic"] or list(metadata.topics), metadata)
+    for entity in found:
+        if entity.kind == "broker" and entity.name not in map(str, metadata.brokers):
+            there = ", ".join(map(str, sorted(metadata.brokers)))
+            raise CommandError(f"there is no broker {entity.name!r}: {there}")
+    return list(dict.fromkeys(found))
+
+
+def _all(cluster: Cluster, kind: str) -> list[str]:
+    match kind:
+        case "topic":
+            return list(cluster.topics([]))
+        case "broker":
+            return [str(id_) for id_ in sorted(cluster.metadata().brokers)]
+        case _:
+            return [str(group.group_id) for group in listings(cluster)]
+
+
+# ── Reading ──
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    is_sensitive: bool
+
+
+def _describe(options: argparse.Namespace) -> int:
+    cluster = Cluster(options)
+    entities = _entities(cluster, options)
+    found = _read(cluster, entities)
+    shown = {
+        entity: sorted(
+            (c for c in found[entity] if options.all or c.source in _SET), key=lambda c: c.name
+        )
+        for entity in entities
+    }
+    if options.json:
+        print_json(
+            [
+                {
+                    "type": entity.kind,
+                    "name": entity.name,
+                    "configs": [
+                        {
+                            "name": config.name,
+                            "value": config.value,
+                            "source": _SOURCES.get(config.source, "unknown"),
+                            "read_only": config.is_read_only,
+                            "sensitive": config.is_sensitive,
+                        }
+                        for config in configs
+                    ],
+                }
+                for entity, configs in shown.items()
+            ]
+        )
+        return OK
+    for at, (entity, configs) in enumerate(shown.items()):
+        if at:
+            print()
+        what = plural(len(configs), "config") + ("" if options.all else " set")
+        title(f"{entity.kind} {entity.name}  {what}")
+        if configs:
+            print_table(
+                ("name", "value", "from", ""),
+                [
+                    (
+                        config.name,
+                        "(hidden)" if config.is_sensitive else config.value,
+                        _SOURCES.get(config.source, "unknown"),
+                        "read-only" if config.is_read_only else "",
+                    )
+                    for config in configs
+                ],
+            )
+    return OK
+
+
+def _read(cluster: Cluster, entities: list[_Entity]) -> dict[_Entity, list[_Config]]:
+    """The configs of each.
+
+    Raises:
+        CommandError: they cannot be told.
+    """
+    found: dict[_Entity, list[_Config]] = {}
+    topics = [entity for entity in entities if entity.kind == "topic"]
+    # All topics in one call, and a call for each broker: librdkafka takes no two of those in one.
+    calls = [topics] if topics else []
+    calls += [[entity] for entity in entities if entity.kind == "broker"]
+    asked: dict[_Entity, Any] = {}
+    for call in calls:
+        futures = cluster.admin.describe_configs(
+            [ConfigResource(_RESOURCES[e.kind], e.name) for e in call],
+            request_timeout=cluster.timeout,
+        )
+        by_name = {resource.name: future for resource, future in futures.items()}
+        asked |= {entity: by_name[entity.name] for entity in call}
+    for entity, future in asked.items():
+        configs = result_of(future, f"{entity.kind} {entity.name!r}")
+        found[entity] = [
+            _Config(c.name, c.value, c.source, c.is_read_only, c.is_sensitive)
+            for c in configs.values()
+        ]
+    groups = [entity for entity in entities if entity.kind == "group"]
+    if groups:
+        with Wire(cluster.options, any_broker(cluster)) as wire:
+            for entity in groups:
+                found[entity] = [
+                    _Config(c.name, c.value, c.source, c.is_read_only, c.is_sensitive)
+                    for c in wire.describe_configs(GROUP_CONFIGS, entity.name)
+                ]
+    return found
+
+
+# ── Writing ──
+
+
+def _alter(options: argparse.Namespace) -> int:
+    changes: list[tuple[str, AlterConfigOpType, str | None]] = [
+        *((n, AlterConfigOpType.SET, v) for n, v in flatten(options.add_config)),
+        *((n, AlterConfigOpType.DELETE, None) for n in flatten(options.delete_config)),
+        *((n, AlterConfigOpType.APPEND, v) for n, v in flatten(options.append_config)),
+        *((n, AlterConfigOpType.SUBTRACT, v) for n, v in flatten(options.subtract_config)),
+    ]
+    if not changes:
+        raise UsageError(
+            "nothing to alter: give --add-config, --delete-config, --append-config or "
+            "--subtract-config"
+        )
+    cluster = Cluster(options)
+    entities = _entities(cluster, options)
+    status = OK
+    for entity in entities:
+        try:
+            _change(cluster, entity, changes, dry_run=options.dry_run)
+        except CommandError as error:
+            known = {config.name for config in _read(cluster, [entity])[entity]}
+            unknown = [name for name, _, _ in changes if name not in known]
+            hint = similar(unknown[0], known) if unknown and known else ""
+            complain(f"{entity.kind} {entity.name!r} is not altered: {error}{hint}")
+            status = FAILED
+        else:
+            could = "could be" if options.dry_run else "is"
+            print(f"{entity.kind} {entity.name} {could} altered")
+    return status
+
+
+def _change(
+    cluster: Cluster,
+    entity: _Entity,
+    changes: list[tuple[str, AlterConfigOpType, str | None]],
+    *,
+    dry_run: bool,
+) -> None:
+    """Alter one.
+
+    Raises:
+        CommandError: it is refused.
+    """
+    if entity.kind == "group":
+        with Wire(cluster.options, any_broker(cluster)) as wire:
+            wire.alter_configs(
+                GROUP_CONFIGS,
+                entity.name,
+                [(name, operation.value, value) for name, operation, value in changes],
+                validate_only=dry_run,
+            )
+        return
+    entries = [ConfigEntry(name, v, incremental_operation=op) for name, op, v in changes]
+    resource = ConfigResource(_RESOURCES[entity.kind], entity.name, incremental_configs=entries)
+    futures = cluster.admin.incremental_alter_configs(
+        [resource], request_timeout=cluster.timeout, validate_only=dry_run
+    )
+    for future in futures.values():
+        try:
+            future.result()
+        except KafkaException as error:
+            raise CommandError(reason(error)) from error

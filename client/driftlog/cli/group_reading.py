@@ -1,0 +1,147 @@
+"""Consumer groups, as commands name and read them.
+
+Shell.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    ConsumerGroupDescription,
+    ConsumerGroupListing,
+)
+
+from driftlog.cli.connection import Cluster, reason, result_of
+from driftlog.cli.errors import CommandError, UsageError, similar
+from driftlog.cli.output import plural
+from driftlog.cli.parsers import Parser
+
+STATES: Final = {
+    "PreparingRebalance": ConsumerGroupState.PREPARING_REBALANCING,
+    "CompletingRebalance": ConsumerGroupState.COMPLETING_REBALANCING,
+    "Stable": ConsumerGroupState.STABLE,
+    "Dead": ConsumerGroupState.DEAD,
+    "Empty": ConsumerGroupState.EMPTY,
+}
+_NOBODY: Final[Any] = None
+"""The coordinator of a group that is not there."""
+
+TYPES: Final = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
+
+
+def add_group_options(parser: Parser) -> None:
+    """Which groups: words, or options as Kafka's scripts have them."""
+    parser.add_argument("names", nargs="*", metavar="GROUP")
+    parser.add_argument(
+        "-g", "--group", action="append", metavar="GROUP", help="the same as GROUP without it"
+    )
+    parser.add_argument("--all-groups", action="store_true", help="all that there are")
+
+
+def group_names(options: argparse.Namespace) -> list[str]:
+    """The groups that are named, each once."""
+    return list(dict.fromkeys([*options.names, *(options.group or [])]))
+
+
+def state_name(state: object) -> str:
+    """As Kafka writes it."""
+    return next((name for name, known in STATES.items() if known is state), "Unknown")
+
+
+def type_name(kind: object) -> str:
+    """Which protocol it is of."""
+    return "consumer" if kind is ConsumerGroupType.CONSUMER else "classic"
+
+
+def listings(cluster: Cluster, **filters: Any) -> list[ConsumerGroupListing]:
+    """The groups that there are, by name.
+
+    Raises:
+        CommandError: some brokers do not tell theirs.
+    """
+    answer = result_of(
+        cluster.admin.list_consumer_groups(request_timeout=cluster.timeout, **filters)
+    )
+    for error in answer.errors or []:
+        raise CommandError(reason(error))
+    return sorted(answer.valid or [], key=lambda group: str(group.group_id))
+
+
+def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
+    """These groups; those that are not there have the state Dead.
+
+    Raises:
+        CommandError: one cannot be described.
+    """
+    if not names:
+        return {}
+    asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=cluster.timeout)
+    found = {}
+    for name, future in asked.items():
+        try:
+            found[name] = future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise CommandError(f"group {name!r}: {reason(error)}") from error
+            found[name] = ConsumerGroupDescription(
+                name, False, [], "", ConsumerGroupState.DEAD, _NOBODY
+            )
+    return found
+
+
+def committed(cluster: Cluster, group: str) -> dict[tuple[str, int], int]:
+    """The group's offsets.
+
+    Raises:
+        CommandError: they cannot be told.
+    """
+    asked = cluster.admin.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group)], request_timeout=cluster.timeout
+    )
+    answer = result_of(asked[group], f"group {group!r}")
+    return {
+        (tp.topic, tp.partition): tp.offset
+        for tp in answer.topic_partitions or []
+        if tp.error is None and tp.offset >= 0
+    }
+
+
+def existing(cluster: Cluster, options: argparse.Namespace) -> dict[str, ConsumerGroupDescription]:
+    """The groups that *options* name.
+
+    Raises:
+        UsageError: none is named.
+        CommandError: one is not there; with those that are called like it.
+    """
+    names = group_names(options)
+    if options.all_groups:
+        names = [str(group.group_id) for group in listings(cluster)]
+    elif not names:
+        raise UsageError(f"which group?  `{options.parser.prog} GROUP`, or --all-groups")
+    found = describe(cluster, names)
+    dead = [name for name, group in found.items() if group.state is ConsumerGroupState.DEAD]
+    if dead:
+        there = [str(group.group_id) for group in listings(cluster)]
+        missing = [name for name in dead if name not in there]
+        if missing:
+            raise CommandError(f"there is no group {missing[0]!r}{similar(missing[0], there)}")
+    return found
+
+
+def busy(group: ConsumerGroupDescription) -> str:
+    """Why a group is left alone, and what to do."""
+    members = sorted({f"{m.client_id} at {m.host}" for m in group.members})
+    who = f": {', '.join(members[:5])}{', …' if len(members) > 5 else ''}" if members else ""
+    return (
+        f"group {group.group_id!r} is in use ({state_name(group.state)}, "
+        f"{plural(len(group.members), 'member')}{who}).  Stop them first, or wait until their "
+        f"session ends; `driftlog groups describe {group.group_id} --members` shows them"
+    )
