@@ -302,7 +302,7 @@ class ClassicGroup(ClassicStoring):
         member_id = request.member_id
         refused = self.refuse_member(member_id, request.instance_id)
         if refused:
-            response = JoinResponse(error=refused, member_id=member_id, protocol=None)
+            response = JoinResponse(error=refused, member_id=member_id)
             self._answer(request_id, response)
             return
         member = self.members[member_id]
@@ -340,7 +340,7 @@ class ClassicGroup(ClassicStoring):
     ) -> None:
         """A static member is there again, under a new id."""
         error, leader = ErrorCode.FENCED_INSTANCE_ID, self.members.leader or ""
-        fenced = JoinResponse(error=error, member_id=old.member_id, protocol=None)
+        fenced = JoinResponse(error=error, member_id=old.member_id)
         self._answer_join(old, fenced)
         self._answer_sync(old, SyncResponse(error=error), now_ms)
         member = self._rename(old, member_id, now_ms)

@@ -88,7 +88,7 @@ class JoinResponse:
     error: ErrorCode = ErrorCode.NONE
     generation: int = NO_GENERATION
     protocol_type: str | None = None
-    protocol: str | None = ""
+    protocol: str | None = None
     """None goes out as an empty string below version 7."""
     leader: str = ""
     skip_assignment: bool = False
