@@ -48,7 +48,7 @@ async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
             failed = error
         except TimeoutError:
             failed = OutcomeUnknownError(f"no answer in {ANSWER_S:g} s")
-        if clock() >= until_s:
+        if clock() >= until_s or _is_given_up():
             raise failed
         failures += 1
         if failures == 1:
@@ -60,3 +60,9 @@ async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
             )
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, longest_s)
+
+
+def _is_given_up() -> bool:
+    """Whether this task was cancelled, and what it asked failed in its own way instead."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

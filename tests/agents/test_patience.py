@@ -100,6 +100,30 @@ async def test_what_a_store_declines_is_refused_at_once(kind: type[DeclinedError
     assert (1, 0.0) == (ask.times, now_ms() - began_ms)
 
 
+@on_virtual_time
+async def test_who_gives_up_is_heard_by_what_fails_in_its_own_way() -> None:
+    """
+    A store that ends a request with an error of its own when its caller is cancelled.
+    """
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise UnavailableError("the connection was closed") from None
+
+    start = asyncio.ensure_future(patiently(ask, "s3://bucket"))
+    await asyncio.sleep(1)
+    start.cancel()
+    await asyncio.wait([start], timeout=5)
+
+    assert 1 == asked
+    assert isinstance(start.exception(), UnavailableError)
+
+
 class Flaky:
     """A store of which every method fails at first: refused, or done and not answered."""
 
