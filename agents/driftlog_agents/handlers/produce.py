@@ -38,6 +38,7 @@ from driftlog_agents.protocol.messages.produce import (
     API,
     PartitionProduceResponse,
     ProduceRequest,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from driftlog_agents.protocol.one_batch import OneBatch
@@ -52,6 +53,8 @@ _LOG_APPEND_TIME: Final = 0x08
 _CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
 _NEWEST_VERSION: Final = API.served[-1]
+_BY_ID: Final = 13
+"""From this version on topics have ids and no names."""
 
 _REASONS: Final = {
     Reason.LENGTH: (ErrorCode.CORRUPT_MESSAGE, "the batch's length is not what there is"),
@@ -93,7 +96,12 @@ class Producing:
     ) -> None:
         """Admit everything in the request, now; answer in its turn."""
         topics = request.topic_data
-        if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.acks != 0:
+        if (
+            len(topics) == 1
+            and len(topics[0].partition_data) == 1
+            and request.acks != 0
+            and version < _BY_ID
+        ):
             (data,) = topics[0].partition_data
             asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, data.index)
             self.handle_one(connection, asked, correlation_id, data.records)
@@ -138,16 +146,21 @@ class Producing:
         pending = SeveralBatches(self._broker, slot, version, correlation_id, wanted + 1)
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
+            name = self._name(version, topic)
             pending.topics.append(
-                TopicProduceResponse(name=topic.name, partition_responses=answers)
+                TopicProduceResponse(
+                    name=name or "", topic_id=topic.topic_id, partition_responses=answers
+                )
             )
             for data in topic.partition_data:
                 answer = PartitionProduceResponse(index=data.index, error_code=OPEN, base_offset=-1)
                 answers.append(answer)
                 waiter = PartitionWaiter(pending, answer)
                 try:
+                    if name is None:
+                        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
                     self._partition(
-                        engine, topic.name, data.index, data.records, acks, version, waiter, slot
+                        engine, name, data.index, data.records, acks, version, waiter, slot
                     )
                 except RefusedError as error:
                     self._refused(waiter, error)
@@ -157,6 +170,14 @@ class Producing:
         pending.one_done()
         if not pending.done and acks < 0:
             self._expect_by(slot, pending, request.timeout_ms)
+
+    def _name(self, version: int, topic: TopicProduceData) -> str | None:
+        """What the topic is called; None: there is none of this id (any more)."""
+        if version < _BY_ID:
+            return topic.name
+        known = self._broker.topics.by_id.get(topic.topic_id)
+        now = None if known is None else self._broker.topics.by_name.get(known.name)
+        return now.name if now is not None and now.topic_id == topic.topic_id else None
 
     def _acks_zero(self, pending: SeveralBatches, slot: Slot) -> None:
         """No answer; an error closes the connection, the only way to say so (KafkaApis)."""

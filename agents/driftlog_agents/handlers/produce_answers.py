@@ -5,6 +5,7 @@
     int64 log append time, [int64 log start offset (5+)], [no record errors, null message (8+)]
     int32 throttle time 0
 
+Up to version 12: later ones name the topic by its id.
 `tests/agents/handlers/test_produce_answers.py` compares it with the codec, version by version.
 Pure.
 """

@@ -76,8 +76,6 @@ _OUT_OF_ORDER: Final = frozenset(
 )
 """The directory is not what it was when its first batches were appended."""
 
-_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-
 KEPT: Final = (
     "acknowledged with acks=1 and in no log; the directory goes to DIR/kept when the rest of it is "
     "appended, with a leftovers.json that names these batches"

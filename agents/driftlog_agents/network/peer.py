@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, TypeVar
+from uuid import UUID
 
 from driftlog_agents.log.leaders import Answer, Ended, Place
 from driftlog_agents.protocol.api import Api
@@ -33,7 +34,9 @@ from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import Agent
 from driftlog_tiering.batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, fill_header, parse_header
 
-PRODUCE_VERSION: Final = 11
+PRODUCE_VERSION: Final = 13
+"""By topic id: a topic that was made again under the name of the one that is meant gets nothing."""
+
 OFFSET_FOR_LEADER_EPOCH_VERSION: Final = 4
 
 _CONNECT_S: Final = 5.0
@@ -47,6 +50,7 @@ _CONSUMER: Final = -2
 """A replica id: we are no replica, and get what consumers get."""
 _SIZE: Final = Struct(">i")
 
+K = TypeVar("K")
 Q = TypeVar("Q")
 R = TypeVar("R")
 
@@ -95,33 +99,36 @@ class PeerLeader:
                 else:
                     answer = each.end_offset
                 answers.setdefault((result.topic, each.partition), []).append(answer)
-        return self._in_order((place for place, _, _ in asked), answers)
+        places = [((place.topic, place.tp.partition), place) for place, _, _ in asked]
+        return self._in_order(places, answers)
 
     async def append(self, batches: Sequence[tuple[Place, bytearray]]) -> list[Answer]:
-        topics: dict[str, TopicProduceData] = {}
+        topics: dict[UUID, TopicProduceData] = {}
         for place, batch in batches:
-            topic = topics.setdefault(place.topic, TopicProduceData(name=place.topic))
+            topic_id = place.tp.topic_id
+            topic = topics.setdefault(topic_id, TopicProduceData(topic_id=topic_id))
             records = memoryview(_without_append_time(batch))
             topic.partition_data.append(
                 PartitionProduceData(index=place.tp.partition, records=records)
             )
         request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=list(topics.values()))
         response = await self._ask(produce.API, PRODUCE_VERSION, request)
-        answers: dict[tuple[str, int], list[Answer]] = {}
+        answers: dict[tuple[UUID, int], list[Answer]] = {}
         for result in response.responses:
             for each in result.partition_responses:
                 answer: Answer = each.base_offset
                 if each.error_code:
                     answer = _refused(each.error_code, each.error_message)
-                answers.setdefault((result.name, each.index), []).append(answer)
-        return self._in_order((place for place, _ in batches), answers)
+                answers.setdefault((result.topic_id, each.index), []).append(answer)
+        asked = [((place.tp.topic_id, place.tp.partition), place) for place, _ in batches]
+        return self._in_order(asked, answers)
 
     def _in_order(
-        self, places: Iterable[Place], answers: dict[tuple[str, int], list[Answer]]
+        self, asked: Iterable[tuple[K, Place]], answers: dict[K, list[Answer]]
     ) -> list[Answer]:
         found: list[Answer] = []
-        for place in places:
-            its = answers.get((place.topic, place.tp.partition))
+        for key, place in asked:
+            its = answers.get(key)
             if not its:
                 raise OutcomeUnknownError(f"{self} did not answer for {place}")
             found.append(its.pop(0))

@@ -111,6 +111,32 @@ async def test_what_cannot_be_appended_is_refused_alone(serving: Serving, leader
     assert codes[3] in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
+async def test_a_topic_that_was_made_again_gets_nothing_of_the_first_one(
+    serving: Serving, leader: Leader
+) -> None:
+    """
+    Neither its only partition nor one among others; the others of a request are appended.
+    """
+    old = place(serving, 0)
+    topics = serving.process.broker.topics
+    await topics.delete(topics.by_name["t"])
+    async with serving.client() as client:
+        await client.create("t", 3)
+        await client.create("u", 1)
+    await eventually(lambda: serving.engine.log("t", 2) is not None)
+    await eventually(lambda: serving.engine.log("u", 0) is not None)
+
+    (alone,) = await leader.append([(old, batch(b"x"))])
+    beside, other = await leader.append([(old, batch(b"x")), (place(serving, 0, "u"), batch(b"y"))])
+
+    for answer in (alone, beside):
+        assert isinstance(answer, RefusedError)
+        assert answer.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert 0 == other
+    assert old.tp.topic_id != place(serving, 0).tp.topic_id
+    assert [0, 1] == [serving.log(topic).log_end for topic in ("t", "u")]
+
+
 @pytest.mark.parametrize("make", [own, peer])
 async def test_epochs_that_are_over_have_an_end(serving: Serving, make: Make) -> None:
     """

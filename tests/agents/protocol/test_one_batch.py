@@ -10,6 +10,8 @@ from driftlog_agents.protocol.messages import produce
 from driftlog_agents.protocol.one_batch import OneBatch, OneBatchReader
 from driftlog_agents.protocol.registry import decode_request_header
 
+BY_NAME = range(produce.API.served.start, 13)
+
 
 def frame(
     version: int,
@@ -72,7 +74,7 @@ def read(reader: OneBatchReader, view: memoryview) -> tuple[OneBatch, int, bytes
     return None if found is None else (found[0], found[1], bytes(found[2]))
 
 
-@pytest.mark.parametrize("version", produce.API.served)
+@pytest.mark.parametrize("version", BY_NAME)
 def test_what_was_learned_is_read_as_the_codec_reads_it(version: int) -> None:
     """
     Other correlation ids and sizes, other partitions of the topic once each is known.
@@ -88,7 +90,7 @@ def test_what_was_learned_is_read_as_the_codec_reads_it(version: int) -> None:
             assert by_codec(view) == read(reader, view) != None  # noqa: E711
 
 
-@pytest.mark.parametrize("version", produce.API.served)
+@pytest.mark.parametrize("version", BY_NAME)
 def test_what_differs_is_the_codecs(version: int) -> None:
     """
     Another partition, topic, acks, client, version; several batches; none; too short; cut off.
@@ -113,6 +115,16 @@ def test_what_differs_is_the_codecs(version: int) -> None:
         memoryview(bytes(one(version, 100)) + b"\0"),
     ):
         assert reader.read(view) is None
+
+
+def test_a_topic_that_is_asked_for_by_its_id_is_the_codecs() -> None:
+    """
+    Only agents ask so, and what is learned are names.
+    """
+    reader = OneBatchReader()
+    learn(reader, one(13, 100))
+
+    assert reader.read(one(13, 100)) is None
 
 
 def test_tagged_fields_are_the_codecs() -> None:
@@ -148,7 +160,7 @@ def mutations(view: memoryview, rng: random.Random) -> Iterator[memoryview]:
         yield memoryview(data)
 
 
-@pytest.mark.parametrize("version", produce.API.served)
+@pytest.mark.parametrize("version", BY_NAME)
 def test_whatever_comes_is_read_as_the_codec_reads_it_or_not_at_all(version: int) -> None:
     """
     Mutated frames, learned from where the codec takes them: the two never disagree.

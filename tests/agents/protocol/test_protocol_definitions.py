@@ -134,7 +134,7 @@ def test_what_is_served_is_what_was_promised() -> None:
     }
 
     assert expected.items() <= advertised.items()
-    assert list(API[ApiKey.PRODUCE].served) == list(range(3, 12))
+    assert list(API[ApiKey.PRODUCE].served) == list(range(3, 14))
 
 
 # ── Ours ──

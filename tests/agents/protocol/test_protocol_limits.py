@@ -212,7 +212,7 @@ def test_a_client_id_of_an_impossible_length(length: int) -> None:
 
 @pytest.mark.parametrize(
     ("key", "version"),
-    [(0, 2), (0, 12), (1, 3), (1, 18), (2, 0), (4, 0), (8, 99), (-1, 0), (999, 0), (3, -1)],
+    [(0, 2), (0, 14), (1, 3), (1, 18), (2, 0), (4, 0), (8, 99), (-1, 0), (999, 0), (3, -1)],
 )
 def test_what_is_not_served_is_hung_up_on(key: int, version: int) -> None:
     """

@@ -10,7 +10,8 @@
 | 12, 13 | partitions join a transaction by themselves (KIP-890); topics by id (KIP-516) |
 
 Versions 0–2 are advertised, for without them librdkafka before 2.11.1 does not compress
-(KAFKA-18659), and hung up on, as Kafka 4 does.  12 and 13 are known here, not served.
+(KAFKA-18659), and hung up on, as Kafka 4 does.  12 and 13 are answered and not advertised:
+agents use 13 among themselves, where a topic's id matters more than its name.
 With acks = 0 there is no answer.
 Source: ProduceRequest.json, ProduceResponse.json.
 Pure.
@@ -104,7 +105,6 @@ API: Final = Api(
     ProduceRequest,
     ProduceResponse,
     versions="3-13",
-    served="3-11",
     advertised="0-11",
     flexible="9+",
 )
