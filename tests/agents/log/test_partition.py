@@ -327,6 +327,27 @@ def test_an_epoch_ends_where_kafka_says(requested: int, expected: tuple[int, int
     assert expected == log.end_offset_for_epoch(requested)
 
 
+@pytest.mark.parametrize("log_start", range(0, 101, 5))
+@pytest.mark.parametrize("requested", range(-1, 12))
+def test_epochs_of_deleted_records_are_forgotten_as_kafka_forgets_them(
+    log_start: int, requested: int
+) -> None:
+    """
+    `LeaderEpochFileCache#truncateFromStart`: the epoch that holds log start begins there, and
+    those before it were never.
+    """
+    epochs = [(2, 10), (5, 40), (9, 70)]
+    log = with_epochs(*epochs, leader_epoch=9, end=100)
+    log.log_start = log_start
+    below = [epoch for epoch, start in epochs if start <= log_start]
+    left = [(epoch, start) for epoch, start in epochs if start > log_start]
+    forgetful = with_epochs(
+        *[(epoch, log_start) for epoch in below[-1:]], *left, leader_epoch=9, end=100
+    )
+
+    assert forgetful.end_offset_for_epoch(requested) == log.end_offset_for_epoch(requested)
+
+
 def test_an_epoch_does_not_end_above_the_high_watermark() -> None:
     """
     What is admitted and not committed may yet be lost: no consumer hears of it.
