@@ -11,14 +11,18 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from driftlog.consumer import Consumer as Consumer
     from driftlog.producer import Producer as Producer
+    from driftlog.records import Record as Record
 
 _PLACES: Final = {
+    "driftlog.consumer": ("Consumer",),
     "driftlog.producer": ("Producer",),
+    "driftlog.records": ("Record",),
 }
 _MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = ["Producer"]
+__all__ = ["Consumer", "Producer", "Record"]
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ Shell.
 """
 
 import json
+import os
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
 from tests.support.driftlog_process import DriftlogProcess
+from tests.support.kafka_peer import KafkaPeer, kafka_jars
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +21,38 @@ def agent() -> Iterator[DriftlogProcess]:
     """A real `driftlog dev`, killed at the end of the file if need be."""
     with DriftlogProcess() as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def kafka_bootstrap() -> Iterator[str]:
+    """An Apache Kafka; DRIFTLOG_TEST_KAFKA: the address of one that runs already."""
+    if given := os.environ.get("DRIFTLOG_TEST_KAFKA"):
+        yield given
+        return
+    with KafkaPeer() as peer:
+        yield peer.bootstrap
+
+
+_KAFKA = pytest.param(
+    "kafka", marks=pytest.mark.skipif(kafka_jars() is None, reason="Kafka's jars are missing")
+)
+
+
+@pytest.fixture(params=["driftlog", _KAFKA])
+def servers(request: pytest.FixtureRequest) -> str:
+    """The bootstrap address of an agent, then of an Apache Kafka."""
+    if request.param == "driftlog":
+        agent: DriftlogProcess = request.getfixturevalue("agent")
+        return agent.bootstrap
+    address: str = request.getfixturevalue("kafka_bootstrap")
+    return address
+
+
+@pytest.fixture(params=[_KAFKA])
+def grouping(request: pytest.FixtureRequest) -> str:
+    """The same of what has consumer groups."""
+    address: str = request.getfixturevalue("kafka_bootstrap")
+    return address
 
 
 @pytest.fixture
