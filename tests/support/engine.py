@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from driftlog_agents.broker import Broker, BrokerSettings, RequestContext
+from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import Source
 from driftlog_agents.log.partition import PartitionLog
@@ -261,14 +262,22 @@ class RunningAgent:
             topic_sealing=self.broker.topics.sealing,
         )
         self.broker.engine = engine
+        self.broker.groups = GroupCoordinator(
+            engine=engine,
+            cluster=self.broker.cluster,
+            settings=self._settings.groups,
+            wall_ms=self._wall_ms,
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 ready = tasks.create_task(self._when_ready(engine))
+                groups = tasks.create_task(_until_fenced(self.broker.groups.run()))
                 with contextlib.suppress(FencedError):
                     await engine.run()
                 ready.cancel()
+                groups.cancel()
         finally:
-            self.broker.engine = None
+            self.broker.engine = self.broker.groups = None
             self.broker.agent = self._agent()
 
     async def _when_ready(self, engine: Engine) -> None:
@@ -303,6 +312,13 @@ class RunningAgent:
 
 def _now_ms() -> float:
     return time.monotonic() * 1000
+
+
+async def _until_fenced(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except* FencedError:
+        pass  # The engine says so too.
 
 
 async def _fenced() -> Any:

@@ -30,8 +30,11 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.groups.cluster_topics import ClusterTopics
+from driftlog_agents.groups.consumer_messages import ResolveRegexes
 from driftlog_agents.groups.loading import GroupLoader
 from driftlog_agents.groups.placing import Coordinators
+from driftlog_agents.groups.regex import resolve
 from driftlog_agents.groups.served import GroupShell, ServedGroup
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.groups.stored import decode_group
@@ -84,6 +87,8 @@ class GroupCoordinator:
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
         """Those that are served, by id."""
+        self._dropped: set[ServedGroup] = set()
+        """Some that are not any more, while a write of theirs is in flight."""
         self.complete = False
         """Whether `groups` are all that are this agent's, as far as was read."""
         self.counted: Counter[str] = Counter()
@@ -96,7 +101,7 @@ class GroupCoordinator:
         self._sooner = asyncio.Event()
         """A timer is due sooner than those before."""
         self._pushed = 0
-        self._topics: set[UUID] = set()
+        self._cluster_topics = ClusterTopics(-1, ())
         """As the view had them last."""
         self._unknown_topics = asyncio.Event()
         """There may be offsets of topics that are gone."""
@@ -108,6 +113,7 @@ class GroupCoordinator:
             nonce=lambda: f"{self._rng.getrandbits(64):016x}",
             schedule=self._schedule,
             lost=self._lost,
+            resolve=self._resolve,
             removed=self._removed,
         )
         self._loader = GroupLoader(
@@ -115,6 +121,7 @@ class GroupCoordinator:
             shell=shell,
             settings=settings,
             new_member_id=self._new_member_id,
+            topics=lambda: self._cluster_topics,
         )
 
     def now_ms(self) -> int:
@@ -142,9 +149,10 @@ class GroupCoordinator:
             self._end()
 
     def _end(self) -> None:
-        for group in list(self.groups.values()):
+        for group in (*self.groups.values(), *self._dropped):
             group.drop(ErrorCode.NOT_COORDINATOR, session_over=True)
         self.groups.clear()
+        self._dropped.clear()
         for future in self._loading.values():
             if not future.done():
                 future.set_exception(RefusedError(ErrorCode.NOT_COORDINATOR))
@@ -167,13 +175,18 @@ class GroupCoordinator:
         self._check_mine(group_id)
         return await self._load(group_id)
 
-    async def made(self, group_id: str) -> ServedGroup:
-        """As `group`; one that is not there is made, and stored with its first write."""
+    async def made(self, group_id: str, kind: str) -> ServedGroup:
+        """As `group`; one that is not there is made, and stored with its first write.
+
+        One of another *kind* becomes one of this, if nobody is in it; it may be another one yet.
+        """
         group = await self.group(group_id) or self.groups.get(group_id)
         if group is None:
             self._check()
             self._check_mine(group_id)
-            group = self.groups[group_id] = self._loader.new(group_id)
+            group = self.groups[group_id] = self._loader.new(group_id, kind)
+        elif group.kind != kind and group.machine.is_empty:
+            group.become(self._loader.machine(group_id, kind))
         return group
 
     async def confirm(self, group: ServedGroup) -> None:
@@ -212,8 +225,15 @@ class GroupCoordinator:
         if self.groups.get(group.group_id) is group:
             self._log.info("group_lost", group=group.group_id)
             self.counted["driftlog_groups_lost"] += 1
+        self._drop(group)
+
+    def _drop(self, group: ServedGroup) -> None:
+        if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
         group.drop(ErrorCode.NOT_COORDINATOR)
+        self._dropped = {one for one in self._dropped if one.is_writing}
+        if group.is_writing:
+            self._dropped.add(group)
 
     def _removed(self, group: ServedGroup) -> None:
         if self.groups.get(group.group_id) is group:
@@ -234,19 +254,40 @@ class GroupCoordinator:
                     self._reassign()
                 if topics_version != view.topics_version:
                     topics_version = view.topics_version
-                    topics = set(view.topics)
-                    gone, self._topics = self._topics - topics, topics
-                    if gone:
-                        self._unknown_topics.set()
+                    self._topics_changed()
                 await changed.wait()
+
+    def _topics_changed(self) -> None:
+        view = self._cluster.view
+        known = self._cluster_topics.by_id.keys()
+        self._cluster_topics = ClusterTopics(
+            view.topics_version,
+            (
+                (entry.topic.name, topic_id, entry.topic.partitions)
+                for topic_id, entry in view.topics.items()
+            ),
+        )
+        if known - self._cluster_topics.by_id.keys():
+            self._unknown_topics.set()
+        for group in self.groups.values():
+            if group.consumer is not None:
+                group.consumer.topics = self._cluster_topics
+
+    def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+        if self._tasks is not None:
+            self._tasks.create_task(self._resolved(group, wanted))
+
+    async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+        ports = self._engine.ports
+        offload = ports.offload_read or ports.offload
+        group.resolved(await offload(resolve, wanted.patterns, wanted.topics))
 
     def _reassign(self) -> None:
         self.complete = False
         self._look.set()
         for group in list(self.groups.values()):
             if self._coordinators.of(group.group_id) != self._node_id:
-                del self.groups[group.group_id]
-                group.drop(ErrorCode.NOT_COORDINATOR)
+                self._drop(group)
 
     # ── Loading ──
 

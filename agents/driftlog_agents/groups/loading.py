@@ -11,19 +11,28 @@ the claim is all there is.
 Shell.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 import structlog
 
 from driftlog_agents.groups.classic import ClassicGroup
+from driftlog_agents.groups.cluster_topics import ClusterTopics
+from driftlog_agents.groups.consumer import ConsumerGroup
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
-from driftlog_agents.groups.served import CLASSIC, GroupShell, Machine, ServedGroup
+from driftlog_agents.groups.served import (
+    CLASSIC,
+    CONSUMER,
+    GroupShell,
+    Machine,
+    ServedGroup,
+)
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.groups.stored import (
     StoredGroup,
     decode_group,
+    decode_member,
     decode_page,
     encode_group,
 )
@@ -50,6 +59,7 @@ class GroupLoader:
 
     Args:
         new_member_id: makes an id of a member that starts with what it is given.
+        topics: what groups of KIP-848 assign.
     """
 
     def __init__(
@@ -59,20 +69,29 @@ class GroupLoader:
         shell: GroupShell,
         settings: GroupSettings,
         new_member_id: Callable[[str], str],
+        topics: Callable[[], ClusterTopics],
     ) -> None:
         self._session = session
         self._shell = shell
         self._settings = settings
         self._new_member_id = new_member_id
+        self._topics = topics
         self._log = structlog.get_logger()
         self._told: set[str] = set()
 
-    def new(self, group_id: str) -> ServedGroup:
+    def new(self, group_id: str, kind: str) -> ServedGroup:
         """A group that is not there yet; it is stored with its first write."""
-        machine = ClassicGroup(
-            group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
-        )
-        return ServedGroup(group_id=group_id, kind=CLASSIC, machine=machine, shell=self._shell)
+        machine = self.machine(group_id, kind)
+        return ServedGroup(group_id=group_id, machine=machine, shell=self._shell)
+
+    def machine(self, group_id: str, kind: str) -> Machine:
+        """A group that nobody is in."""
+        if kind == CLASSIC:
+            return ClassicGroup(
+                group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
+            )
+        assert kind == CONSUMER
+        return ConsumerGroup(group_id, self._settings.consumer, self._topics())
 
     async def ids(self) -> list[str]:
         """Every group that is stored.
@@ -121,10 +140,13 @@ class GroupLoader:
             if kv is None:
                 return None
             stored = decode_at(key, kv.value, decode_group)
-            machine = self._machine(group_id, key, stored)  # Before it is taken from who can.
+            if stored.kind not in (CLASSIC, CONSUMER):  # Not taken from whom can read it.
+                raise UnsupportedFormatError(
+                    f"{key}: a group of kind {stored.kind!r}: upgrade this driftlog"
+                )
             revision, kv = await self._claim(kv, stored)
             if revision:
-                return await self._read(group_id, stored.kind, machine, revision)
+                return await self._read(group_id, stored, revision)
         raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
     async def _claim(self, kv: KeyValue, stored: StoredGroup) -> tuple[int, KeyValue | None]:
@@ -152,37 +174,38 @@ class GroupLoader:
             return now[0].mod_revision, None  # Our own attempt, its answer lost.
         return 0, now[0] if now else None
 
-    async def _read(self, group_id: str, kind: str, machine: Machine, revision: int) -> ServedGroup:
+    async def _read(self, group_id: str, stored: StoredGroup, revision: int) -> ServedGroup:
         kvs = await self._session.read_prefix(group_prefix(group_id))
+        bodies = {"": stored.body}
+        pages: dict[PageId, Page] = {}
+        for kv in kvs:
+            key = parse_group_key(kv.key)
+            if key.topic_id is not None:
+                page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
+                pages[PageId(key.topic_id, key.page)] = page
+            elif key.member_id is not None:
+                bodies[f"members/{key.member_id}"] = decode_at(kv.key, kv.value, decode_member)
         offsets = GroupOffsets()
-        offsets.replay(dict(_pages(kvs)))
+        offsets.replay(pages)
         return ServedGroup(
             group_id=group_id,
-            kind=kind,
-            machine=machine,
+            machine=self._restored(group_id, stored.kind, bodies),
             shell=self._shell,
             offsets=offsets,
             revision=revision,
             revisions={kv.key: kv.mod_revision for kv in kvs},
         )
 
-    def _machine(self, group_id: str, key: str, stored: StoredGroup) -> Machine:
-        if stored.kind != CLASSIC:
-            raise UnsupportedFormatError(
-                f"{key}: a group of kind {stored.kind!r}: upgrade driftlog"
+    def _restored(self, group_id: str, kind: str, bodies: Mapping[str, bytes]) -> Machine:
+        now_ms = self._shell.now_ms()
+        try:
+            if kind == CONSUMER:
+                topics = self._topics()
+                return ConsumerGroup.restore(
+                    group_id, bodies, self._settings.consumer, topics, now_ms
+                )
+            return ClassicGroup.restore(
+                group_id, bodies[""], self._settings.classic, self._new_member_id, now_ms
             )
-        return ClassicGroup.restore(
-            group_id,
-            stored.body,
-            self._settings.classic,
-            self._new_member_id,
-            self._shell.now_ms(),
-        )
-
-
-def _pages(kvs: Iterable[KeyValue]) -> Iterable[tuple[PageId, Page]]:
-    for kv in kvs:
-        key = parse_group_key(kv.key)
-        if key.topic_id is not None:
-            page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
-            yield PageId(key.topic_id, key.page), page
+        except CorruptError as error:
+            raise type(error)(f"{group_key(group_id)}: {error}") from error

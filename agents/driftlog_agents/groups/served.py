@@ -13,14 +13,16 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
 from driftlog_agents.groups.classic import ClassicGroup
 from driftlog_agents.groups.classic_description import OffsetExpiry
-from driftlog_agents.groups.effects import Answer, Effect, Persist
+from driftlog_agents.groups.consumer import ConsumerGroup
+from driftlog_agents.groups.consumer_messages import ResolveRegexes
+from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import (
     Changes,
     Committed,
@@ -37,15 +39,19 @@ from driftlog_metadata.keys import (
     group_member_key,
     group_offsets_key,
     group_prefix,
+    parse_group_key,
 )
 
-Machine = ClassicGroup
+Machine = ClassicGroup | ConsumerGroup
+GroupEffect = Answer | Persist | ResolveRegexes
 
 CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+"""Kinds of groups, as they are stored and as ListGroups has them."""
 
 _WRITE_KEYS: Final = 100
-"""Keys of one write, and a few more: what a transaction holds.  Decisions of more are written one
-part after the other."""
+"""Keys of one write, and a few more: what a transaction holds.  Commits of more pages are written
+one part after the other."""
 
 _MAX_DECIDED: Final = 2_000
 """Decisions of a group that wait to be written.  More are refused: the store is away or full."""
@@ -66,6 +72,8 @@ class GroupShell:
     """Look at the group's `deadline_ms` again."""
     lost: "Callable[[ServedGroup], None]"
     """Somebody else coordinates it."""
+    resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
+    """Match patterns with topics, where it holds up nobody, and tell `ServedGroup.resolved`."""
     removed: "Callable[[ServedGroup], None]"
     """It is not there any more: deleted, or never stored and of no use."""
 
@@ -74,8 +82,10 @@ class GroupShell:
 class _Decided:
     """One thing to be written."""
 
-    token: int | None = None
-    """Of the machine's Persist that this ends."""
+    machine: Machine | None = None
+    token: int = 0
+    """Of the Persist of *machine* that this ends."""
+    kind: str = ""
     puts: Mapping[str, bytes | None] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     delete: bool = False
@@ -94,7 +104,6 @@ class ServedGroup:
         self,
         *,
         group_id: str,
-        kind: str,
         machine: Machine,
         shell: GroupShell,
         offsets: GroupOffsets | None = None,
@@ -103,7 +112,6 @@ class ServedGroup:
     ) -> None:
         self.group_id = group_id
         self.key = group_key(group_id)
-        self.kind = kind
         self.machine = machine
         self.offsets = offsets or GroupOffsets()
         self.revision = revision
@@ -122,11 +130,56 @@ class ServedGroup:
         self.scheduled_ms: int | None = None
         """When the coordinator will look at it; the coordinator's."""
 
+    # ── What it is ──
+
+    @property
+    def kind(self) -> str:
+        """Which protocol it is of."""
+        return CLASSIC if isinstance(self.machine, ClassicGroup) else CONSUMER
+
+    @property
+    def classic(self) -> ClassicGroup | None:
+        """Its machine, if it is of the classic protocol."""
+        return self.machine if isinstance(self.machine, ClassicGroup) else None
+
+    @property
+    def consumer(self) -> ConsumerGroup | None:
+        """Its machine, if it is of KIP-848."""
+        return self.machine if isinstance(self.machine, ConsumerGroup) else None
+
+    @property
+    def state(self) -> str:
+        """As ListGroups has it."""
+        return self.machine.state
+
+    @property
+    def protocol_type(self) -> str:
+        """As ListGroups has it; empty: none."""
+        if isinstance(self.machine, ClassicGroup):
+            return self.machine.protocol_type or ""
+        return CONSUMER
+
+    def become(self, machine: Machine) -> None:
+        """Change the protocol of the group, which nobody is in; its offsets stay.
+
+        Raises:
+            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: something of it is being written.
+        """
+        assert self.machine.is_empty
+        if self._decided or self._in_flight is not None:
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        self.machine = machine
+        if isinstance(machine, ClassicGroup):  # The other one stores itself with its first member.
+            members = (parse_group_key(key).member_id for key in self._revisions)
+            puts = {f"{_MEMBERS}{name}": None for name in members if name is not None}
+            self._decided.append(_Decided(kind=CLASSIC, puts={**puts, "": machine.value}))
+            self._wake()
+
     # ── What clients ask ──
 
     async def ask(
         self,
-        event: Callable[[int, int], list[Effect]],
+        event: Callable[[int, int], Sequence[GroupEffect]],
         on_close: set[Callable[[], None]] | None = None,
     ) -> Any:
         """Have the machine answer; *event* is given a request id and the time.
@@ -169,6 +222,11 @@ class ServedGroup:
     def deadline_ms(self) -> int | None:
         """When to `tick` next."""
         return self.machine.deadline_ms
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write of it is in flight."""
+        return self._in_flight is not None
 
     @property
     def is_of_no_use(self) -> bool:
@@ -232,7 +290,9 @@ class ServedGroup:
             RefusedError: they are not gone, as far as we know.
         """
         since_ms: Callable[[Committed], int]
-        expiry, empty_since_ms = self.machine.offsets_expire(), self.machine.empty_since_ms
+        expiry, empty_since_ms = OffsetExpiry.FROM_COMMIT, None
+        if isinstance(self.machine, ClassicGroup):
+            expiry, empty_since_ms = self.machine.offsets_expire(), self.machine.empty_since_ms
         if expiry is OffsetExpiry.FROM_EMPTY and empty_since_ms is not None:
             since_ms = lambda _: empty_since_ms  # noqa: E731
         elif expiry is OffsetExpiry.FROM_COMMIT:
@@ -255,28 +315,39 @@ class ServedGroup:
         """Answer who waits with *code*, and serve nothing any more."""
         if self.dropped is None:
             self.dropped = code
-            for effect in self.machine.drop(code):
+            if isinstance(self.machine, ClassicGroup):
+                effects: Sequence[GroupEffect] = self.machine.drop(code)
+            else:
+                effects = self.machine.resign(code)
+            for effect in effects:
                 if isinstance(effect, Answer):
                     self._answer(effect)
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(RefusedError(code))
             _fail(self._decided, code)
             self._decided = []
         if session_over and self._in_flight is not None:
             _fail(self._in_flight, code)
             self._in_flight = None
-        if session_over:
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(RefusedError(code))
 
     # ── Effects ──
 
-    def _apply(self, effects: Iterable[Effect]) -> None:
+    def _apply(self, effects: Iterable[GroupEffect]) -> None:
         for effect in effects:
             match effect:
                 case Answer():
                     self._answer(effect)
                 case Persist(token, puts):
                     self._persist(token, puts)
+                case ResolveRegexes():
+                    self._shell.resolve(self, effect)
+
+    def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
+        """What `ResolveRegexes` asked for; None: it could not be done."""
+        if self.dropped is None and isinstance(self.machine, ConsumerGroup):
+            self._apply(self.machine.regexes_resolved(topics, self._shell.now_ms()))
+            self._shell.schedule(self)
 
     def _answer(self, answer: Answer) -> None:
         future = self._waiting.get(answer.request_id)
@@ -287,15 +358,9 @@ class ServedGroup:
             future.set_result(answer.response)
 
     def _persist(self, token: int, puts: Mapping[str, bytes | None]) -> None:
-        """Its own value last, where it takes several writes: what came before is not told of."""
-        names = sorted(puts, key=lambda name: (not name, name))
-        first = 0
-        while len(names) - first > _WRITE_KEYS:
-            part = {name: puts[name] for name in names[first : first + _WRITE_KEYS]}
-            self._decided.append(_Decided(puts=part))
-            first += _WRITE_KEYS
-        rest = {name: puts[name] for name in names[first:]}
-        self._decided.append(_Decided(token=token, puts=rest))
+        assert len(puts) <= _WRITE_KEYS
+        decided = _Decided(machine=self.machine, token=token, kind=self.kind, puts=puts)
+        self._decided.append(decided)
         self._wake()
 
     def _wake(self) -> None:
@@ -342,11 +407,13 @@ class ServedGroup:
             count += 1
         taken, self._decided = self._decided[:count], self._decided[count:]
         self._pages = self.offsets.pages(changes)
-        if not self.revision and (self._pages or values):
-            values.setdefault("", self.machine.value)
-        return taken, self._write(values)
+        kind = next((decided.kind for decided in reversed(taken) if "" in decided.puts), CLASSIC)
+        if not self.revision and "" not in values and self._pages:
+            assert isinstance(self.machine, ClassicGroup)
+            values[""] = self.machine.value  # A simple group is made by what it commits.
+        return taken, self._write(kind, values)
 
-    def _write(self, values: Mapping[str, bytes | None]) -> GroupWrite | None:
+    def _write(self, kind: str, values: Mapping[str, bytes | None]) -> GroupWrite | None:
         nonce = self._shell.nonce()
         revisions = {self.key: self.revision}
         puts: dict[str, bytes] = {}
@@ -354,7 +421,7 @@ class ServedGroup:
         for name, body in values.items():
             if not name:
                 assert body is not None, "a group goes by `delete`"
-                stored = StoredGroup(session_id=self._shell.session_id, kind=self.kind, body=body)
+                stored = StoredGroup(session_id=self._shell.session_id, kind=kind, body=body)
                 puts[self.key] = encode_group(stored, nonce)
                 continue
             assert name.startswith(_MEMBERS)
@@ -408,7 +475,7 @@ class ServedGroup:
         for decided in taken:
             if decided.done is not None and not decided.done.done():
                 decided.done.set_result(None)
-            if decided.token is not None and self.dropped is None:
+            if decided.machine is self.machine and self.dropped is None:
                 self._apply(self.machine.persisted(decided.token, self._shell.now_ms()))
                 self._shell.schedule(self)
 
@@ -425,7 +492,7 @@ class ServedGroup:
         self._pages = {}
         _fail(taken, ErrorCode.UNKNOWN_SERVER_ERROR)
         for decided in taken:
-            if decided.token is not None and self.dropped is None:
+            if decided.machine is self.machine and self.dropped is None:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
                 now_ms = self._shell.now_ms()
                 self._apply(self.machine.not_persisted(decided.token, code, now_ms))

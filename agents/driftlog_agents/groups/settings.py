@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from driftlog_agents.groups.classic_messages import ClassicSettings
+from driftlog_agents.groups.consumer_messages import ConsumerSettings
 
 _MINUTE_MS: Final = 60_000
 
@@ -16,6 +17,7 @@ class GroupSettings:
     """Under Kafka's names, with Kafka's defaults."""
 
     classic: ClassicSettings = field(default_factory=ClassicSettings)
+    consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
     offset_metadata_max_bytes: int = 4096
     """`offset.metadata.max.bytes`: of the text that a client keeps beside an offset."""
 

@@ -37,13 +37,15 @@ async def _described(broker: Broker, group_id: str, version: int) -> DescribedGr
         group = await coordinating(broker).group(group_id)
     except RefusedError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code)
-    if group is None:
+    machine = None if group is None else group.classic
+    if machine is None:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD)
         if version >= 6:
             dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            dead.error_message = f"Group {group_id} not found."
+            what = "found" if group is None else "a classic group"
+            dead.error_message = f"Group {group_id} {'is ' if group else ''}not {what}."
         return dead
-    said = group.machine.describe()
+    said = machine.describe()
     return DescribedGroup(
         group_id=group_id,
         group_state=said.state,

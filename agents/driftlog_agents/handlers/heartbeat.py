@@ -35,11 +35,12 @@ async def _heard(broker: Broker, request: HeartbeatRequest) -> ErrorCode:
         instance_id=request.group_instance_id,
     )
     group = await groups.group(request.group_id)
-    if group is None:
+    machine = None if group is None else group.classic
+    if group is None or machine is None:
         answer = classic.unknown_group(beat)
     else:
         answer = await group.ask(
-            lambda request_id, now_ms: group.machine.heartbeat(request_id, beat, now_ms)
+            lambda request_id, now_ms: machine.heartbeat(request_id, beat, now_ms)
         )
     assert isinstance(answer, classic.HeartbeatResponse)
     return answer.error

@@ -16,8 +16,9 @@ from driftlog_agents.groups.classic_messages import (
     refuse_join,
     unknown_group,
 )
+from driftlog_agents.groups.served import CLASSIC
 from driftlog_agents.handlers.coordinating import client_host, coordinating
-from driftlog_agents.protocol.errors import RefusedError
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -75,7 +76,7 @@ async def _joined(
     if refused:
         return JoinResponse(error=refused, member_id=joining.member_id)
     if creates_group(joining):
-        group = await groups.made(group_id)
+        group = await groups.made(group_id, CLASSIC)
     else:
         there = await groups.group(group_id)
         if there is None:
@@ -83,8 +84,13 @@ async def _joined(
             assert isinstance(answer, JoinResponse)
             return answer
         group = there
+    machine = group.classic
+    if machine is None:
+        return JoinResponse(
+            error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=joining.member_id
+        )
     answer = await group.ask(
-        lambda request_id, now_ms: group.machine.join(request_id, joining, now_ms),
+        lambda request_id, now_ms: machine.join(request_id, joining, now_ms),
         context.on_close,
     )
     assert isinstance(answer, JoinResponse)

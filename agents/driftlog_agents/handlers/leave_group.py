@@ -62,11 +62,12 @@ async def _left(broker: Broker, group_id: str, leaving: LeaveRequest) -> LeaveRe
     if refused:
         return LeaveResponse(error=refused)
     group = await groups.group(group_id)
-    if group is None:
+    machine = None if group is None else group.classic
+    if group is None or machine is None:
         answer = unknown_group(leaving)
     else:
         answer = await group.ask(
-            lambda request_id, now_ms: group.machine.leave(request_id, leaving, now_ms)
+            lambda request_id, now_ms: machine.leave(request_id, leaving, now_ms)
         )
     assert isinstance(answer, LeaveResponse)
     return answer

@@ -33,13 +33,12 @@ async def handle(
     types = {kind.lower() for kind in request.types_filter}
     listed: list[ListedGroup] = []
     for group in list(groups.groups.values()):
-        state, kind = group.machine.state, group.kind
+        state, kind = group.state, group.kind
         if (not states or state.lower() in states) and (not types or kind in types):
-            protocol_type = group.machine.protocol_type or ""
             listed.append(
                 ListedGroup(
                     group_id=group.group_id,
-                    protocol_type=protocol_type,
+                    protocol_type=group.protocol_type,
                     group_state=state,
                     group_type=kind,
                 )

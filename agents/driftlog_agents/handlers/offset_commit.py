@@ -7,7 +7,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Final
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.groups.offsets import Changes, Committed, verdict
-from driftlog_agents.groups.served import ServedGroup
+from driftlog_agents.groups.served import CLASSIC, ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_commit import (
@@ -76,12 +76,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
         return [unknown for topic in request.topics for _ in topic.partitions]
     group = await _group(groups, request, version)
     now_ms = groups.now_ms()
-    refused = group.machine.validate_commit(
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id_or_member_epoch,
-        now_ms,
-    )
+    refused = _refused(group, request, ids, version, now_ms)
     if refused:
         raise RefusedError(refused)
     expire_ms = None
@@ -114,14 +109,35 @@ async def _store(groups: GroupCoordinator, group: ServedGroup, changes: Changes)
 async def _group(
     groups: GroupCoordinator, request: OffsetCommitRequest, version: int
 ) -> ServedGroup:
-    group_id = request.group_id
-    if request.generation_id_or_member_epoch < 0:
-        return await groups.made(group_id)  # Of a client that is in no group: a simple group.
-    group = await groups.group(group_id)
+    group = await groups.group(request.group_id)
     if group is None:
+        if request.generation_id_or_member_epoch < 0:  # In no group: this makes a simple one.
+            return await groups.made(request.group_id, CLASSIC)
         code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         raise RefusedError(code)
     return group
+
+
+def _refused(
+    group: ServedGroup,
+    request: OffsetCommitRequest,
+    ids: Sequence[UUID | None],
+    version: int,
+    now_ms: int,
+) -> ErrorCode:
+    member_id, instance_id = request.member_id, request.group_instance_id
+    epoch = request.generation_id_or_member_epoch
+    if group.classic is not None:
+        return group.classic.validate_commit(member_id, instance_id, epoch, now_ms)
+    assert group.consumer is not None
+    partitions = (
+        (topic_id, partition.partition_index)
+        for topic, topic_id in zip(request.topics, ids, strict=True)
+        for partition in topic.partitions
+    )
+    return group.consumer.validate_commit(
+        member_id, instance_id, epoch, partitions, version=version
+    )
 
 
 def _topic_id(broker: Broker, topic: OffsetCommitRequestTopic, version: int) -> UUID | None:

@@ -32,7 +32,7 @@ async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDelete
     group = await coordinating(broker).group(request.group_id)
     if group is None:
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND)
-    refused = group.machine.refuse_offset_delete()
+    refused = ErrorCode.NONE if group.classic is None else group.classic.refuse_offset_delete()
     if refused:
         raise RefusedError(refused)
     response = OffsetDeleteResponse()

@@ -98,6 +98,10 @@ async def _offsets(
     group = await groups.group(asked.group_id)
     if group is not None:
         await groups.confirm(group)
+        if group.consumer is not None:
+            refused = group.consumer.validate_fetch(asked.member_id, asked.member_epoch)
+            if refused:
+                raise RefusedError(refused)
     if asked.topics is None:
         topics = [] if group is None else _all(broker, group)
     else:

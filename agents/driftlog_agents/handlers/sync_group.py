@@ -49,11 +49,12 @@ async def _synced(
     if refused:
         return SyncResponse(error=refused)
     group = await groups.group(group_id)
-    if group is None:
+    machine = None if group is None else group.classic
+    if group is None or machine is None:
         answer = unknown_group(syncing)
     else:
         answer = await group.ask(
-            lambda request_id, now_ms: group.machine.sync(request_id, syncing, now_ms),
+            lambda request_id, now_ms: machine.sync(request_id, syncing, now_ms),
             context.on_close,
         )
     assert isinstance(answer, SyncResponse)

@@ -1,0 +1,283 @@
+"""Groups on real engines and a memory store: agents that coordinate, and members that ask them.
+
+    world = World(t=2)
+    one = await Coordinated.start(world)
+    await one.commit("g", {0: 7})
+    assert {0: 7} == await one.fetch("g")
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+from driftlog_agents.groups.classic import ClassicGroup
+from driftlog_agents.groups.classic_messages import (
+    ClassicSettings,
+    HeartbeatRequest,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeavingMember,
+    Protocol,
+    SyncRequest,
+    SyncResponse,
+)
+from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.groups.served import CLASSIC, ServedGroup
+from driftlog_agents.groups.settings import GroupSettings
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import GROUPS_PREFIX
+from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
+from tests.agents.log.lives import Life, World, now_ms
+
+SETTINGS = GroupSettings(classic=ClassicSettings(initial_rebalance_delay_ms=0))
+EPOCH_MS = 1_700_000_000_000
+"""When these tests begin, since 1970."""
+
+
+class Lossy:
+    """A store some of whose writes to groups get lost: *fates* of the next, one after the other.
+
+    before: on the way there.  after: it happened, and nobody heard of it.  refused: it did not
+    happen, and that was said.  late: it happens two seconds after its caller gave up.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.fates: list[str] = []
+        self.written: list[Sequence[Operation]] = []
+        """What transactions that write groups put and delete."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        mine = any(isinstance(op, Put) and op.key.startswith(GROUPS_PREFIX) for op in then)
+        if mine:
+            self.written.append(then)
+        match self.fates.pop(0) if mine and self.fates else "":
+            case "before":
+                raise OutcomeUnknownError("lost on the way")
+            case "refused":
+                raise UnavailableError("no quorum")
+            case "after":
+                await self._store.txn(compares, then, otherwise)
+                await self._store.txn((), [Put("/driftlog/v1/cluster", b"{}")])  # a revision more
+                raise OutcomeUnknownError("the answer was lost")
+            case "late":
+                loop = asyncio.get_running_loop()
+                late: Any = self._store.txn(compares, then, otherwise)
+                loop.call_later(2, lambda: loop.create_task(late))
+                raise OutcomeUnknownError("travels")
+            case _:
+                pass
+        return await self._store.txn(compares, then, otherwise)
+
+
+class Coordinated:
+    """One agent, and the groups that it coordinates."""
+
+    def __init__(self, life: Life, settings: GroupSettings, store: Lossy) -> None:
+        self.life = life
+        self.store = store
+        self.groups = GroupCoordinator(
+            engine=life.engine,
+            cluster=life.cluster,
+            settings=settings,
+            wall_ms=lambda: EPOCH_MS + int(now_ms()),
+        )
+        self.task = asyncio.get_running_loop().create_task(self._run())
+        life.task.add_done_callback(lambda _: self.task.cancel())  # As the agent does.
+
+    @classmethod
+    async def start(cls, world: World, settings: GroupSettings = SETTINGS) -> Self:
+        """A process on *world*'s disk, once it has read all groups."""
+        stores: list[Lossy] = []
+
+        def lossy(store: MetadataStore) -> Any:
+            stores.append(Lossy(store))
+            return stores[0]
+
+        life = await world.start(ready=False, metadata=lossy)
+        found = cls(life, settings, stores[0])
+        await found.until(lambda: found.groups.complete)
+        return found
+
+    async def _run(self) -> None:
+        with contextlib.suppress(FencedError):
+            try:
+                await self.groups.run()
+            except* FencedError:
+                pass
+
+    async def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait, in virtual time."""
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.life.kill()
+        self.task.cancel()
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        await self.life.stop()
+        self.task.cancel()
+
+    def believes_in(self, node_id: int) -> None:
+        """From here on it takes this agent for the coordinator of all groups."""
+        self.groups._coordinators.of = lambda name: node_id  # type: ignore[method-assign]
+
+    # ── Offsets ──
+
+    def tp(self, partition: int, topic: str = "t") -> TopicPartition:
+        """A partition of a topic of the world."""
+        return TopicPartition(self.life.world.topics[topic].topic_id, partition)
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[int, int], topic: str = "t", **said: Any
+    ) -> None:
+        """What OffsetCommit does for a client that is in no group."""
+        group = await self.groups.made(group_id, CLASSIC)
+        await group.store(
+            {
+                self.tp(partition, topic): Committed(
+                    offset=offset, commit_ms=self.groups.now_ms(), **said
+                )
+                for partition, offset in offsets.items()
+            }
+        )
+
+    async def fetch(self, group_id: str, topic: str = "t") -> dict[int, int]:
+        """What OffsetFetch shows."""
+        group = await self.groups.group(group_id)
+        if group is None:
+            return {}
+        await self.groups.confirm(group)
+        topic_id = self.life.world.topics[topic].topic_id
+        return {
+            tp.partition: committed.offset
+            for tp, committed in sorted(group.offsets.items())
+            if tp.topic_id == topic_id
+        }
+
+    # ── Members ──
+
+    async def member(self, group_id: str, name: str = "m", **said: Any) -> "Member":
+        """A member that has joined, alone, and has its assignment."""
+        member = Member(self, group_id, name, **said)
+        await member.join()
+        await member.sync()
+        return member
+
+
+def _join(
+    machine: ClassicGroup, asked: JoinRequest, request_id: int, now_ms: int
+) -> Sequence[Answer | Persist]:
+    return machine.join(request_id, asked, now_ms)
+
+
+class Member:
+    """A member of a classic group."""
+
+    def __init__(
+        self,
+        at: Coordinated,
+        group_id: str,
+        name: str = "m",
+        *,
+        protocol_type: str = "x",
+        session_timeout_ms: int = 10_000,
+        instance_id: str | None = None,
+    ) -> None:
+        self.at = at
+        self.group_id = group_id
+        self.member_id = ""
+        self.generation = -1
+        self.assignment = b""
+        self.asked = JoinRequest(
+            version=9,
+            client_id=name,
+            client_host="/127.0.0.1",
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=30_000,
+            member_id="",
+            instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocols=(Protocol("p", name.encode()),),
+        )
+
+    async def group(self) -> ServedGroup:
+        """Where it is."""
+        return await self.at.groups.made(self.group_id, CLASSIC)
+
+    async def join(self) -> JoinResponse:
+        """JoinGroup, as often as it takes to have an id."""
+        while True:
+            group = await self.group()
+            asked = replace(self.asked, member_id=self.member_id)
+            machine = group.classic
+            assert machine is not None
+            answer: JoinResponse = await group.ask(partial(_join, machine, asked))
+            self.member_id = answer.member_id
+            if answer.error is not ErrorCode.MEMBER_ID_REQUIRED:
+                self.generation = answer.generation
+                self.members = [member.member_id for member in answer.members]
+                self.leads = answer.leader == self.member_id
+                return answer
+
+    async def sync(self) -> SyncResponse:
+        """SyncGroup; the leader gives each member its own id."""
+        group = await self.group()
+        machine = group.classic
+        assert machine is not None
+        assignments = tuple((m, m.encode()) for m in self.members) if self.leads else ()
+        asked = SyncRequest(
+            version=5,
+            generation=self.generation,
+            member_id=self.member_id,
+            protocol_type=self.asked.protocol_type,
+            protocol="p",
+            assignments=assignments,
+        )
+        answer: SyncResponse = await group.ask(lambda i, now: machine.sync(i, asked, now))
+        self.assignment = answer.assignment
+        return answer
+
+    async def heartbeat(self, at: Coordinated | None = None) -> ErrorCode:
+        """Heartbeat, perhaps elsewhere."""
+        group = await (at or self.at).groups.group(self.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        machine = group.classic
+        assert machine is not None
+        asked = HeartbeatRequest(generation=self.generation, member_id=self.member_id)
+        answer = await group.ask(lambda i, now: machine.heartbeat(i, asked, now))
+        error: ErrorCode = answer.error
+        return error
+
+    async def leave(self) -> ErrorCode:
+        """LeaveGroup."""
+        group = await self.group()
+        machine = group.classic
+        assert machine is not None
+        asked = LeaveRequest(members=(LeavingMember(member_id=self.member_id),))
+        answer = await group.ask(lambda i, now: machine.leave(i, asked, now))
+        error: ErrorCode = answer.members[0].error
+        return error
