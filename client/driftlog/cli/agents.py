@@ -50,7 +50,10 @@ def add_commands(commands: Commands) -> None:
     )
     _agent_options(run, _HTTP_LISTENER, "%(default)s")
     run.add_argument(
-        "--dev", action="store_true", help="seal what is a minute old, as `driftlog dev` does"
+        "--dev",
+        action="store_true",
+        help="seal what is a minute old, and have new consumer groups wait for nobody, as "
+        "`driftlog dev` does",
     )
     _etcd_options(run)
 
@@ -196,7 +199,13 @@ def _etcd(options: argparse.Namespace) -> Any:
 
 def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
-        from driftlog_agents.main import DEV_SEAL_MS, Options, run  # noqa: PLC0415  # an extra
+        from driftlog_agents.main import (  # noqa: PLC0415  # an extra
+            DEV_REBALANCE_DELAY_MS,
+            DEV_SEAL_MS,
+            REBALANCE_DELAY_MS,
+            Options,
+            run,
+        )
     except ImportError as error:
         return no_extra(error)
     return run(
@@ -210,6 +219,9 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
             session_timeout_ms=options.session_timeout_ms,
             etcd=etcd,
             seal_ms=DEV_SEAL_MS if dev else None,
+            group_initial_rebalance_delay_ms=(
+                DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
+            ),
             log_level=options.log_level,
             banner=lambda line: print(line, flush=True),
         )

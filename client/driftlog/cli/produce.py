@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    ConfigResource,
+    ResourceType,
+)
 
 from driftlog.cli.connection import (
     Cluster,
@@ -37,6 +41,7 @@ _POLL_RECORDS: Final = 100
 """Deliveries are counted after so many, and while there is nothing to read."""
 
 _QUEUE_KBYTES: Final = 256 << 10
+_BATCH_BYTES: Final = 1_000_000
 _BROKER_DECIDES_BYTES: Final = 100_000_000
 
 
@@ -141,7 +146,7 @@ def _produce(options: argparse.Namespace) -> int:
                 f"{file}: {'it may not be read' if file.exists() else 'no such file'}"
             )
     cluster = Cluster(options)
-    writer = _Writer(options, topic)
+    writer = _Writer(options, topic, _batch_bytes(cluster, topic))
     close_on_sigterm()
     status = OK
     try:
@@ -166,6 +171,17 @@ def _produce(options: argparse.Namespace) -> int:
     if interrupted:
         return INTERRUPTED
     return status or (FAILED if writer.failed else OK)
+
+
+def _batch_bytes(cluster: Cluster, topic: str) -> int:
+    """No batch is larger than the topic takes: a record that is, is refused alone."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    asked = cluster.admin.describe_configs([resource], request_timeout=cluster.timeout)
+    try:
+        config = asked[resource].result()["max.message.bytes"]
+    except (KafkaException, KeyError):  # it is made when the first record comes, or is hidden
+        return _BATCH_BYTES
+    return min(_BATCH_BYTES, max(1, int(config.value)))
 
 
 def _summarize(
@@ -245,7 +261,7 @@ def _parse(
 class _Writer:
     """A producer that counts what became of each record."""
 
-    def __init__(self, options: argparse.Namespace, topic: str) -> None:
+    def __init__(self, options: argparse.Namespace, topic: str, batch_bytes: int) -> None:
         self.taken = 0
         self.written = 0
         self.written_bytes = 0
@@ -264,6 +280,7 @@ class _Writer:
             linger_ms=20,
             # One request of a partition is in flight: small records fill a batch as well.
             batch_num_messages=100_000,
+            batch_size=batch_bytes,
             queue_buffering_max_kbytes=_QUEUE_KBYTES,
             queue_buffering_max_messages=1_000_000,
             # The broker says what is too large: its topics differ.
