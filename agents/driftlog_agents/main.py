@@ -27,6 +27,8 @@ import structlog
 from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.groups.classic_messages import ClassicSettings
+from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.http_api import HttpApi
 from driftlog_agents.identity import look_first
 from driftlog_agents.listeners import (
@@ -69,6 +71,13 @@ if TYPE_CHECKING:
 DEV_SEAL_MS: Final = 60_000
 """`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
 
+REBALANCE_DELAY_MS: Final = 3_000
+"""Kafka's default of ``group.initial.rebalance.delay.ms``."""
+
+DEV_REBALANCE_DELAY_MS: Final = 0
+"""`driftlog dev` has the first member of a group wait for nobody, as the server.properties that
+come with Kafka have it."""
+
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 """The log's objects are many, long-lived and without cycles: look for cycles less often."""
 
@@ -93,6 +102,7 @@ _OVERDUE_S: Final = 28.0
 """From SIGTERM to the end, whatever happens: more than a drain takes, and less than the 30 s after
 which supervisors kill."""
 
+
 class StartError(Exception):
     """The agent cannot start; the message says what to do."""
 
@@ -113,6 +123,7 @@ class Options:
     etcd: "EtcdSettings | None" = None
     """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
+    group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     log_level: str = "info"
     banner: Callable[[str], None] = print
 
@@ -390,7 +401,14 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
         listeners=listeners,
         rack=options.rack,
         broker=BrokerSettings(
-            location=location, seal_ms=options.seal_ms, log_level=options.log_level
+            location=location,
+            seal_ms=options.seal_ms,
+            log_level=options.log_level,
+            groups=GroupSettings(
+                classic=ClassicSettings(
+                    initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms
+                )
+            ),
         ),
         engine=EngineSettings(
             session=SessionSettings(ttl_ms=options.session_timeout_ms), flush=flush, seal=seal

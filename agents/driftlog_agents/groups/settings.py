@@ -29,6 +29,26 @@ class GroupSettings:
     """`offsets.retention.check.interval.ms`: how often that is looked for."""
 
     @property
+    def configs(self) -> dict[str, str]:
+        """By the names of Kafka's broker configs."""
+        classic, consumer = self.classic, self.consumer
+        values = {
+            "group.consumer.assignors": ",".join(consumer.assignors),
+            "group.consumer.heartbeat.interval.ms": consumer.heartbeat_interval_ms,
+            "group.consumer.max.size": consumer.max_size,
+            "group.consumer.migration.policy": consumer.migration_policy,
+            "group.consumer.session.timeout.ms": consumer.session_timeout_ms,
+            "group.initial.rebalance.delay.ms": classic.initial_rebalance_delay_ms,
+            "group.max.session.timeout.ms": classic.max_session_timeout_ms,
+            "group.max.size": classic.max_size,
+            "group.min.session.timeout.ms": classic.min_session_timeout_ms,
+            "offset.metadata.max.bytes": self.offset_metadata_max_bytes,
+            "offsets.retention.check.interval.ms": self.offsets_retention_check_interval_ms,
+            "offsets.retention.minutes": self.offsets_retention_minutes,
+        }
+        return {name: str(value) for name, value in values.items()}
+
+    @property
     def offsets_retention_ms(self) -> int:
         """`offsets.retention.minutes`, in milliseconds."""
         return self.offsets_retention_minutes * _MINUTE_MS

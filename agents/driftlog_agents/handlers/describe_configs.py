@@ -207,6 +207,7 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "num.partitions": str(settings.num_partitions),
         "process.roles": "broker",
         "socket.request.max.bytes": str(settings.socket_request_max_bytes),
+        **settings.groups.configs,
     }
 
 
