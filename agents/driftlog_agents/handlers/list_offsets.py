@@ -1,9 +1,11 @@
 """ListOffsets: offsets by time, exact to the record in every tier, and the special ones.
 
-    −1 latest    −2 earliest    −3 of the largest timestamp    −4 earliest local    −5 latest tiered
+    −1 latest    −2 earliest    −3 of the largest timestamp
+    −4 earliest local    −5 latest tiered    −6 earliest that waits to be tiered
 
 Every partition is looked up by itself, at once; what has to read the bucket keeps nobody
-waiting who does not.  There is no tier apart from the log: −4 is the log's start, and −5 nothing.
+waiting who does not.  There is no tier apart from the log: −4 is the log's start, −5 and −6 are
+nothing.
 Source: kafka.server.ReplicaManager#fetchOffset, UnifiedLog#fetchOffsetByTimestamp.
 Shell.
 """
@@ -33,8 +35,16 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 
-_SINCE: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 """The first version that may ask for it (ListOffsetsRequest)."""
 
 _DEADLINE_S: Final = 30.0
@@ -93,7 +103,7 @@ def _at_once(
         return True
     if asked.timestamp == LATEST:
         _found(answer, (log.high_watermark, -1, log.leader_epoch))
-    return asked.timestamp in (LATEST, LATEST_TIERED)
+    return asked.timestamp in (LATEST, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
 async def _later(

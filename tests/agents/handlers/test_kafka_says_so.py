@@ -446,6 +446,8 @@ CASES: Final[tuple[Case, ...]] = (
         (f"offset of {t}", ApiKey.LIST_OFFSETS, 10, offsets(t))
         for t in (-1, -2, -3, -4, -5, -7, 0, 5, -100)
     ),
+    ("offset of -6, before its time", ApiKey.LIST_OFFSETS, 10, offsets(-6)),
+    *((f"offset of {t}, 11", ApiKey.LIST_OFFSETS, 11, offsets(t)) for t in (-1, -5, -6, -7)),
     ("offset, epoch", ApiKey.LIST_OFFSETS, 10, offsets(-1, epoch=0)),
     ("offset, later epoch", ApiKey.LIST_OFFSETS, 10, offsets(-1, epoch=5)),
     ("offset, earlier epoch", ApiKey.LIST_OFFSETS, 10, offsets(-2, epoch=-2)),

@@ -115,7 +115,7 @@ def test_what_is_served_is_what_was_promised() -> None:
         "Metadata": (0, 13),
         "Produce": (0, 11),
         "Fetch": (4, 17),
-        "ListOffsets": (1, 10),
+        "ListOffsets": (1, 11),
         "InitProducerId": (0, 5),
         "OffsetForLeaderEpoch": (2, 4),
         "CreateTopics": (2, 7),

@@ -8,7 +8,7 @@
 | 6 | flexible |
 | 7, 8, 9 | -3 max timestamp (KIP-734), -4 earliest local, -5 latest tiered (KIP-405) |
 | 10 | a timeout, for remote lookups |
-| 11 | -6 earliest pending upload: known here, not served |
+| 11 | -6 earliest pending upload (KIP-1023) |
 
 Source: ListOffsetsRequest.json, ListOffsetsResponse.json.
 Pure.
@@ -68,6 +68,5 @@ API: Final = Api(
     ListOffsetsRequest,
     ListOffsetsResponse,
     versions="1-11",
-    served="1-10",
     flexible="6+",
 )
