@@ -11,18 +11,22 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from driftlog.aio_consumer import AsyncConsumer as AsyncConsumer
+    from driftlog.aio_producer import AsyncProducer as AsyncProducer
     from driftlog.consumer import Consumer as Consumer
     from driftlog.producer import Producer as Producer
     from driftlog.records import Record as Record
 
 _PLACES: Final = {
+    "driftlog.aio_consumer": ("AsyncConsumer",),
+    "driftlog.aio_producer": ("AsyncProducer",),
     "driftlog.consumer": ("Consumer",),
     "driftlog.producer": ("Producer",),
     "driftlog.records": ("Record",),
 }
 _MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = ["Consumer", "Producer", "Record"]
+__all__ = ["AsyncConsumer", "AsyncProducer", "Consumer", "Producer", "Record"]
 
 
 def __getattr__(name: str) -> object:

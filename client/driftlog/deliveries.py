@@ -137,11 +137,17 @@ class Deliveries:
             self.pending = True
 
     def add_unseen(self, seen: Callable[[], bool], failure: FailedDelivery) -> None:
-        """Keep a failure that a future tells; raised at the end unless *seen*."""
+        """Keep a failure that a future tells; raised at the end unless *seen*.
+
+        Where too many wait to be looked at, it is raised by the next call.
+        """
         with self._lock:
-            if len(self._futures) >= 2 * KEPT:
+            if len(self._futures) >= KEPT:
                 self._futures = [entry for entry in self._futures if not entry[0]()]
-            self._futures.append((seen, failure))
+            if len(self._futures) < KEPT:
+                self._futures.append((seen, failure))
+                return
+        self.add(failure)
 
     def raise_pending(self, addition: str = "") -> None:
         """Raise what failed since the last call; *addition* says what that means for this one.

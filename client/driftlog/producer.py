@@ -132,7 +132,7 @@ class Producer(Generic[K, V]):
         self._starting = threading.Lock()
         self._connected = self._settings.connect_timeout_ms <= 0
         self._closed = False
-        self._abandoned = weakref.finalize(self, _abandon, self._link)
+        self._abandoned = weakref.finalize(self, abandon, self._link)
 
     def produce(
         self,
@@ -320,6 +320,8 @@ class ProducerLink:
         self.connections = Connections(servers)
         self.deliveries = Deliveries(self.connections)
         self.stopped = threading.Event()
+        self.leftovers: Callable[[], None] = lambda: None
+        """Finds failures that wait to be told to a loop that is gone."""
         configs = configuration(servers, settings.configs(), config, self.connections.failed)
         try:
             self.handle = confluent_kafka.Producer(configs)
@@ -426,10 +428,11 @@ def _poll(link: ProducerLink) -> None:
         link.handle.poll(_SLICE_S)
 
 
-def _abandon(link: ProducerLink) -> None:
+def abandon(link: ProducerLink) -> None:
     """A producer that nobody closed: deliver what it has, and say what was not."""
     link.stopped.set()
     waiting = link.flush(_ABANDONED_S)
+    link.leftovers()
     if waiting:
         LOG.error("a Producer was not closed: %s records are lost. Use `with Producer()`.", waiting)
     try:
