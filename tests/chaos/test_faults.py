@@ -1,8 +1,11 @@
 """Links and S3's troubles do what their names say, between real sockets."""
 
+import asyncio
+import gc
 import http.client
 import http.server
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -259,3 +262,56 @@ def test_a_slow_request_waits_and_is_answered(asked: Asked) -> None:
     assert (200, b"done") == asked.put()
     assert time.monotonic() - began >= 0.2
     assert {"passed": 1} == asked.faults.done
+
+
+def test_a_request_goes_on_when_its_client_has_gone(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Whatever the garbage collector thinks of who waits for the server and has nobody to tell.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        faults = S3Faults(network, listening.getsockname()[1], seed=1)
+        client = socket.create_connection(("127.0.0.1", faults.port), 10)
+        client.sendall(b"PUT /bucket/key HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody")
+        server = listening.accept()[0]
+        server.settimeout(10)
+        taken = b""
+        while not taken.endswith(b"\r\n\r\nbody"):
+            taken += server.recv(1000)
+        reset_now(client)
+        time.sleep(SOON_S)
+        for _ in range(3):
+            network.call(collect())
+        server.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        assert b"" == server.recv(100)  # it was read, and hung up on
+        server.close()
+
+    assert [] == caplog.messages
+    assert {"passed": 1} == faults.done
+
+
+def test_the_end_of_a_network_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    What is still served then is nobody's error.
+    """
+    with Network() as network, socket.create_server(("127.0.0.1", 0)) as listening:
+        link = network.link(listening.getsockname()[1])
+        client = socket.create_connection(("127.0.0.1", link.port), 10)
+        server = listening.accept()[0]
+
+    client.close()
+    server.close()
+    assert [] == caplog.messages
+
+
+def reset_now(client: socket.socket) -> None:
+    """Close it with a reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+async def collect() -> None:
+    """The garbage, on the loop's thread."""
+    gc.collect()
+    await asyncio.sleep(0.01)

@@ -40,6 +40,9 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._servers: list[asyncio.Server] = []
+        self._serving: set[asyncio.Task[Any]] = set()
+        """Of connections: the loop itself does not hold a task whose client has gone, nor does
+        what it waits for."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -62,7 +65,19 @@ class LoopThread:
 
     async def listen(self, serve: Serve, limit: int = _CHUNK_BYTES) -> int:
         """Serve connections to a free port, until the end; the port.  To be called on the loop."""
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=limit)
+
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._serving.add(task)
+            try:
+                # Only the end cancels it, and would be told of that as of an error.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await serve(reader, writer)
+            finally:
+                self._serving.discard(task)
+
+        server = await asyncio.start_server(served, "127.0.0.1", 0, limit=limit)
         self._servers.append(server)
         port: int = server.sockets[0].getsockname()[1]
         return port
@@ -106,6 +121,8 @@ class Link:
         self._answers.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.held_up = 0
+        """Connections that were refused, and what was held, so often."""
 
     @property
     def url(self) -> str:
@@ -146,7 +163,8 @@ class Link:
             reset(writer)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._requests.wait()
+        await self._passed(self._requests)
+        self.held_up += self._mode == "refuse"
         if self._mode == "refuse" or writer.is_closing():
             return
         behind_reader, behind = await asyncio.open_connection("127.0.0.1", self._behind)
@@ -155,30 +173,33 @@ class Link:
             if writer.is_closing():  # cut meanwhile
                 return
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_copy(reader, behind, self._requests))
-                tasks.create_task(_copy(behind_reader, writer, self._answers))
+                tasks.create_task(self._copy(reader, behind, self._requests))
+                tasks.create_task(self._copy(behind_reader, writer, self._answers))
         finally:
             self._writers.discard(behind)
             reset(behind)
+
+    async def _passed(self, gate: asyncio.Event) -> None:
+        self.held_up += not gate.is_set()
+        await gate.wait()
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
+    ) -> None:
+        """Each direction ends by itself; a reset ends the other one at its next byte."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                await self._passed(gate)
+                writer.write(data)
+                await writer.drain()
+            await self._passed(gate)
+            writer.write_eof()
+            return
+        await self._passed(gate)
+        reset(writer)
 
 
 async def _opened(port: int, network: Network) -> Link:
     link = Link(port, network)
     await link.open()
     return link
-
-
-async def _copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
-) -> None:
-    """Each direction ends by itself; a reset ends the other one at its next byte."""
-    with contextlib.suppress(OSError):
-        while data := await reader.read(_CHUNK_BYTES):
-            await gate.wait()
-            writer.write(data)
-            await writer.drain()
-        await gate.wait()
-        writer.write_eof()
-        return
-    await gate.wait()
-    reset(writer)
