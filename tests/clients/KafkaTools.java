@@ -8,6 +8,7 @@ import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.net.URL;
 import java.net.URLClassLoader;
@@ -48,6 +49,7 @@ public class KafkaTools {
         final ByteArrayOutputStream out = new ByteArrayOutputStream();
         final ByteArrayOutputStream err = new ByteArrayOutputStream();
         final List<Runnable> hooks = new ArrayList<>();
+        final ThreadGroup threads = new ThreadGroup("run");
         final InputStream in;
         Integer status;
 
@@ -60,9 +62,10 @@ public class KafkaTools {
         void shutDown() {
             List<Runnable> due;
             synchronized (this) {
-                due = List.copyOf(hooks);
+                due = new ArrayList<>(hooks);
                 hooks.clear();
             }
+            due.addAll(hooksOf(threads));
             due.forEach(Runnable::run);
         }
 
@@ -188,7 +191,7 @@ public class KafkaTools {
         String[] arguments = StreamSupport.stream(wanted.get("args").spliterator(), false)
             .map(JsonNode::asText).toArray(String[]::new);
         RUNS.put(run.id, run);
-        Thread thread = new Thread(() -> {
+        Thread thread = new Thread(run.threads, () -> {
             CURRENT.set(run);
             run(run, main, arguments);
         }, "run-" + run.id);
@@ -216,6 +219,26 @@ public class KafkaTools {
         answer.put("status", run.status);
         run.said(answer);
         answer(answer);
+    }
+
+    /** What was given to Runtime itself by *threads*, and is the JVM's no more. */
+    private static List<Runnable> hooksOf(ThreadGroup threads) {
+        try {
+            Field field = Class.forName("java.lang.ApplicationShutdownHooks")
+                .getDeclaredField("hooks");
+            field.setAccessible(true);
+            List<Runnable> found = new ArrayList<>();
+            for (Object hook : List.copyOf(((Map<?, ?>) field.get(null)).keySet())) {
+                Thread thread = (Thread) hook;
+                if (thread.getThreadGroup() == threads) {
+                    Runtime.getRuntime().removeShutdownHook(thread);
+                    found.add(thread);
+                }
+            }
+            return found;
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private static void stop(Run run) {

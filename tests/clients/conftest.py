@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
+from tests.clients.tool_comparison import Pair
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
 
@@ -59,6 +60,13 @@ def grouping(request: pytest.FixtureRequest) -> str:
 def topic(agent: DriftlogProcess) -> str:
     """A new topic with one partition."""
     return make_topic(agent)
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Apache Kafka and driftlog for Kafka's tools; tests leave no topic behind."""
+    with Pair(tmp_path_factory.mktemp("tools")) as both:
+        yield both
 
 
 def make_topic(agent: DriftlogProcess, partitions: int = 1, **configs: str) -> str:

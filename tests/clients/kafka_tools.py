@@ -19,10 +19,13 @@ _SOURCE: Final = Path(__file__).with_name("KafkaTools.java")
 _JVM: Final = (
     "-Xmx768m",
     "-XX:TieredStopAtLevel=1",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",  # Hooks that a tool leaves to the JVM itself.
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 )
 
 MAIN: Final = {
+    "client-compatibility-test": "org.apache.kafka.tools.ClientCompatibilityTest",
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
@@ -31,6 +34,7 @@ MAIN: Final = {
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-features": "org.apache.kafka.tools.FeatureCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
@@ -41,10 +45,12 @@ MAIN: Final = {
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
+    "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-streams-groups": "org.apache.kafka.tools.streams.StreamsGroupCommand",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
-    "client-compatibility-test": "org.apache.kafka.tools.ClientCompatibilityTest",
 }
 """The class behind each script of Kafka's ``bin``, by the script's name."""
 

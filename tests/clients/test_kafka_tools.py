@@ -5,7 +5,6 @@ has of any two clusters and for the `Difference`s here, each with its reason.
 Shell.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -19,13 +18,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("kafka_tools"),
 ]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both clusters; the tests of this file go on where the one before ended."""
-    with Pair(tmp_path_factory.mktemp("tools")) as both:
-        yield both
 
 
 MIN_ISR: Final = Difference(
@@ -58,7 +50,7 @@ def test_topics(pair: Pair) -> None:
     pair.compare(
         [
             *steps_of("""
-                kafka-topics --list
+                kafka-topics --list --exclude-internal
                 kafka-topics --create --topic flights --partitions 2 --config cleanup.policy=compact
                 kafka-topics --create --topic flights
                 kafka-topics --create --topic flights --if-not-exists
@@ -73,23 +65,30 @@ def test_topics(pair: Pair) -> None:
                 kafka-topics --create --topic placed --replica-assignment 1,1
                 kafka-topics --create --topic under_score
                 kafka-topics --create --topic under.score
-                kafka-topics --list
-                kafka-topics --list --topic '.*l.*'
+                kafka-topics --list --exclude-internal
+                kafka-topics --list --exclude-internal --topic '.*l.*'
                 kafka-topics --list --topic none
             """),
-            step("kafka-topics --describe", MIN_ISR),
+            step("kafka-topics --describe --exclude-internal", MIN_ISR),
             step("kafka-topics --describe --topic flights", MIN_ISR),
             step("kafka-topics --describe --topic '[fp].*' --exclude-internal", MIN_ISR),
-            step("kafka-topics --describe --partition-size-limit-per-response 1", MIN_ISR),
+            step(
+                "kafka-topics --describe --exclude-internal --partition-size-limit-per-response 1",
+                MIN_ISR,
+            ),
             *steps_of("""
                 kafka-topics --describe --topic none
                 kafka-topics --describe --topic-id AAAAAAAAAAAAAAAAAAAABQ
-                kafka-topics --describe --under-replicated-partitions
-                kafka-topics --describe --unavailable-partitions
-                kafka-topics --describe --under-min-isr-partitions
-                kafka-topics --describe --at-min-isr-partitions
+                kafka-topics --describe --exclude-internal --under-replicated-partitions
+                kafka-topics --describe --exclude-internal --unavailable-partitions
+                kafka-topics --describe --exclude-internal --under-min-isr-partitions
+                kafka-topics --describe --exclude-internal --at-min-isr-partitions
             """),
-            step("kafka-topics --describe --topics-with-overrides", MIN_ISR, OVERRIDDEN),
+            step(
+                "kafka-topics --describe --exclude-internal --topics-with-overrides",
+                MIN_ISR,
+                OVERRIDDEN,
+            ),
             *steps_of("""
                 kafka-topics --alter --topic flights --partitions 1
                 kafka-topics --alter --topic flights --partitions 2
@@ -99,7 +98,7 @@ def test_topics(pair: Pair) -> None:
                 kafka-topics --alter --topic none --partitions 3
                 kafka-topics --alter --topic none --partitions 3 --if-exists
             """),
-            step("kafka-topics --describe", MIN_ISR),
+            step("kafka-topics --describe --exclude-internal", MIN_ISR),
             step(
                 "kafka-topics --create --topic three --replication-factor 3",
                 ANY_REPLICATION_FACTOR,
@@ -109,7 +108,8 @@ def test_topics(pair: Pair) -> None:
                 kafka-topics --delete --topic none --if-exists
                 kafka-topics --delete --topic 'placed|under.*'
                 kafka-topics --delete --topic three --if-exists
-                kafka-topics --list
+                kafka-topics --list --exclude-internal
+                kafka-topics --delete --topic flights
             """),
         ]
     )
@@ -169,7 +169,6 @@ def test_topic_configs(pair: Pair) -> None:
                 {of_topic} --alter --add-config message.timestamp.type=LogAppendTime
                 {of_topic} --describe
                 kafka-configs --topic configured --describe
-                kafka-configs --entity-type topics --describe
                 kafka-configs --entity-type topics --entity-name none --describe
                 kafka-configs --topic none --alter --add-config flush.ms=1
                 kafka-configs --topic "b d" --alter --add-config flush.ms=1
