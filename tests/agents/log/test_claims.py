@@ -13,7 +13,7 @@ from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.takeover import Takeover
 from driftlog_metadata.codec import decode_leader, decode_topic, encode_leader, encode_topic
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.errors import FencedError
 from driftlog_metadata.keys import (
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
@@ -24,51 +24,16 @@ from driftlog_metadata.keys import (
     topic_key,
 )
 from driftlog_metadata.model import Agent, Leader, Topic, TopicPartition
-from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.store import Delete, MetadataStore, Operation, Put, TxnResult
 from tests.agents.log.lives import Life, World, now_ms, on_virtual_time
+from tests.support.lossy import Lossy
 
 
-class Lossy:
-    """A store some of whose claims get lost: *fates* of the next, one after the other.
+class LossyClaims(Lossy):
+    """Claims get lost."""
 
-    before: on the way there.  after: it happened, and nobody heard of it.  late: it happens two
-    seconds after its caller gave up.  refused: it did not happen, and that was said.
-    """
-
-    def __init__(self, store: MetadataStore, fates: Sequence[str]) -> None:
-        self._store = store
-        self.fates = list(fates)
-        self.claims = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def txn(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation] = (),
-    ) -> TxnResult:
-        claims = _claims(then)
-        self.claims += claims
-        fate = self.fates.pop(0) if claims and self.fates else ""
-        match fate:
-            case "before":
-                raise OutcomeUnknownError("lost on the way")
-            case "refused":
-                raise UnavailableError("no quorum")
-            case "after":
-                await self._store.txn(compares, then, otherwise)
-                await self._store.txn((), [Put("/driftlog/v1/cluster", b"{}")])  # a revision more
-                raise OutcomeUnknownError("the answer was lost")
-            case "late":
-                loop = asyncio.get_running_loop()
-                late = self._store.txn(compares, then, otherwise)
-                loop.call_later(2, lambda: loop.create_task(cast(Any, late)))
-                raise OutcomeUnknownError("travels")
-            case _:
-                pass
-        return await self._store.txn(compares, then, otherwise)
+    def matters(self, then: Sequence[Operation]) -> bool:
+        return _claims(then)
 
 
 def _claims(then: Sequence[Operation]) -> bool:
@@ -103,16 +68,16 @@ async def test_a_claim_without_an_answer_is_mine_with_the_epoch_that_i_asked_for
     leader are guarded by; a copy that arrives late changes nothing.
     """
     world = World(t=100)
-    stores: list[Lossy] = []
+    stores: list[LossyClaims] = []
 
     def lossy(store: MetadataStore) -> MetadataStore:
-        stores.append(Lossy(store, fates))
+        stores.append(LossyClaims(store, fates))
         return cast(MetadataStore, stores[-1])
 
     for epoch in range(2):
         life = await world.start(metadata=lossy)
         assert [] == stores[-1].fates
-        assert stores[-1].claims > len(fates)
+        assert stores[-1].asked > len(fates)
         await asyncio.sleep(5)  # what was late has come
         found = await leaders(world)
         logs = {TopicPartition(log.topic_id, log.partition): log for log in life.engine.logs()}
@@ -158,7 +123,7 @@ async def test_what_nobody_ever_led_is_claimed_without_looking_for_records() -> 
     session = await opened(await seeded(world))
     read: list[str] = []
 
-    class Reads(Lossy):
+    class Reads(LossyClaims):
         async def get_prefix(self, prefix: str) -> Any:
             read.append(prefix)
             return await self._store.get_prefix(prefix)
@@ -208,9 +173,9 @@ async def test_a_session_that_begins_to_live_before_the_claim_is_not_robbed() ->
     one, two = (TopicPartition(world.topics["t"].topic_id, n) for n in range(2))
     other, over = await opened(world), await opened(world, 8)
 
-    class Overtaken(Lossy):
+    class Overtaken(LossyClaims):
         async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
-            if _claims(then) and not self.claims:
+            if _claims(then) and not self.asked:
                 for tp, session in ((one, other), (two, over)):
                     claimed = encode_leader(Leader(session.session_id, 5))
                     await self._store.txn((), [Put(leader_key(tp), claimed)])
@@ -385,9 +350,9 @@ async def test_of_a_batch_of_claims_one_that_was_overtaken_does_not_take_the_oth
     tp = TopicPartition(world.topics["t"].topic_id, 0)
     began = now_ms()
 
-    class Overtaken(Lossy):
+    class Overtaken(LossyClaims):
         async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
-            if _claims(then) and not self.claims:
+            if _claims(then) and not self.asked:
                 await self._store.txn((), [Put(leader_key(tp), encode_leader(Leader(None, 7)))])
             return await super().txn(compares, then, otherwise)
 
@@ -409,9 +374,9 @@ async def test_of_a_batch_of_claims_one_that_became_unreadable_does_not_end_the_
     await (await world.start()).stop()
     tp = TopicPartition(world.topics["t"].topic_id, 1)
 
-    class Newer(Lossy):
+    class Newer(LossyClaims):
         async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> TxnResult:
-            if _claims(then) and not self.claims:
+            if _claims(then) and not self.asked:
                 await self._store.txn((), [Put(leader_key(tp), b'{"v":99}')])
             return await super().txn(compares, then, otherwise)
 

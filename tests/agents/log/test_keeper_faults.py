@@ -20,7 +20,7 @@ from driftlog_metadata.keys import (
     parse_flush_key,
 )
 from driftlog_metadata.model import Leader
-from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.store import Delete, MetadataStore, Operation, Put
 from driftlog_tiering.object_store import NotFoundError
 from tests.agents.log.keeping import (
     NEVER,
@@ -35,57 +35,16 @@ from tests.agents.log.keeping import (
     values,
 )
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time, values_of
+from tests.support.lossy import Lossy
 
 # ── Faults ──
 
 
-class Lossy:
-    """A metadata store some of whose consolidations get lost: *fates* of the next ones.
+class LossyConsolidations(Lossy):
+    """Consolidations get lost."""
 
-    before: on the way there.  after: it happened, and nobody heard of it.  late: it happens two
-    seconds after its caller gave up.  refused: it did not happen, and that was said.
-    """
-
-    def __init__(self, store: MetadataStore, fates: Sequence[str]) -> None:
-        self._store = store
-        self.fates = list(fates)
-        self.meddle: Callable[[], Any] | None = None
-        """Done before the next consolidation."""
-        self.asked = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def txn(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation] = (),
-    ) -> TxnResult:
-        if not _consolidates(then):
-            return await self._store.txn(compares, then, otherwise)
-        self.asked += 1
-        if self.meddle is not None:
-            meddle, self.meddle = self.meddle, None
-            await meddle()
-        match self.fates.pop(0) if self.fates else "":
-            case "before":
-                raise OutcomeUnknownError("lost on the way")
-            case "refused":
-                raise UnavailableError("no quorum")
-            case "after":
-                await self._store.txn(compares, then, otherwise)
-                raise OutcomeUnknownError("the answer was lost")
-            case "late":
-                loop = asyncio.get_running_loop()
-                late = self._store.txn(compares, then, otherwise)
-                loop.call_later(2, lambda: loop.create_task(cast(Any, late)))
-                raise OutcomeUnknownError("travels")
-            case "never":
-                await asyncio.Event().wait()
-            case _:
-                pass
-        return await self._store.txn(compares, then, otherwise)
+    def matters(self, then: Sequence[Operation]) -> bool:
+        return _consolidates(then)
 
 
 def _consolidates(then: Sequence[Operation]) -> bool:
@@ -93,12 +52,14 @@ def _consolidates(then: Sequence[Operation]) -> bool:
     return any(parse_flush_key(key).level for key in puts)
 
 
-def lossy(fates: Sequence[str]) -> tuple[list[Lossy], Callable[[MetadataStore], MetadataStore]]:
+def lossy(
+    fates: Sequence[str],
+) -> tuple[list[LossyConsolidations], Callable[[MetadataStore], MetadataStore]]:
     """What wraps a store, and the wrapped one once there is one."""
-    made: list[Lossy] = []
+    made: list[LossyConsolidations] = []
 
     def wrap(store: MetadataStore) -> MetadataStore:
-        made.append(Lossy(store, fates))
+        made.append(LossyConsolidations(store, fates))
         return cast(MetadataStore, made[-1])
 
     return made, wrap

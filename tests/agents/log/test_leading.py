@@ -19,7 +19,6 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.codec import decode_live_session, encode_leader, encode_topic
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (
-    CLUSTER_KEY,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     leader_key,
@@ -28,9 +27,10 @@ from driftlog_metadata.keys import (
     topic_key,
 )
 from driftlog_metadata.model import Leader, LiveSession, Stage, Topic, TopicPartition
-from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, PutEvent, TxnResult
+from driftlog_metadata.store import MetadataStore, Operation, Put, PutEvent, TxnResult
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
-from tests.agents.log.test_claims import Lossy, leaders, led_by_all
+from tests.agents.log.test_claims import LossyClaims, leaders, led_by_all
+from tests.support.lossy import Lossy
 
 PARTITIONS = 12
 TTL_MS = SETTINGS.session.ttl_ms
@@ -210,7 +210,7 @@ async def test_a_receiver_that_takes_nothing_gets_only_as_much_as_it_was_given_t
     first = await world.start(settings)
     deaf = False
 
-    class Deaf(Lossy):
+    class Deaf(LossyClaims):
         async def txn(self, *args: Any) -> TxnResult:
             if deaf:
                 raise OutcomeUnknownError("no way there")
@@ -392,26 +392,14 @@ def _plan_of_two(world: World) -> list[int]:
     return list(place(order, [1, 2]).values())
 
 
-class Losing(Lossy):
-    """As `Lossy`, for releases; claims are let through."""
+class LossyReleases(Lossy):
+    """Releases get lost."""
 
-    def __init__(self, store: MetadataStore, fates: Sequence[str]) -> None:
-        super().__init__(store, [])
-        self.releases = list(fates)
-
-    async def txn(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation] = (),
-    ) -> TxnResult:
+    def matters(self, then: Sequence[Operation]) -> bool:
         puts = [op for op in then if isinstance(op, Put)]
-        releases = bool(puts) and all(
+        return bool(puts) and all(
             op.key.startswith(LEADERS_PREFIX) and b"null" in op.value for op in puts
         )
-        if releases and self.releases:
-            self.fates = [self.releases.pop(0)]
-        return await super().txn(compares, then, otherwise)
 
 
 FATES = [["after"], ["before", "after"], ["late"], ["late", "late", "after"], ["refused", "late"]]
@@ -426,10 +414,10 @@ async def test_a_release_without_an_answer_is_repeated_and_a_late_copy_does_noth
     The receiver has claimed and written by the time that it comes.
     """
     world = World(t=PARTITIONS)
-    stores: list[Losing] = []
+    stores: list[LossyReleases] = []
 
     def losing(store: MetadataStore) -> MetadataStore:
-        stores.append(Losing(store, fates))
+        stores.append(LossyReleases(store, fates))
         return cast(MetadataStore, stores[-1])
 
     first = await world.start(metadata=losing)
@@ -441,7 +429,7 @@ async def test_a_release_without_an_answer_is_repeated_and_a_late_copy_does_noth
         await led_by_all(world, first, second)
         await asyncio.sleep(5)
 
-    assert [] == stores[0].releases
+    assert [] == stores[0].fates
     await load.check()
     assert {0, 1} == {leader.leader_epoch for leader, _ in (await leaders(world)).values()}
     assert not first.task.done()
@@ -456,10 +444,10 @@ async def test_a_claim_without_an_answer_is_found_to_be_mine_and_the_session_goe
     Of what was released to it: with the epoch that it asked for, once.
     """
     world = World(t=PARTITIONS)
-    stores: list[Lossy] = []
+    stores: list[LossyClaims] = []
 
     def lossy(store: MetadataStore) -> MetadataStore:
-        stores.append(Lossy(store, fates))
+        stores.append(LossyClaims(store, fates))
         return cast(MetadataStore, stores[-1])
 
     first = await world.start()
@@ -605,30 +593,18 @@ async def test_what_a_session_said_without_an_answer_is_said_again_until_the_key
     """
 
     class Unheard(Lossy):
-        """As `Lossy`, for what a session says of itself; claims are let through."""
+        """What a session says of itself gets lost."""
 
-        def __init__(self, store: MetadataStore) -> None:
-            super().__init__(store, [])
-            self.reports = list(fates)
-
-        async def txn(
-            self,
-            compares: Sequence[Compare],
-            then: Sequence[Operation],
-            otherwise: Sequence[Operation] = (),
-        ) -> TxnResult:
+        def matters(self, then: Sequence[Operation]) -> bool:
             (put,) = then if len(then) == 1 else (None,)
-            reports = isinstance(put, Put) and put.key.startswith(SESSIONS_PREFIX)
-            if reports and self.reports:
-                return await _lost(self._store, self.reports.pop(0), compares, then, otherwise)
-            return await self._store.txn(compares, then, otherwise)
+            return isinstance(put, Put) and put.key.startswith(SESSIONS_PREFIX)
 
     world = World(t=PARTITIONS)
     first = await world.start()
     stores: list[Unheard] = []
 
     def unheard(store: MetadataStore) -> MetadataStore:
-        stores.append(Unheard(store))
+        stores.append(Unheard(store, fates))
         return cast(MetadataStore, stores[-1])
 
     second = await joined(first, metadata=unheard)
@@ -640,28 +616,8 @@ async def test_what_a_session_said_without_an_answer_is_said_again_until_the_key
         now = await said(world, second)
         assert now == LiveSession(node_id=2, stage=Stage.SERVING, topics_revision=made.revision)
 
-    assert [] == stores[0].reports
+    assert [] == stores[0].fates
     assert not second.task.done()
-
-
-async def _lost(
-    store: MetadataStore,
-    fate: str,
-    compares: Sequence[Compare],
-    then: Sequence[Operation],
-    otherwise: Sequence[Operation],
-) -> TxnResult:
-    """What `Lossy` does to claims."""
-    if fate == "refused":
-        raise UnavailableError("no quorum")
-    if fate == "late":
-        loop = asyncio.get_running_loop()
-        late: Any = store.txn(compares, then, otherwise)
-        loop.call_later(2, lambda: loop.create_task(late))
-    elif fate == "after":
-        await store.txn(compares, then, otherwise)
-        await store.txn((), [Put(CLUSTER_KEY, b"{}")])  # a revision more
-    raise OutcomeUnknownError("the answer was lost")
 
 
 @on_virtual_time
