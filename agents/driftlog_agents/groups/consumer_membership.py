@@ -75,7 +75,7 @@ class Membership:
         member = _updated(old, request)
         self.state.put(member)
         resolve = self.match_patterns(old, member, now_ms)
-        regex_changed = (old.topic_regex or "") != (member.topic_regex or "")
+        regex_changed = old.topic_regex != member.topic_regex
         names_changed = old.topic_names != member.topic_names
         regex_resolved = regex_changed and (
             not member.topic_regex or member.topic_regex in self.state.head.regexes
@@ -312,7 +312,7 @@ class Membership:
     def match_patterns(self, old: Member, member: Member, now_ms: int) -> ResolveRegexes | None:
         """What patterns are to be matched now that *member* has taken *old*'s place."""
         brings = bool(member.topic_regex) and member.topic_regex != old.topic_regex
-        is_new = brings and self.state.subscribers_of(member.topic_regex or "") == 1
+        is_new = brings and self.state.subscribers_of(member.topic_regex) == 1
         if old.topic_regex != member.topic_regex:
             self._forget_patterns()
         patterns = self.state.patterns

@@ -99,7 +99,7 @@ class DescribedConsumer:
     client_id: str
     client_host: str
     topic_names: tuple[str, ...]
-    topic_regex: str | None
+    topic_regex: str
     assignment: Mapping[UUID, tuple[int, ...]]
     """What it has, also what it still has to give back."""
     target: Mapping[UUID, tuple[int, ...]]

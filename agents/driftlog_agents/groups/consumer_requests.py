@@ -31,7 +31,8 @@ async def heartbeat(
     else:
         there = await groups.group(group_id)
         if there is None:
-            why = f"Consumer group {group_id} not found."
+            what = "Consumer group" if beat.member_epoch > JOIN_EPOCH else "Group"
+            why = f"{what} {group_id} not found."
             raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
         group = there
     machine = group.consumer

@@ -62,7 +62,7 @@ class Member:
     client_host: str = ""
     rebalance_timeout_ms: int = -1
     topic_names: frozenset[str] = frozenset()
-    topic_regex: str | None = None
+    topic_regex: str = ""
     server_assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = -1
@@ -79,10 +79,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The group itself."""
+    """The group itself; a new one is at epoch 1, which has nothing to assign."""
 
-    epoch: int = 0
-    assignment_epoch: int = 0
+    epoch: int = 1
+    assignment_epoch: int = 1
     metadata_hash: str = ""
     """Of the topics that it subscribes to, as they were when the epoch rose last."""
     target: Mapping[str, frozenset[Partition]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class GroupState:
 
     def names_of(self, member: Member) -> frozenset[str]:
         """Names of topics that a member subscribes to, there or not."""
-        return member.topic_names | self._head.regexes.get(member.topic_regex or "", frozenset())
+        return member.topic_names | self._head.regexes.get(member.topic_regex, frozenset())
 
     def is_subscribed_to(self, name: str) -> bool:
         """Whether any member is."""

@@ -5,7 +5,7 @@
                    "topics":[topic id, …], "target":{member id:{index of topic:ranges}}}
     "members/nn"  {"version":1, "members":[{"member_id":s, "instance_id":s or null,
                    "rack_id":s or null, "client_id":s, "client_host":s,
-                   "rebalance_timeout_ms":n, "topic_names":[s, …], "topic_regex":s or null,
+                   "rebalance_timeout_ms":n, "topic_names":[s, …], "topic_regex":s,
                    "server_assignor":s or null, "epoch":n, "previous_epoch":n, "state":s,
                    "assigned":{topic id:{assignment epoch:ranges}}, "pending": the same,
                    "classic":null or {"session_timeout_ms":n,
@@ -156,7 +156,7 @@ def _member(value: Mapping[str, Any]) -> Member:
         client_host=_str(value["client_host"]),
         rebalance_timeout_ms=_int(value["rebalance_timeout_ms"]),
         topic_names=frozenset(map(_str, value["topic_names"])),
-        topic_regex=_optional(value["topic_regex"]),
+        topic_regex=_str(value["topic_regex"]),
         server_assignor=_optional(value["server_assignor"]),
         epoch=_int(value["epoch"]),
         previous_epoch=_int(value["previous_epoch"]),

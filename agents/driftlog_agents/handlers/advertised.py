@@ -31,26 +31,31 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
 
 METADATA_VERSION: Final = (7, 30)
 """Feature levels of ``metadata.version`` in Kafka 4.3: 3.3-IV3 to 4.3-IV0.  Tools read it as the
-version of the cluster.  Features that are not listed are not there: groups of KIP-848 and
-transactions of KIP-890 are asked for by feature, not by API version."""
+version of the cluster."""
+
+FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {"group.version": (1, 1), "metadata.version": METADATA_VERSION}
+)
+"""First and last level of what Kafka calls features; all are at their last.  ``group.version`` 1:
+groups of KIP-848; Java clients before 3.9 hang up on a first level of 0, which Kafka has.  One
+that is not listed is not there: transactions of KIP-890 are asked for by feature."""
 
 
 def versions_response() -> ApiVersionsResponse:
     """The answer to every ApiVersions request that is in order."""
-    first, last = METADATA_VERSION
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=least, max_version=most)
             for key, (least, most) in ADVERTISED.items()
         ],
         supported_features=[
-            SupportedFeatureKey(name="metadata.version", min_version=first, max_version=last)
+            SupportedFeatureKey(name=name, min_version=first, max_version=last)
+            for name, (first, last) in FEATURES.items()
         ],
         finalized_features_epoch=0,
         finalized_features=[
-            FinalizedFeatureKey(
-                name="metadata.version", max_version_level=last, min_version_level=last
-            )
+            FinalizedFeatureKey(name=name, max_version_level=last, min_version_level=last)
+            for name, (_, last) in FEATURES.items()
         ],
     )
 

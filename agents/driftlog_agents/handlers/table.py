@@ -11,6 +11,8 @@ from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers import (
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -59,6 +61,8 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
         ApiKey.ALTER_CONFIGS: alter_configs.handle,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
         ApiKey.API_VERSIONS: api_versions.handle,
+        ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.handle,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.handle,
         ApiKey.CREATE_ACLS: security_disabled.create_acls,
         ApiKey.CREATE_PARTITIONS: create_partitions.handle,
         ApiKey.CREATE_TOPICS: create_topics.handle,

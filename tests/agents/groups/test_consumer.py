@@ -33,9 +33,9 @@ def two_members() -> Group:
     group = Group()
     group.join("a")
     group.join("b")
-    group.beat("a", 1)
-    group.beat("a", 1, owned={ORDERS: [0, 1, 2]})
-    group.beat("b", 2)
+    group.beat("a", 2)
+    group.beat("a", 2, owned={ORDERS: [0, 1, 2]})
+    group.beat("b", 3)
     return group
 
 
@@ -51,7 +51,7 @@ def test_the_first_member_gets_all_at_once() -> None:
     assert (
         ConsumerHeartbeatResponse(
             member_id="a",
-            member_epoch=1,
+            member_epoch=2,
             heartbeat_interval_ms=5_000,
             assignment={ORDERS: (0, 1, 2, 3, 4, 5)},
         )
@@ -67,9 +67,9 @@ def test_a_heartbeat_that_changes_nothing_says_and_stores_nothing() -> None:
     group.join("a")
     group.holds = True
 
-    answer = group.beat("a", 1)
+    answer = group.beat("a", 2)
 
-    assert (1, None) == (answer.member_epoch, given(answer))
+    assert (2, None) == (answer.member_epoch, given(answer))
     assert [] == group.to_store
 
 
@@ -81,17 +81,17 @@ def test_what_one_has_another_gets_only_when_it_was_given_back() -> None:
     group.join("a")
 
     joined = group.join("b")
-    assert (2, {}) == (joined.member_epoch, given(joined))
-    revoking = group.beat("a", 1)
-    assert (1, {ORDERS: [0, 1, 2]}) == (revoking.member_epoch, given(revoking))
-    waiting = group.beat("b", 2)
-    assert (2, None) == (waiting.member_epoch, given(waiting))
-    still = group.beat("a", 1, owned={ORDERS: [0, 1, 2, 3]})
-    assert (1, None) == (still.member_epoch, given(still))
-    done = group.beat("a", 1, owned={ORDERS: [0, 1, 2]})
-    assert (2, None) == (done.member_epoch, given(done))
-    granted = group.beat("b", 2)
-    assert (2, {ORDERS: [3, 4, 5]}) == (granted.member_epoch, given(granted))
+    assert (3, {}) == (joined.member_epoch, given(joined))
+    revoking = group.beat("a", 2)
+    assert (2, {ORDERS: [0, 1, 2]}) == (revoking.member_epoch, given(revoking))
+    waiting = group.beat("b", 3)
+    assert (3, None) == (waiting.member_epoch, given(waiting))
+    still = group.beat("a", 2, owned={ORDERS: [0, 1, 2, 3]})
+    assert (2, None) == (still.member_epoch, given(still))
+    done = group.beat("a", 2, owned={ORDERS: [0, 1, 2]})
+    assert (3, None) == (done.member_epoch, given(done))
+    granted = group.beat("b", 3)
+    assert (3, {ORDERS: [3, 4, 5]}) == (granted.member_epoch, given(granted))
     assert "Stable" == group.machine.state
 
 
@@ -106,7 +106,7 @@ def test_a_group_says_what_state_it_is_in() -> None:
     group.join("b")
     states.append(group.machine.state)
     group.pass_time(1_000)
-    group.beat("b", 1)
+    group.beat("b", 2)
     states.append(group.machine.state)
     for member in "ab":
         group.beat(member, -1)
@@ -123,13 +123,13 @@ def test_targets_are_computed_once_in_an_interval() -> None:
     group = Group(settings=ConsumerSettings())
     group.join("a")
     joined = group.join("b")
-    assert (1, {}) == (joined.member_epoch, given(joined))
-    assert (2, 1) == (group.describe().group_epoch, group.describe().assignment_epoch)
+    assert (2, {}) == (joined.member_epoch, given(joined))
+    assert (3, 2) == (group.describe().group_epoch, group.describe().assignment_epoch)
     group.pass_time(999)
-    assert 1 == group.beat("b", 1).member_epoch
+    assert 2 == group.beat("b", 2).member_epoch
     group.pass_time(1)
 
-    assert 2 == group.beat("b", 1).member_epoch
+    assert 3 == group.beat("b", 2).member_epoch
 
 
 def test_a_full_heartbeat_is_told_the_assignment_again() -> None:
@@ -138,7 +138,7 @@ def test_a_full_heartbeat_is_told_the_assignment_again() -> None:
     """
     group = two_members()
 
-    answer = group.beat("a", 2, owned={ORDERS: [0]}, names=["orders"], rebalance_timeout_ms=60_000)
+    answer = group.beat("a", 3, owned={ORDERS: [0]}, names=["orders"], rebalance_timeout_ms=60_000)
 
     assert {ORDERS: [0, 1, 2]} == given(answer)
 
@@ -150,9 +150,9 @@ def test_a_changed_subscription_takes_back_at_once() -> None:
     group = Group(topics(orders=2, clicks=2), settings=ConsumerSettings())
     group.join("a", names=["orders", "clicks"])
 
-    answer = group.beat("a", 1, names=["orders"])
+    answer = group.beat("a", 2, names=["orders"])
 
-    assert (1, {ORDERS: [0, 1]}) == (answer.member_epoch, given(answer))
+    assert (2, {ORDERS: [0, 1]}) == (answer.member_epoch, given(answer))
     [member] = group.describe().members
     assert {ORDERS: (0, 1), CLICKS: (0, 1)} == member.assignment
 
@@ -180,10 +180,10 @@ def test_a_topic_that_grows_is_assigned_anew() -> None:
     group.join("a")
     group.change_topics(topics(2, orders=3))
 
-    answer = group.beat("a", 1)
+    answer = group.beat("a", 2)
 
-    assert (2, {ORDERS: [0, 1, 2]}) == (answer.member_epoch, given(answer))
-    assert 2 == group.beat("a", 2).member_epoch
+    assert (3, {ORDERS: [0, 1, 2]}) == (answer.member_epoch, given(answer))
+    assert 3 == group.beat("a", 3).member_epoch
 
 
 def test_a_topic_that_comes_is_assigned_to_who_waits_for_it() -> None:
@@ -194,7 +194,7 @@ def test_a_topic_that_comes_is_assigned_to_who_waits_for_it() -> None:
     assert {} == given(group.join("a"))
     group.change_topics(topics(2, orders=1))
 
-    assert {ORDERS: [0]} == given(group.beat("a", 1))
+    assert {ORDERS: [0]} == given(group.beat("a", 2))
 
 
 def test_a_topic_that_is_made_again_is_another_one() -> None:
@@ -206,8 +206,8 @@ def test_a_topic_that_is_made_again_is_another_one() -> None:
     other = UUID(int=0xC)
     group.change_topics(type(group.cluster)(2, [("orders", other, 1)]))
 
-    assert {} == given(group.beat("a", 1))
-    assert {other: [0]} == given(group.beat("a", 1, owned={}))
+    assert {} == given(group.beat("a", 2))
+    assert {other: [0]} == given(group.beat("a", 2, owned={}))
 
 
 def test_topics_of_others_change_nothing() -> None:
@@ -218,7 +218,7 @@ def test_topics_of_others_change_nothing() -> None:
     group.join("a")
     group.change_topics(topics(2, orders=1, clicks=5))
 
-    assert 1 == group.beat("a", 1).member_epoch
+    assert 2 == group.beat("a", 2).member_epoch
 
 
 # ── Epochs ──
@@ -230,10 +230,10 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
     """
     group = two_members()
 
-    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 3))
-    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 1))
-    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 1, owned={ORDERS: [0, 5]}))
-    assert_refused(NOBODY, group.beat("x", 1))
+    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 4))
+    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 2))
+    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 2, owned={ORDERS: [0, 5]}))
+    assert_refused(NOBODY, group.beat("x", 2))
 
 
 def test_a_lost_answer_is_given_again() -> None:
@@ -242,9 +242,9 @@ def test_a_lost_answer_is_given_again() -> None:
     """
     group = two_members()
 
-    answer = group.beat("a", 1, owned={ORDERS: [0, 1, 2]})
+    answer = group.beat("a", 2, owned={ORDERS: [0, 1, 2]})
 
-    assert (2, None) == (answer.member_epoch, given(answer))
+    assert (3, None) == (answer.member_epoch, given(answer))
 
 
 def test_a_fenced_member_joins_again() -> None:
@@ -255,7 +255,7 @@ def test_a_fenced_member_joins_again() -> None:
 
     answer = group.join("a")
 
-    assert (2, {ORDERS: [0, 1, 2]}) == (answer.member_epoch, given(answer))
+    assert (3, {ORDERS: [0, 1, 2]}) == (answer.member_epoch, given(answer))
 
 
 # ── Leaving, and being silent ──
@@ -269,10 +269,10 @@ def test_who_leaves_is_told_so_and_others_get_what_it_had() -> None:
 
     left = group.beat("a", -1)
     assert ("a", -1, 0) == (left.member_id, left.member_epoch, left.heartbeat_interval_ms)
-    answer = group.beat("b", 2)
+    answer = group.beat("b", 3)
 
-    assert (3, {ORDERS: [0, 1, 2, 3, 4, 5]}) == (answer.member_epoch, given(answer))
-    assert_refused(NOBODY, group.beat("a", 2))
+    assert (4, {ORDERS: [0, 1, 2, 3, 4, 5]}) == (answer.member_epoch, given(answer))
+    assert_refused(NOBODY, group.beat("a", 3))
     assert_refused(NOBODY, group.beat("a", -1))
 
 
@@ -282,12 +282,12 @@ def test_a_silent_member_is_gone_after_the_session_timeout() -> None:
     """
     group = two_members()
     group.pass_time(44_999)
-    group.beat("b", 2)
+    group.beat("b", 3)
     assert {"a", "b"} == set(group.machine.members)
     group.pass_time(1)
 
     assert {"b"} == set(group.machine.members)
-    assert {ORDERS: [0, 1, 2, 3, 4, 5]} == given(group.beat("b", 2))
+    assert {ORDERS: [0, 1, 2, 3, 4, 5]} == given(group.beat("b", 3))
 
 
 def test_a_refused_heartbeat_keeps_no_session_alive() -> None:
@@ -296,8 +296,8 @@ def test_a_refused_heartbeat_keeps_no_session_alive() -> None:
     """
     group = two_members()
     group.pass_time(40_000)
-    group.beat("a", 9)
-    group.beat("b", 2)
+    group.beat("a", 10)
+    group.beat("b", 3)
     group.pass_time(5_000)
 
     assert {"b"} == set(group.machine.members)
@@ -310,13 +310,13 @@ def test_who_does_not_give_back_is_gone_after_its_rebalance_timeout() -> None:
     group = Group()
     group.join("a", rebalance_timeout_ms=10_000)
     group.join("b")
-    group.beat("a", 1)
+    group.beat("a", 2)
     group.pass_time(9_999)
-    assert 1 == group.beat("a", 1, owned={ORDERS: [0, 1, 2, 3, 4, 5]}).member_epoch
+    assert 2 == group.beat("a", 2, owned={ORDERS: [0, 1, 2, 3, 4, 5]}).member_epoch
     group.pass_time(1)
 
-    assert_refused(NOBODY, group.beat("a", 1))
-    assert {ORDERS: [0, 1, 2, 3, 4, 5]} == given(group.beat("b", 2))
+    assert_refused(NOBODY, group.beat("a", 2))
+    assert {ORDERS: [0, 1, 2, 3, 4, 5]} == given(group.beat("b", 3))
 
 
 def test_who_has_given_back_in_time_stays() -> None:
@@ -326,11 +326,11 @@ def test_who_has_given_back_in_time_stays() -> None:
     group = Group()
     group.join("a", rebalance_timeout_ms=10_000)
     group.join("b")
-    group.beat("a", 1)
-    group.beat("a", 1, owned={ORDERS: [0, 1, 2]})
+    group.beat("a", 2)
+    group.beat("a", 2, owned={ORDERS: [0, 1, 2]})
     group.pass_time(11_000)
 
-    assert 2 == group.beat("a", 2).member_epoch
+    assert 3 == group.beat("a", 3).member_epoch
 
 
 # ── Static members ──
@@ -343,21 +343,21 @@ def test_a_static_member_comes_back_to_what_it_had() -> None:
     group = Group()
     group.join("a", instance_id="i")
     group.join("b")
-    group.beat("a", 1, instance_id="i")
-    group.beat("a", 1, instance_id="i", owned={ORDERS: [0, 1, 2]})
-    group.beat("b", 2)
+    group.beat("a", 2, instance_id="i")
+    group.beat("a", 2, instance_id="i", owned={ORDERS: [0, 1, 2]})
+    group.beat("b", 3)
     left = group.beat("a", -2, instance_id="i")
     assert ("a", -2) == (left.member_id, left.member_epoch)
 
     answer = group.join("c", instance_id="i")
 
-    assert ("c", 2, {ORDERS: [0, 1, 2]}) == (
+    assert ("c", 3, {ORDERS: [0, 1, 2]}) == (
         answer.member_id,
         answer.member_epoch,
         given(answer),
     )
-    assert 2 == group.describe().group_epoch
-    assert_refused(ErrorCode.FENCED_INSTANCE_ID, group.beat("a", 2, instance_id="i"))
+    assert 3 == group.describe().group_epoch
+    assert_refused(ErrorCode.FENCED_INSTANCE_ID, group.beat("a", 3, instance_id="i"))
 
 
 def test_an_instance_id_is_one_members() -> None:
@@ -368,8 +368,8 @@ def test_an_instance_id_is_one_members() -> None:
     group.join("a", instance_id="i")
 
     assert_refused(ErrorCode.UNRELEASED_INSTANCE_ID, group.join("b", instance_id="i"))
-    assert_refused(NOBODY, group.beat("a", 1, instance_id="j"))
-    assert_refused(ErrorCode.FENCED_INSTANCE_ID, group.beat("b", 1, instance_id="i"))
+    assert_refused(NOBODY, group.beat("a", 2, instance_id="j"))
+    assert_refused(ErrorCode.FENCED_INSTANCE_ID, group.beat("b", 2, instance_id="i"))
     assert_refused(ErrorCode.FENCED_INSTANCE_ID, group.beat("b", -1, instance_id="i"))
 
 
@@ -394,7 +394,7 @@ def test_a_static_member_may_leave_for_good() -> None:
     group.beat("a", -1, instance_id="i")
 
     assert group.machine.is_empty
-    assert 2 == group.join("b", instance_id="i").member_epoch - 1
+    assert 3 == group.join("b", instance_id="i").member_epoch - 1
 
 
 # ── Limits ──
@@ -438,7 +438,7 @@ def test_a_pattern_matches_topics_that_come_later() -> None:
     group.join("x")
     group.join("a", names=[], topic_regex="[a-z]+s")
     group.resolve()
-    epoch = group.beat("a", 1).member_epoch
+    epoch = group.beat("a", 2).member_epoch
     group.change_topics(topics(2, orders=1, clicks=1))
     group.beat("a", epoch)
     assert [] == group.to_resolve
@@ -501,13 +501,13 @@ def test_patterns_that_could_not_be_matched_are_matched_by_a_later_heartbeat() -
 @pytest.mark.parametrize(
     ("member", "epoch", "partitions", "expected"),
     [
-        ("a", 2, [(ORDERS, 0)], ErrorCode.NONE),
-        ("a", 1, [(ORDERS, 0)], ErrorCode.NONE),  # had it then already (KIP-1251)
-        ("a", 1, [(ORDERS, 0), (ORDERS, 5)], ErrorCode.STALE_MEMBER_EPOCH),
-        ("a", 0, [(ORDERS, 0)], ErrorCode.STALE_MEMBER_EPOCH),
-        ("a", 3, [(ORDERS, 0)], ErrorCode.STALE_MEMBER_EPOCH),
-        ("b", 1, [(ORDERS, 5)], ErrorCode.STALE_MEMBER_EPOCH),  # it came with epoch 2
-        ("x", 2, [(ORDERS, 0)], ErrorCode.UNKNOWN_MEMBER_ID),
+        ("a", 3, [(ORDERS, 0)], ErrorCode.NONE),
+        ("a", 2, [(ORDERS, 0)], ErrorCode.NONE),  # had it then already (KIP-1251)
+        ("a", 2, [(ORDERS, 0), (ORDERS, 5)], ErrorCode.STALE_MEMBER_EPOCH),
+        ("a", 1, [(ORDERS, 0)], ErrorCode.STALE_MEMBER_EPOCH),
+        ("a", 4, [(ORDERS, 0)], ErrorCode.STALE_MEMBER_EPOCH),
+        ("b", 2, [(ORDERS, 5)], ErrorCode.STALE_MEMBER_EPOCH),  # it came with epoch 2
+        ("x", 3, [(ORDERS, 0)], ErrorCode.UNKNOWN_MEMBER_ID),
         ("", -1, [(ORDERS, 0)], ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
@@ -551,10 +551,10 @@ def test_anybody_may_commit_for_a_group_without_members() -> None:
     ("member", "epoch", "expected"),
     [
         (None, -1, ErrorCode.NONE),
-        ("a", 2, ErrorCode.NONE),
-        ("a", 1, ErrorCode.STALE_MEMBER_EPOCH),
-        ("a", 3, ErrorCode.STALE_MEMBER_EPOCH),
-        ("x", 2, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("a", 3, ErrorCode.NONE),
+        ("a", 2, ErrorCode.STALE_MEMBER_EPOCH),
+        ("a", 4, ErrorCode.STALE_MEMBER_EPOCH),
+        ("x", 3, ErrorCode.UNKNOWN_MEMBER_ID),
         ("", 2, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
@@ -631,11 +631,11 @@ def test_a_topic_change_that_could_not_be_stored_is_seen_again() -> None:
     group.join("a")
     group.change_topics(topics(2, orders=2))
     group.holds = True
-    group.heartbeat("a", 1)
+    group.heartbeat("a", 2)
     group.fail()
     group.holds = False
 
-    assert {ORDERS: [0, 1]} == given(group.beat("a", 1))
+    assert {ORDERS: [0, 1]} == given(group.beat("a", 2))
 
 
 def test_another_agent_goes_on_without_a_rebalance() -> None:
@@ -645,15 +645,15 @@ def test_another_agent_goes_on_without_a_rebalance() -> None:
     group = Group()
     group.join("a", instance_id="i", rack_id="r", server_assignor="range")
     group.join("b")
-    group.beat("a", 1, instance_id="i")
+    group.beat("a", 2, instance_id="i")
     before = group.describe()
     group.restart()
 
     after = group.describe()
     assert {m.member_id: m for m in before.members} == {m.member_id: m for m in after.members}
-    assert (2, 2, "Reconciling") == (after.group_epoch, after.assignment_epoch, after.state)
-    assert 2 == group.beat("a", 1, instance_id="i", owned={ORDERS: [0, 1, 2]}).member_epoch
-    assert {ORDERS: [3, 4, 5]} == given(group.beat("b", 2))
+    assert (3, 3, "Reconciling") == (after.group_epoch, after.assignment_epoch, after.state)
+    assert 3 == group.beat("a", 2, instance_id="i", owned={ORDERS: [0, 1, 2]}).member_epoch
+    assert {ORDERS: [3, 4, 5]} == given(group.beat("b", 3))
 
 
 def test_after_a_restart_members_have_a_full_session_timeout() -> None:
@@ -663,7 +663,7 @@ def test_after_a_restart_members_have_a_full_session_timeout() -> None:
     group = Group()
     group.join("a", rebalance_timeout_ms=10_000)
     group.join("b")
-    group.beat("a", 1)
+    group.beat("a", 2)
     group.pass_time(9_000)
     group.restart()
     group.pass_time(9_999)
@@ -698,9 +698,9 @@ def test_who_resigns_answers_everybody() -> None:
     """
     group = two_members()
     group.holds = True
-    waiting = [group.heartbeat("c", 0, names=["orders"]), group.heartbeat("a", 2)]
+    waiting = [group.heartbeat("c", 0, names=["orders"]), group.heartbeat("a", 3)]
     group.perform(group.machine.resign(ErrorCode.NOT_COORDINATOR))
-    later = group.heartbeat("b", 2)
+    later = group.heartbeat("b", 3)
 
     assert [ErrorCode.NOT_COORDINATOR] * 3 == [group.error_of(id_) for id_ in [*waiting, later]]
     assert group.machine.deadline_ms is None

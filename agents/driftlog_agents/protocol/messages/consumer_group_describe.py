@@ -72,6 +72,5 @@ API: Final = Api(
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     versions="0-1",
-    served="none",
     flexible="0+",
 )

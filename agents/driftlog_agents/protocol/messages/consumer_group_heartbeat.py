@@ -58,6 +58,5 @@ API: Final = Api(
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     versions="0-1",
-    served="none",
     flexible="0+",
 )

@@ -1,0 +1,532 @@
+"""What members of groups of KIP-848 are told, request by request, by Apache Kafka and by driftlog.
+
+Both are told the same in one run, over a socket and as no client would say it; they answer the
+same, to the letter of their messages.  Scripts with two members or more ask for the `range`
+assignor: which of two equal members `uniform` gives what depends, in Kafka, on a hash.
+Shell.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import consumer_group_describe as cd
+from driftlog_agents.protocol.messages import consumer_group_heartbeat as ch
+from driftlog_agents.protocol.messages import create_partitions as cp
+from driftlog_agents.protocol.messages import create_topics as ct
+from driftlog_agents.protocol.messages import delete_topics as dt
+from driftlog_agents.protocol.messages import find_coordinator as fc
+from driftlog_agents.protocol.messages import list_groups as lg
+from driftlog_agents.protocol.messages import offset_commit as oc
+from driftlog_agents.protocol.messages import offset_fetch as of
+from tests.support.driftlog_process import DriftlogProcess
+from tests.support.kafka_peer import KafkaPeer, kafka_jars
+from tests.support.wire import ask
+
+pytestmark = [
+    pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("kafka_tools"),
+]
+
+SEEN_S: Final = 0.5
+"""Until Kafka's coordinator has seen that topics have changed."""
+
+INTERVAL_S: Final = 1.1
+"""A little more than `group.consumer.assignment.interval.ms`."""
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """Of Kafka and of driftlog."""
+    parent: Path = tmp_path_factory.mktemp("consumers")
+    with KafkaPeer(parent) as kafka, DriftlogProcess(parent=parent) as driftlog:
+        for port in (kafka.port, driftlog.port):
+            _ready(port)
+        yield kafka.port, driftlog.port
+
+
+def _ready(port: int) -> None:
+    """Kafka makes its topic of offsets with the first request for a coordinator, and loads it."""
+    deadline = time.monotonic() + 60
+    find = fc.FindCoordinatorRequest(coordinator_keys=["g"])
+    beat = ch.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1)
+    while (
+        ask(port, ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code
+        or ask(port, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat).error_code
+        != ErrorCode.GROUP_ID_NOT_FOUND
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+class Talk:
+    """One side's part: names of topics and groups are its own, and so are ids."""
+
+    def __init__(self, port: int) -> None:
+        self.lines: list[str] = []
+        self._port = port
+        self._prefix = uuid.uuid4().hex[:8]
+        self._ids: dict[uuid.UUID, str] = {}
+        self._members: dict[str, str] = {}
+        """Ids that the coordinator made, by what we call their members."""
+
+    # ── Topics ──
+
+    def topic(self, name: str, partitions: int) -> None:
+        topic = ct.CreatableTopic(
+            name=self._named(name), num_partitions=partitions, replication_factor=1
+        )
+        request = ct.CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
+        [made] = ask(self._port, ApiKey.CREATE_TOPICS, 7, request).topics
+        assert made.error_code == 0
+        self._ids[made.topic_id] = name
+        time.sleep(SEEN_S)
+
+    def extend(self, name: str, partitions: int) -> None:
+        topic = cp.CreatePartitionsTopic(name=self._named(name), count=partitions, assignments=None)
+        request = cp.CreatePartitionsRequest(topics=[topic], timeout_ms=30_000)
+        [done] = ask(self._port, ApiKey.CREATE_PARTITIONS, 3, request).results
+        assert done.error_code == 0, done
+        time.sleep(SEEN_S)
+
+    def delete(self, name: str) -> None:
+        request = dt.DeleteTopicsRequest(
+            topics=[dt.DeleteTopicState(name=self._named(name))], timeout_ms=30_000
+        )
+        [done] = ask(self._port, ApiKey.DELETE_TOPICS, 6, request).responses
+        assert done.error_code == 0, done
+        time.sleep(SEEN_S)
+
+    # ── Members ──
+
+    def beat(
+        self,
+        member: str,
+        epoch: int,
+        *,
+        group: str = "g",
+        version: int = 1,
+        names: Iterable[str] | None = None,
+        regex: str | None = None,
+        owned: Mapping[str, list[int]] | None = None,
+        instance: str | None = None,
+        rack: str | None = None,
+        timeout_ms: int = -1,
+        assignor: str | None = None,
+    ) -> None:
+        said = f"{member} {epoch}"
+        request = ch.ConsumerGroupHeartbeatRequest(
+            group_id=self._named(group) if group.strip() else group,
+            member_id=self._members.get(member, member if version or epoch else ""),
+            member_epoch=epoch,
+            instance_id=instance,
+            rack_id=rack,
+            rebalance_timeout_ms=timeout_ms,
+            subscribed_topic_names=None if names is None else [self._named(n) for n in names],
+            subscribed_topic_regex=regex and regex.replace("PREFIX", self._prefix),
+            server_assignor=assignor,
+            topic_partitions=None
+            if owned is None
+            else [
+                ch.TopicPartitions(topic_id=self._id(topic), partitions=numbers)
+                for topic, numbers in owned.items()
+            ],
+        )
+        answer = ask(self._port, ApiKey.CONSUMER_GROUP_HEARTBEAT, version, request)
+        if version == 0 and not request.member_id and answer.member_id:
+            assert len(answer.member_id) == 22
+            self._members[member] = answer.member_id
+        error = ErrorCode(answer.error_code)
+        if error:
+            message = answer.error_message
+            if error == ErrorCode.INVALID_REGULAR_EXPRESSION:
+                message = message.partition("expression:")[0]  # RE2/J says otherwise what is wrong.
+            self._say(f"{said}: {error.name} {message}")
+            assert answer.member_id is None
+        else:
+            given = answer.assignment and self._partitions(answer.assignment.topic_partitions)
+            self._say(
+                f"{said}: {self._called(answer.member_id)} {answer.member_epoch} "
+                f"{answer.heartbeat_interval_ms} {given}"
+            )
+
+    def join(self, member: str, **said: Any) -> None:
+        """All that a member has to say."""
+        defaults: dict[str, Any] = {"names": ["t"], "owned": {}, "timeout_ms": 60_000}
+        self.beat(member, 0, **{**defaults, "assignor": "range", **said})
+
+    # ── What others ask ──
+
+    def describe(self, group: str = "g", version: int = 1) -> None:
+        request = cd.ConsumerGroupDescribeRequest(
+            group_ids=[self._named(group)], include_authorized_operations=True
+        )
+        [found] = ask(self._port, ApiKey.CONSUMER_GROUP_DESCRIBE, version, request).groups
+        self._say(
+            f"describe: {ErrorCode(found.error_code).name} {found.error_message} "
+            f"{found.group_state} {found.group_epoch} {found.assignment_epoch} "
+            f"{found.assignor_name} {found.authorized_operations}"
+        )
+        for member in sorted(found.members, key=lambda m: self._called(m.member_id)):
+            names = sorted(member.subscribed_topic_names)
+            self._say(
+                f"  {self._called(member.member_id)} {member.member_epoch} {member.instance_id} "
+                f"{member.rack_id} {member.client_id} {member.client_host} {names} "
+                f"{member.subscribed_topic_regex!r} {member.member_type} "
+                f"has {self._partitions(member.assignment.topic_partitions)} "
+                f"gets {self._partitions(member.target_assignment.topic_partitions)}"
+            )
+
+    def groups(self) -> None:
+        for types in ([], ["consumer"], ["Classic"]):
+            request = lg.ListGroupsRequest(types_filter=types)
+            found = ask(self._port, ApiKey.LIST_GROUPS, 5, request).groups
+            mine = [g for g in found if g.group_id.startswith(self._prefix)]
+            said = [f"{g.group_state} {g.group_type} {g.protocol_type}" for g in mine]
+            self._say(f"groups {types}: {sorted(said)}")
+
+    def commit(
+        self, member: str, epoch: int, partitions: Mapping[str, list[int]], version: int = 10
+    ) -> None:
+        request = oc.OffsetCommitRequest(
+            group_id=self._named("g"),
+            generation_id_or_member_epoch=epoch,
+            member_id=self._members.get(member, member),
+            topics=[
+                oc.OffsetCommitRequestTopic(
+                    name=self._named(topic),
+                    topic_id=self._id(topic),
+                    partitions=[
+                        oc.OffsetCommitRequestPartition(partition_index=p, committed_offset=7)
+                        for p in numbers
+                    ],
+                )
+                for topic, numbers in partitions.items()
+            ],
+        )
+        answer = ask(self._port, ApiKey.OFFSET_COMMIT, version, request)
+        codes = [ErrorCode(p.error_code).name for t in answer.topics for p in t.partitions]
+        self._say(f"commit {member} {epoch}: {codes}")
+
+    def fetch(self, member: str | None, epoch: int) -> None:
+        asked = of.OffsetFetchRequestGroup(
+            group_id=self._named("g"),
+            member_id=member,
+            member_epoch=epoch,
+            topics=[
+                of.OffsetFetchRequestTopics(
+                    name=self._named("t"), topic_id=self._id("t"), partition_indexes=[0, 1]
+                )
+            ],
+        )
+        answer = ask(
+            self._port, ApiKey.OFFSET_FETCH, 10, of.OffsetFetchRequest(groups=[asked])
+        ).groups[0]
+        offsets = [p.committed_offset for t in answer.topics for p in t.partitions]
+        self._say(f"fetch {member} {epoch}: {ErrorCode(answer.error_code).name} {offsets}")
+
+    # ── Names ──
+
+    def _named(self, name: str) -> str:
+        return f"{self._prefix}-{name}"
+
+    def _id(self, topic: str) -> uuid.UUID:
+        found = [id_ for id_, name in self._ids.items() if name == topic]
+        return found[-1] if found else uuid.UUID(int=77)
+
+    def _called(self, member_id: str | None) -> str:
+        return next(
+            (name for name, id_ in self._members.items() if id_ == member_id), f"{member_id}"
+        )
+
+    def _partitions(self, found: Iterable[Any]) -> dict[str, list[int]]:
+        return {
+            self._ids[t.topic_id]: sorted(t.partitions)
+            for t in sorted(found, key=lambda t: self._ids[t.topic_id])
+        }
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line.replace(self._prefix, "PREFIX"))
+
+
+Script = Callable[[Talk], None]
+
+
+def revocation_before_the_grant(c: Talk) -> None:
+    c.topic("t", 6)
+    c.join("a")
+    c.beat("a", 2)
+    c.describe()
+    c.groups()
+    c.join("b")
+    c.describe()
+    time.sleep(INTERVAL_S)
+    c.beat("b", 2)
+    c.describe()
+    c.beat("a", 2)
+    c.describe()
+    c.beat("b", 3)
+    c.beat("a", 2, owned={"t": [0, 1, 2, 3]})
+    c.beat("a", 2, owned={"t": [0, 1, 2]})
+    c.describe()
+    c.beat("b", 3)
+    c.beat("b", 3)
+    c.describe()
+    c.groups()
+
+
+def epochs_that_are_not_the_members(c: Talk) -> None:
+    c.topic("t", 2)
+    c.beat("a", 2)
+    c.beat("a", -1)
+    c.join("a")
+    time.sleep(INTERVAL_S)
+    c.join("b")
+    c.beat("a", 2)
+    c.beat("a", 2, owned={"t": [0]})
+    c.beat("b", 3)
+    c.beat("a", 4)
+    c.beat("a", 2)
+    c.beat("a", 2, owned={"t": [0]})
+    c.beat("a", 2, owned={"t": [1]})
+    c.beat("a", 2, owned={"other": [0]})
+    c.beat("a", 2, owned={})
+    c.beat("x", 2)
+    c.join("a")
+    c.beat("a", 3, owned={"t": [0]}, names=["t"], timeout_ms=60_000)
+    c.describe()
+
+
+def leaving(c: Talk) -> None:
+    c.topic("t", 3)
+    c.join("a")
+    time.sleep(INTERVAL_S)
+    c.join("b")
+    c.beat("a", 2, owned={})
+    c.beat("b", -1)
+    c.describe()
+    c.beat("b", 3)
+    c.beat("b", -1)
+    c.beat("a", 2)
+    time.sleep(INTERVAL_S)
+    c.beat("a", 3, owned={"t": [0]})
+    c.beat("a", 4, owned={"t": [0, 1, 2]})
+    c.beat("a", -1)
+    c.describe()
+    c.groups()
+    c.beat("a", 2)
+    c.join("c")
+    c.describe()
+
+
+def static_members(c: Talk) -> None:
+    c.topic("t", 4)
+    c.join("a", instance="i")
+    time.sleep(INTERVAL_S)
+    c.join("b", instance="j")
+    c.beat("a", 2, instance="i")
+    c.beat("a", 2, instance="i", owned={"t": [0, 1]})
+    c.beat("b", 3, instance="j")
+    c.join("c", instance="i")
+    c.join("a", instance="i")
+    c.beat("c", 3, instance="i")
+    c.beat("c", -2, instance="i")
+    c.beat("a", 3, instance="k")
+    c.beat("a", -2, instance="i")
+    c.describe()
+    c.beat("a", 3, instance="i")
+    c.join("c", instance="i")
+    c.describe()
+    c.beat("a", 3, instance="i")
+    c.beat("c", 3, instance="i")
+    c.beat("c", -2, instance="i")
+    c.join("d", instance="i", names=["t", "u"])
+    c.describe()
+    c.beat("d", -1, instance="i")
+    c.describe()
+
+
+def what_is_no_request(c: Talk) -> None:
+    c.topic("t", 1)
+    c.join("")
+    c.join(" ")
+    c.join("a", group=" ")
+    c.join("a", instance=" ")
+    c.join("a", rack="")
+    c.join("a", timeout_ms=-1)
+    c.join("a", owned=None)
+    c.join("a", owned={"t": [0]})
+    c.join("a", names=None)
+    c.join("a", assignor="sticky")
+    c.beat("a", -2)
+    c.beat("a", -3)
+    c.beat("", 2)
+    c.beat("a", 6)
+    c.beat("a", -1)
+    c.describe()
+
+
+def the_coordinator_makes_the_ids_of_version_0(c: Talk) -> None:
+    c.topic("t", 2)
+    c.join("a", version=0)
+    c.beat("a", 2, version=0)
+    c.beat("a", -1, version=0)
+    c.describe(version=0)
+
+
+def topics_change(c: Talk) -> None:
+    c.topic("t", 2)
+    c.join("a", names=["t", "u"])
+    c.describe()
+    c.topic("u", 1)
+    time.sleep(INTERVAL_S)
+    c.beat("a", 2)
+    c.extend("t", 3)
+    time.sleep(INTERVAL_S)
+    c.beat("a", 3)
+    c.delete("u")
+    time.sleep(INTERVAL_S)
+    c.beat("a", 4)
+    c.describe()
+    c.beat("a", 4, owned={"t": [0, 1, 2]})
+    c.topic("u", 1)
+    time.sleep(INTERVAL_S)
+    c.beat("a", 5, owned={"t": [0, 1, 2]})
+    c.topic("other", 1)
+    time.sleep(INTERVAL_S)
+    c.beat("a", 6)
+    c.describe()
+
+
+def subscriptions_change(c: Talk) -> None:
+    c.topic("t", 2)
+    c.topic("u", 2)
+    c.join("a", names=["t", "u"])
+    c.beat("a", 2, names=["t"])
+    c.describe()
+    c.beat("a", 2, owned={"t": [0, 1], "u": [0]})
+    c.beat("a", 2, owned={"t": [0, 1]})
+    time.sleep(INTERVAL_S)
+    c.beat("a", 2, owned={"t": [0, 1]})
+    c.beat("a", 3, names=["t", "u"], rack="r")
+    time.sleep(INTERVAL_S)
+    c.beat("a", 3)
+    c.beat("a", 4, names=[])
+    c.describe()
+
+
+def assignors_are_voted_for(c: Talk) -> None:
+    c.topic("t", 1)
+    c.join("a", assignor=None)
+    c.describe()
+    time.sleep(INTERVAL_S)
+    c.join("b", assignor="range")
+    c.describe()
+    c.beat("b", 3, assignor="uniform")
+    c.describe()
+
+
+def who_may_commit_and_fetch(c: Talk) -> None:
+    c.topic("t", 2)
+    c.commit("a", 2, {"t": [0]})
+    c.commit("", -1, {"t": [0]})
+    c.join("a")
+    time.sleep(INTERVAL_S)
+    c.join("b")
+    c.beat("a", 2)
+    c.commit("a", 2, {"t": [0, 1]})
+    c.beat("a", 2, owned={"t": [0]})
+    c.beat("b", 3)
+    c.commit("a", 3, {"t": [0]})
+    c.commit("a", 2, {"t": [0]})
+    c.commit("a", 2, {"t": [0, 1]})
+    c.commit("a", 1, {"t": [0]})
+    c.commit("a", 4, {"t": [0]})
+    c.commit("b", 2, {"t": [1]})
+    c.commit("b", 3, {"t": [0, 1]})
+    c.commit("x", 3, {"t": [0]})
+    c.commit("", -1, {"t": [0]})
+    c.commit("a", 3, {"t": [0]}, version=8)
+    c.commit("a", 3, {"t": [0]}, version=9)
+    c.fetch("a", 3)
+    c.fetch("a", 2)
+    c.fetch("a", 4)
+    c.fetch("x", 3)
+    c.fetch(None, -1)
+    c.fetch("", -1)
+    c.fetch("", 3)
+    c.beat("a", -1)
+    c.beat("b", -1)
+    c.commit("", -1, {"t": [0]})
+    c.commit("a", 3, {"t": [0]})
+    c.fetch(None, -1)
+
+
+def patterns(c: Talk) -> None:
+    c.topic("t", 2)
+    c.topic("u", 1)
+    c.join("x", names=["none"])
+    c.beat("x", -1)
+    c.join("x", names=["u"])
+    c.join("a", names=None, regex="PREFIX-(t|none)", assignor=None)
+    time.sleep(INTERVAL_S)
+    c.beat("a", 2)
+    c.beat("x", 2)
+    c.beat("a", 5)
+    c.describe()
+    time.sleep(INTERVAL_S)
+    c.join("b", names=["u"], regex="PREFIX-(t|none)", assignor=None)
+    c.describe()
+    c.beat("b", 6)
+    c.beat("b", -1)
+    c.beat("a", 5, regex="")
+    c.describe()
+    c.beat("x", 5, regex="PREFIX-none", names=[])
+    c.join("y", regex="(")
+
+
+def a_pattern_alone(c: Talk) -> None:
+    c.topic("t", 2)
+    c.join("a", names=None, regex="PREFIX-t")
+    c.describe()
+    time.sleep(INTERVAL_S)
+    c.join("a", names=None, regex="PREFIX-t")
+    c.describe()
+    c.beat("a", 2)
+
+
+SCRIPTS: Final[tuple[Script, ...]] = (
+    revocation_before_the_grant,
+    epochs_that_are_not_the_members,
+    leaving,
+    static_members,
+    what_is_no_request,
+    the_coordinator_makes_the_ids_of_version_0,
+    topics_change,
+    subscriptions_change,
+    assignors_are_voted_for,
+    who_may_commit_and_fetch,
+    patterns,
+    a_pattern_alone,
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_members_are_told_what_kafka_tells_them(script: Script, ports: tuple[int, int]) -> None:
+    """
+    Line by line, also where they are refused.
+    """
+    kafka, driftlog = (Talk(port) for port in ports)
+    with ThreadPoolExecutor() as both:
+        list(both.map(script, (kafka, driftlog)))
+
+    assert kafka.lines == driftlog.lines
