@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from driftlog.admin import Admin as Admin
     from driftlog.aio_consumer import AsyncConsumer as AsyncConsumer
     from driftlog.aio_producer import AsyncProducer as AsyncProducer
     from driftlog.consumer import Consumer as Consumer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from driftlog.records import Record as Record
 
 _PLACES: Final = {
+    "driftlog.admin": ("Admin",),
     "driftlog.aio_consumer": ("AsyncConsumer",),
     "driftlog.aio_producer": ("AsyncProducer",),
     "driftlog.consumer": ("Consumer",),
@@ -26,7 +28,7 @@ _PLACES: Final = {
 }
 _MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = ["AsyncConsumer", "AsyncProducer", "Consumer", "Producer", "Record"]
+__all__ = ["Admin", "AsyncConsumer", "AsyncProducer", "Consumer", "Producer", "Record"]
 
 
 def __getattr__(name: str) -> object:

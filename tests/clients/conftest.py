@@ -49,13 +49,6 @@ def servers(request: pytest.FixtureRequest) -> str:
     return address
 
 
-@pytest.fixture(params=[_KAFKA])
-def grouping(request: pytest.FixtureRequest) -> str:
-    """The same of what has consumer groups."""
-    address: str = request.getfixturevalue("kafka_bootstrap")
-    return address
-
-
 @pytest.fixture
 def topic(agent: DriftlogProcess) -> str:
     """A new topic with one partition."""

@@ -257,17 +257,17 @@ async def test_reading_in_batches_seeking_and_errors(servers: str) -> None:
         await consumer.read()
 
 
-async def test_a_group_commits_what_was_processed(grouping: str) -> None:
+async def test_a_group_commits_what_was_processed(servers: str) -> None:
     """
     A block that ends well commits all that was handed out; one that fails, or is cancelled,
     all but the record it was at.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(10))
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(10))
 
     async def read_to(last: bytes, fail: bool) -> None:
         async with AsyncConsumer(
-            topic, group=group, bootstrap_servers=grouping, from_beginning=True, settings=QUICK
+            topic, group=group, bootstrap_servers=servers, from_beginning=True, settings=QUICK
         ) as consumer:
             async for record in consumer:
                 if record.value == last:
@@ -276,14 +276,14 @@ async def test_a_group_commits_what_was_processed(grouping: str) -> None:
                     return
 
     await read_to(b"2", fail=False)
-    assert 3 == committed(grouping, group, topic)
+    assert 3 == committed(servers, group, topic)
     with pytest.raises(ZeroDivisionError):
         await read_to(b"5", fail=True)
-    assert 5 == committed(grouping, group, topic)
+    assert 5 == committed(servers, group, topic)
 
     async def read_and_sleep() -> None:
         async with AsyncConsumer(
-            topic, group=group, bootstrap_servers=grouping, from_beginning=True, settings=QUICK
+            topic, group=group, bootstrap_servers=servers, from_beginning=True, settings=QUICK
         ) as consumer:
             async for record in consumer:
                 if record.value == b"8":
@@ -296,4 +296,4 @@ async def test_a_group_commits_what_was_processed(grouping: str) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert 8 == committed(grouping, group, topic)
+    assert 8 == committed(servers, group, topic)

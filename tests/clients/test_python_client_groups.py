@@ -19,98 +19,98 @@ from tests.clients.python_client import committed, member, new_topic, numbered, 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]
 
 
-def test_a_block_that_ends_well_commits_what_was_handed_out(grouping: str) -> None:
+def test_a_block_that_ends_well_commits_what_was_handed_out(servers: str) -> None:
     """
     The record that the loop broke at is processed; the ones fetched ahead are not.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(10))
-    with member(grouping, topic, group) as consumer:
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(10))
+    with member(servers, topic, group) as consumer:
         for record in consumer:
             if record.value == b"4":
                 break
 
-    assert 5 == committed(grouping, group, topic)
-    with member(grouping, topic, group, end_of_topic=True) as consumer:
+    assert 5 == committed(servers, group, topic)
+    with member(servers, topic, group, end_of_topic=True) as consumer:
         assert numbered(5, 5) == values_of(list(consumer))
 
 
-def test_a_block_that_fails_does_not_commit_the_record_it_was_at(grouping: str) -> None:
+def test_a_block_that_fails_does_not_commit_the_record_it_was_at(servers: str) -> None:
     """
     That record comes again, and those before it do not.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(10))
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(10))
     with (  # noqa: PT012  # the error of the block comes out of its exit
         pytest.raises(ZeroDivisionError),
-        member(grouping, topic, group) as consumer,
+        member(servers, topic, group) as consumer,
     ):
         for record in consumer:
             if record.value == b"4":
                 raise ZeroDivisionError
 
-    assert 4 == committed(grouping, group, topic)
+    assert 4 == committed(servers, group, topic)
 
 
-def test_end_of_topic_commits_all_of_it(grouping: str) -> None:
+def test_end_of_topic_commits_all_of_it(servers: str) -> None:
     """
     Also without a `with`: everything was processed when the loop ended.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(10))
-    consumer = member(grouping, topic, group, end_of_topic=True)
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(10))
+    consumer = member(servers, topic, group, end_of_topic=True)
 
     assert numbered(10) == values_of(list(consumer))
-    assert 10 == committed(grouping, group, topic)
+    assert 10 == committed(servers, group, topic)
     consumer.close()
 
 
-def test_commits_happen_now_and_then_and_only_of_what_was_processed(grouping: str) -> None:
+def test_commits_happen_now_and_then_and_only_of_what_was_processed(servers: str) -> None:
     """
     The record that the user is at is not committed, however long that takes.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(3))
-    consumer = member(grouping, topic, group)
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(3))
+    consumer = member(servers, topic, group)
     assert [b"0", b"1", b"2"] == [next(consumer).value for _ in range(3)]
     seen = set()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and 2 not in seen:
         consumer._reader.fill(0.2)  # what the loop does while it waits for a fourth
-        seen.add(committed(grouping, group, topic))
+        seen.add(committed(servers, group, topic))
     consumer.close()
 
     assert 2 == max(seen)
-    assert 2 == committed(grouping, group, topic)
+    assert 2 == committed(servers, group, topic)
 
 
-def test_with_auto_commit_off_only_commit_commits(grouping: str) -> None:
+def test_with_auto_commit_off_only_commit_commits(servers: str) -> None:
     """
     All that was handed out, or up to a record of a partition.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(10))
-    with member(grouping, topic, group, auto_commit=False) as consumer:
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(10))
+    with member(servers, topic, group, auto_commit=False) as consumer:
         records = [next(consumer) for _ in range(6)]
-        assert -1001 == committed(grouping, group, topic)
+        assert -1001 == committed(servers, group, topic)
         consumer.commit(records[2])
-        assert 3 == committed(grouping, group, topic)
+        assert 3 == committed(servers, group, topic)
         consumer.commit()
-        assert 6 == committed(grouping, group, topic)
+        assert 6 == committed(servers, group, topic)
         next(consumer)
         next(consumer)
 
-    assert 6 == committed(grouping, group, topic)
+    assert 6 == committed(servers, group, topic)
 
 
-def test_partitions_move_without_loss_and_without_repetition(grouping: str) -> None:
+def test_partitions_move_without_loss_and_without_repetition(servers: str) -> None:
     """
     A second member joins, and the first leaves: what was processed is committed as partitions are
     revoked, so that each record is read once.
     """
-    topic, group = new_topic(grouping, 4), uuid.uuid4().hex
+    topic, group = new_topic(servers, 4), uuid.uuid4().hex
     for partition in range(4):
-        write(grouping, topic, numbered(50, 100 * partition), partition)
+        write(servers, topic, numbered(50, 100 * partition), partition)
     read: list[bytes | None] = []
     lock, stop = threading.Lock(), threading.Event()
     settings = ConsumerSettings(
@@ -118,7 +118,7 @@ def test_partitions_move_without_loss_and_without_repetition(grouping: str) -> N
     )
 
     def run(leave: threading.Event) -> None:
-        with member(grouping, topic, group, settings=settings) as consumer:
+        with member(servers, topic, group, settings=settings) as consumer:
             while not leave.is_set() and not stop.is_set():
                 for record in consumer.read(max_records=3, timeout_s=0.2):
                     with lock:
@@ -126,7 +126,7 @@ def test_partitions_move_without_loss_and_without_repetition(grouping: str) -> N
 
     def more(start: int) -> None:
         for partition in range(4):
-            write(grouping, topic, numbered(50, 100 * partition + start), partition)
+            write(servers, topic, numbered(50, 100 * partition + start), partition)
 
     def wait_for(count: int) -> None:
         deadline = time.monotonic() + 60
@@ -151,36 +151,36 @@ def test_partitions_move_without_loss_and_without_repetition(grouping: str) -> N
     assert 400 == len(read)
 
 
-def test_a_group_without_records_keeps_where_it_began(grouping: str) -> None:
+def test_a_group_without_records_keeps_where_it_began(servers: str) -> None:
     """
     A member that began at the end and read nothing has said where: what came in between is read
     by the next one.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(5))
-    with member(grouping, topic, group, from_beginning=False) as consumer:
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(5))
+    with member(servers, topic, group, from_beginning=False) as consumer:
         deadline = time.monotonic() + 30
         while not consumer.assignment() and time.monotonic() < deadline:
             assert [] == consumer.read(timeout_s=0.2)
-    write(grouping, topic, [b"between"])
-    with member(grouping, topic, group, from_beginning=False, end_of_topic=True) as consumer:
+    write(servers, topic, [b"between"])
+    with member(servers, topic, group, from_beginning=False, end_of_topic=True) as consumer:
         assert [b"between"] == values_of(list(consumer))
 
 
-def test_slow_processing_does_not_cost_the_membership(grouping: str) -> None:
+def test_slow_processing_does_not_cost_the_membership(servers: str) -> None:
     """
     Records of one fetch that together take longer than `max_poll_interval_ms`: librdkafka is
     polled in between, so the member stays.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(10))
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(10))
     settings = ConsumerSettings(
         fetch_wait_max_ms=50,
         session_timeout_ms=6_000,
         max_poll_interval_ms=6_000,
         commit_interval_ms=600_000,
     )
-    with member(grouping, topic, group, settings=settings) as consumer:
+    with member(servers, topic, group, settings=settings) as consumer:
         read = []
         for record in consumer:
             read.append(record.value)
@@ -188,24 +188,24 @@ def test_slow_processing_does_not_cost_the_membership(grouping: str) -> None:
                 break
             time.sleep(0.8)
     assert numbered(10) == read
-    assert 10 == committed(grouping, group, topic)
+    assert 10 == committed(servers, group, topic)
 
 
 def test_a_member_that_was_too_slow_says_so_and_commits_nothing(
-    grouping: str, caplog: pytest.LogCaptureFixture
+    servers: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
     What it read comes again; the log says what to change.
     """
-    topic, group = new_topic(grouping), uuid.uuid4().hex
-    write(grouping, topic, numbered(3))
+    topic, group = new_topic(servers), uuid.uuid4().hex
+    write(servers, topic, numbered(3))
     settings = ConsumerSettings(
         fetch_wait_max_ms=50,
         session_timeout_ms=6_000,
         max_poll_interval_ms=6_000,
         commit_interval_ms=600_000,
     )
-    with member(grouping, topic, group, settings=settings) as consumer:
+    with member(servers, topic, group, settings=settings) as consumer:
         first = next(consumer)
         time.sleep(7.5)
         again = next(consumer)
@@ -216,47 +216,47 @@ def test_a_member_that_was_too_slow_says_so_and_commits_nothing(
     assert "max_poll_interval_ms" in caplog.text
 
 
-def test_an_error_says_what_to_do_about_groups(grouping: str) -> None:
+def test_an_error_says_what_to_do_about_groups(servers: str) -> None:
     """
     No group, an unknown partition, a member that is gone.
     """
-    topic = new_topic(grouping)
+    topic = new_topic(servers)
     with pytest.raises(ValueError, match="give the consumer a group"):
-        Consumer(topic, bootstrap_servers=grouping).commit()
+        Consumer(topic, bootstrap_servers=servers).commit()
     with pytest.raises(ValueError, match="leave out one"):
-        Consumer(topic, group="g", partitions=[0], bootstrap_servers=grouping)
+        Consumer(topic, group="g", partitions=[0], bootstrap_servers=servers)
     with (
-        member(grouping, topic, uuid.uuid4().hex) as consumer,
+        member(servers, topic, uuid.uuid4().hex) as consumer,
         pytest.raises(CommitError, match="not this member's"),
     ):
         consumer.commit(Record(topic, 5, 0, 0, None, None))
 
 
-def test_the_new_protocol_of_groups_works(grouping: str) -> None:
+def test_the_new_protocol_of_groups_works(servers: str) -> None:
     """
     `group.protocol=consumer` (KIP-848): incremental assignments.
     """
-    topic, group = new_topic(grouping, 3), uuid.uuid4().hex
+    topic, group = new_topic(servers, 3), uuid.uuid4().hex
     for partition in range(3):
-        write(grouping, topic, [b"%d" % partition], partition)
+        write(servers, topic, [b"%d" % partition], partition)
     config = {"group.protocol": "consumer"}
-    with member(grouping, topic, group, config=config) as consumer:
+    with member(servers, topic, group, config=config) as consumer:
         assert {b"0", b"1", b"2"} == {next(consumer).value for _ in range(3)}
-    with member(grouping, topic, group, end_of_topic=True) as consumer:
+    with member(servers, topic, group, end_of_topic=True) as consumer:
         assert [] == list(consumer)
 
 
-def test_patterns_and_static_members(grouping: str) -> None:
+def test_patterns_and_static_members(servers: str) -> None:
     """
     ``^`` makes a pattern; librdkafka's own configs pass through.
     """
     prefix = uuid.uuid4().hex[:8]
     topics = [f"{prefix}-{name}" for name in ("a", "b")]
-    with Producer(bootstrap_servers=grouping) as producer:
+    with Producer(bootstrap_servers=servers) as producer:
         for topic in topics:
             producer.produce(topic, topic)
     config = {"group.instance.id": "me"}
-    with member(grouping, f"^{prefix}-.*", uuid.uuid4().hex, config=config) as consumer:
+    with member(servers, f"^{prefix}-.*", uuid.uuid4().hex, config=config) as consumer:
         read = {next(consumer).value for _ in range(2)}
 
     assert {topic.encode() for topic in topics} == read
