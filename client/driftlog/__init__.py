@@ -15,20 +15,41 @@ if TYPE_CHECKING:
     from driftlog.aio_consumer import AsyncConsumer as AsyncConsumer
     from driftlog.aio_producer import AsyncProducer as AsyncProducer
     from driftlog.consumer import Consumer as Consumer
+    from driftlog.errors import DeliveryError as DeliveryError
+    from driftlog.errors import DriftlogError as DriftlogError
     from driftlog.producer import Producer as Producer
+    from driftlog.records import Delivered as Delivered
     from driftlog.records import Record as Record
+    from driftlog.records import TopicPartition as TopicPartition
+    from driftlog.settings import ConsumerSettings as ConsumerSettings
+    from driftlog.settings import ProducerSettings as ProducerSettings
 
 _PLACES: Final = {
     "driftlog.admin": ("Admin",),
     "driftlog.aio_consumer": ("AsyncConsumer",),
     "driftlog.aio_producer": ("AsyncProducer",),
     "driftlog.consumer": ("Consumer",),
+    "driftlog.errors": ("DeliveryError", "DriftlogError"),
     "driftlog.producer": ("Producer",),
-    "driftlog.records": ("Record",),
+    "driftlog.records": ("Delivered", "Record", "TopicPartition"),
+    "driftlog.settings": ("ConsumerSettings", "ProducerSettings"),
 }
 _MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = ["Admin", "AsyncConsumer", "AsyncProducer", "Consumer", "Producer", "Record"]
+__all__ = [
+    "Admin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Consumer",
+    "ConsumerSettings",
+    "Delivered",
+    "DeliveryError",
+    "DriftlogError",
+    "Producer",
+    "ProducerSettings",
+    "Record",
+    "TopicPartition",
+]
 
 
 def __getattr__(name: str) -> object:
