@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 from random import Random
 from uuid import UUID
 
@@ -127,6 +127,21 @@ def test_a_new_topic_moves_nothing_where_nobody_was_full() -> None:
     after = place([*order, (UUID(int=77, version=4), 500)], nodes)
 
     assert 0 == moved(before, after)
+
+
+@pytest.mark.parametrize(("nodes", "in_all"), [(3, 49), (5, 156), (10, 138)])
+def test_while_topics_come_few_partitions_of_older_ones_move(nodes: int, in_all: int) -> None:
+    """
+    Up to 1,000 partitions in topics of six: no more for one topic than it has itself.
+    """
+    order = topics(1_000, each=6, seed=5)
+    ids = range(1, nodes + 1)
+    plans = [place(order[:count], ids) for count in range(1, len(order) + 1)]
+
+    moves = [moved(before, after) for before, after in pairwise(plans)]
+
+    assert max(moves) <= 6
+    assert in_all == sum(moves)
 
 
 def test_what_is_ranked_first_leads_where_nobody_is_full() -> None:
