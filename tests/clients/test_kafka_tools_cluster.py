@@ -1,17 +1,15 @@
-"""Kafka's own tools that ask about the cluster, against Apache Kafka and against driftlog: see
-test_kafka_tools.py.
+"""Kafka's tools for those who run a cluster, as in `test_kafka_tools`: elections, reassignments,
+the quorum, features, rules, tokens.
 
 Shell.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.clients.kafka_tools import Said
 from tests.clients.tool_comparison import Difference, Pair, step, steps_of
 from tests.support.kafka_peer import kafka_jars
 
@@ -22,258 +20,168 @@ pytestmark = [
     pytest.mark.xdist_group("kafka_tools"),
 ]
 
-NOT_SERVED: Final = {
-    **dict.fromkeys(("Produce", "Fetch"), "the newest versions are Kafka's own, or transactions'"),
-    **dict.fromkeys(
-        (
-            *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers"),
-            *("TxnOffsetCommit", "DescribeTransactions", "ListTransactions"),
-        ),
-        "there are no transactions yet",
-    ),
-    **dict.fromkeys(
-        (
-            *("SaslHandshake", "SaslAuthenticate", "AlterUserScramCredentials"),
-            *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
-        ),
-        "clients are not authenticated yet",
-    ),
-    "AlterClientQuotas": "there are no quotas yet",
-    "AlterReplicaLogDirs": "there is one directory, the bucket",
-    **dict.fromkeys(
-        ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"), "KIP-848 is not wired yet"
-    ),
-    **dict.fromkeys(("AddRaftVoter", "RemoveRaftVoter"), "there is no quorum of controllers"),
-    **dict.fromkeys(
-        (
-            *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
-            *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState"),
-            *("DeleteShareGroupState", "ReadShareGroupStateSummary", "DescribeShareGroupOffsets"),
-            *("AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
-        ),
-        "there are no share groups",
-    ),
-    **dict.fromkeys(
-        ("StreamsGroupHeartbeat", "StreamsGroupDescribe"), "there are no streams groups"
-    ),
-}
-"""APIs that Kafka serves and driftlog does not, or not in all versions."""
-
-
-def test_api_versions(pair: Pair) -> None:
-    """
-    kafka-broker-api-versions names the same APIs with the same versions, but for `NOT_SERVED`.
-    """
-
-    def served(said: Said) -> dict[str, str]:
-        assert (0, "") == (said.status, said.err)
-        return dict(re.findall(r"\t(\w+)\(\d+\): (\w.*?),?\n", said.out))
-
-    kafka, driftlog = (served(said) for said in pair.run("kafka-broker-api-versions"))
-
-    assert len(kafka) > 80
-    assert kafka.keys() == driftlog.keys()
-    assert NOT_SERVED.keys() == {name for name, said in kafka.items() if driftlog[name] != said}
-
-
-FEATURES: Final = Difference(
-    "features",
-    "features stand for formats of Kafka's own logs; of those that clients ask about, there are "
-    "the ones that are served",
-    r"(?:Feature: (?!metadata\.version)[^\n]*\n)+",
-    "",
-)
-EPOCH: Final = Difference(
-    "epoch",
-    "it counts changes of the log of metadata, and there is none",
-    r"Epoch: \d+",
-    "Epoch: 0",
-)
 QUORUM: Final = (
     Difference(
-        "epoch of the quorum",
-        "one agent speaks for all, and changes of the cluster are counted",
-        r"LeaderEpoch:[ ]+\d+\nHighWatermark:[ ]+\d+",
-        r"LeaderEpoch:[ ]+\d+\nHighWatermark:[ ]+\d+",
+        "epoch",
+        "nobody is elected here: one agent stands for the metadata store",
+        r"LeaderEpoch: +[1-9]\d*",
+        r"LeaderEpoch: +0",
     ),
     Difference(
-        "voter",
-        "agents have no directory of a quorum, and no listener for controllers",
-        r'\{"id": 1, "directoryId": "[^"]+", "endpoints": \["CONTROLLER://<address>"\]\}',
-        r'\{"id": 1, "endpoints": \["PLAINTEXT://<address>"\]\}',
+        "high watermark",
+        "how much was written to the metadata",
+        r"HighWatermark: +[1-9]\d*",
+        r"HighWatermark: +[1-9]\d*",
+    ),
+    Difference(
+        "endpoint",
+        "agents have no directory of metadata, and no listener for controllers",
+        r'"directoryId": "\S{22}", "endpoints": \["CONTROLLER:',
+        r'"endpoints": \["PLAINTEXT:',
     ),
 )
-REPLICATION: Final = Difference(
-    "offsets and times",
-    "see epoch of the quorum",
-    r"1\s+\S{22}\s+\d+\s+0\s+\d{13}\s+\d{13}\s+Leader",
-    r"1\s+A{22}\s+\d+\s+0\s+\d{13}\s+\d{13}\s+Leader",
+REPLICATION: Final = (
+    Difference(
+        "state",
+        "how much was written, in which directory, and when",
+        r"^1 +\t\S+\t[1-9]\d* *\t0 +\t1\d{12} +\t1\d{12} +\tLeader",
+        r"^1 +\t<uuid>\t[1-9]\d* *\t0 +\t1\d{12} +\t1\d{12} +\tLeader",
+    ),
+)
+FEATURES: Final = (
+    Difference(
+        "more features",
+        "what is not built is not published: transactions, share groups, Streams' groups",
+        r"^Feature: (?!metadata\.version|group\.version)[^\n]*\n",
+        "",
+    ),
+    Difference(
+        "group.version",
+        "groups of KIP-848 cannot be turned off",
+        r"group\.version +SupportedMinVersion: 0",
+        r"group\.version +SupportedMinVersion: 1",
+    ),
+    Difference("epoch", "levels never change here", r"Epoch: [1-9]\d*", r"Epoch: 0"),
+)
+FOLLOWS: Final = Difference(
+    "a downgrade",
+    "Kafka would lose metadata with it, and here it is a matter of the agents' version",
+    r"Unsupported metadata\.version downgrade.*information\.",
+    r"Invalid update version 20.*run other agents instead\.",
 )
 
 
-def test_cluster(pair: Pair) -> None:
+def test_leaders_are_elected(pair: Pair, tmp_path: Path) -> None:
     """
-    kafka-cluster, kafka-features, kafka-metadata-quorum; and kafka-acls and others of what is
-    not configured.
+    kafka-leader-election is told that no election is needed.
     """
-    quorum = "kafka-metadata-quorum --bootstrap-server @ describe"
+    file = tmp_path / "partitions.json"
+    file.write_text(json.dumps({"partitions": [{"topic": "elected", "partition": 0}]}))
     pair.compare(
         [
+            step("kafka-topics --create --topic elected --partitions 2"),
+            *steps_of(f"""
+                kafka-leader-election --election-type PREFERRED --topic elected --partition 0
+                kafka-leader-election --election-type UNCLEAN --topic elected --partition 1
+                kafka-leader-election --election-type PREFERRED --topic elected --partition 7
+                kafka-leader-election --election-type PREFERRED --topic nope --partition 0
+                kafka-leader-election --election-type PREFERRED --all-topic-partitions
+                kafka-leader-election --election-type UNCLEAN --path-to-json-file {file}
+            """),
+            step("kafka-topics --delete --topic elected"),
+        ]
+    )
+
+
+def test_partitions_are_reassigned(pair: Pair, tmp_path: Path) -> None:
+    """
+    kafka-reassign-partitions generates, executes, verifies, lists and cancels.
+    """
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "moved"}]}))
+
+    def plan(name: str, topic: str, replicas: list[int]) -> str:
+        file = tmp_path / f"{name}.json"
+        partition = {"topic": topic, "partition": 0, "replicas": replicas}
+        file.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        return f"kafka-reassign-partitions --reassignment-json-file {file}"
+
+    generate = f"kafka-reassign-partitions --generate --topics-to-move-json-file {topics}"
+    same, strange = plan("same", "moved", [1]), plan("strange", "moved", [99])
+    nowhere = plan("nowhere", "nope", [1])
+    pair.compare(
+        [
+            step("kafka-topics --create --topic moved --partitions 1"),
+            *steps_of(f"""
+                {generate} --broker-list 1
+                kafka-reassign-partitions --list
+                {same} --execute
+                {same} --verify
+                {same} --cancel
+                {strange} --execute
+                {nowhere} --execute
+                kafka-reassign-partitions --list
+            """),
+            step("kafka-topics --delete --topic moved"),
+        ]
+    )
+
+
+def test_the_quorum_is_described(pair: Pair) -> None:
+    """
+    kafka-metadata-quorum finds a leader that is caught up; kafka-cluster finds the brokers.
+    """
+    pair.compare(
+        [
+            step("kafka-metadata-quorum --bootstrap-server @ describe --status", *QUORUM),
+            step("kafka-metadata-quorum --bootstrap-server @ describe --replication", *REPLICATION),
             *steps_of("""
                 kafka-cluster cluster-id
+                kafka-cluster unregister --id 99
                 kafka-cluster list-endpoints
-                kafka-cluster list-endpoints --include-fenced-brokers
-                kafka-cluster unregister --id 9
-                kafka-acls --list
-                kafka-acls --add --allow-principal User:a --operation Read --topic x
-                kafka-acls --remove --allow-principal User:a --operation Read --topic x --force
-                kafka-delegation-tokens --describe --command-config /dev/null
-                kafka-client-metrics --list
-                kafka-client-metrics --describe
-                kafka-client-metrics --describe --name none
-                kafka-client-metrics --delete --name none
-                kafka-configs --entity-type clients --describe
-                kafka-configs --entity-type users --describe
-                kafka-configs --entity-type ips --describe
-            """),
-            step("kafka-features --bootstrap-server @ describe", FEATURES, EPOCH),
-            step(f"{quorum} --status", *QUORUM),
-            step(f"{quorum} --replication", REPLICATION),
-        ]
-    )
-
-
-def test_leaders_and_replicas(pair: Pair, tmp_path: Path) -> None:
-    """
-    kafka-leader-election and kafka-reassign-partitions find that all is as it should be.
-    """
-    move, topics = tmp_path / "move.json", tmp_path / "topics.json"
-    partition = {"topic": "placed", "partition": 0, "replicas": [1]}
-    move.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "placed"}]}))
-    elect = "kafka-leader-election --election-type"
-    reassign = "kafka-reassign-partitions"
-    pair.compare(
-        [
-            step("kafka-topics --create --topic placed --partitions 2"),
-            *steps_of(f"""
-                {elect} preferred --all-topic-partitions
-                {elect} preferred --topic placed --partition 0
-                {elect} unclean --topic placed --partition 0
-                {elect} preferred --topic none --partition 0
-                {elect} preferred --topic placed --partition 9
-                {reassign} --list
-                {reassign} --verify --reassignment-json-file {move}
-                {reassign} --generate --topics-to-move-json-file {topics} --broker-list 1
-                {reassign} --execute --reassignment-json-file {move}
-                {reassign} --cancel --reassignment-json-file {move}
-                {reassign} --list
-                kafka-topics --delete --topic placed
             """),
         ]
     )
 
 
-DYNAMIC: Final = Difference(
-    "a dynamic config of a broker",
-    "what an agent does is said when it is started: it refuses, where Kafka keeps it",
-    r"exit 0\nCompleted updating (?:default )?config for brokers?[^\n]*\n--\n",
-    r"exit 1\n--\n.*\nCaused by: [^\n]*InvalidRequestException: Cannot update these configs "
-    r"dynamically: [^\n]*\n",
-)
-KEPT: Final = Difference(
-    "dynamic configs that are kept",
-    "see a dynamic config of a broker",
-    r"(?:^  [a-z.]+=\S* sensitive=[^\n]*\n)+",
-    "",
-)
-LOGGERS: Final = Difference(
-    "loggers",
-    "there is one",
-    r"  org\.apache[^\n]*\n  root=\w+",
-    r"  root=INFO",
-)
-LEVEL: Final = Difference(
-    "a level of a logger",
-    "--log-level is said when the agent is started",
-    r"exit 0\nCompleted updating config for broker-logger 1\.\n--\n",
-    r"exit 1\n--\n.*\nCaused by: [^\n]*: Log levels are set when the agent is started\n",
-)
-
-
-def test_broker_configs(pair: Pair) -> None:
+def test_features_are_what_the_agents_speak(pair: Pair) -> None:
     """
-    kafka-configs shows that nothing is set on a broker, and what cannot be set is refused.
+    kafka-features describes them, and is refused another level than there is.
     """
-    broker = "kafka-configs --entity-type brokers --entity-name 1"
-    brokers = "kafka-configs --entity-type brokers --entity-default"
-    logger = "kafka-configs --entity-type broker-loggers --entity-name 1"
     pair.compare(
         [
-            step(f"{broker} --describe"),
-            step(f"{brokers} --describe", KEPT),
-            step(f"{broker} --alter --add-config broker.id=2"),
-            step(f"{brokers} --alter --add-config broker.id=2"),
-            step(f"{broker} --alter --delete-config num.io.threads"),
-            step(f"{broker} --alter --add-config num.io.threads=4", DYNAMIC),
-            step(f"{brokers} --alter --add-config log.retention.ms=5000", DYNAMIC),
-            step(f"{broker} --describe", KEPT),
-            step("kafka-configs --entity-type brokers --describe", KEPT),
-            step(f"{broker} --alter --delete-config num.io.threads"),
-            step(f"{brokers} --alter --delete-config log.retention.ms"),
-            step("kafka-configs --entity-type brokers --entity-name 9 --describe", reads=False),
-            step("kafka-configs --entity-type brokers --entity-name x --describe"),
-            step(f"{logger} --describe", LOGGERS),
-            step(f"{logger} --alter --add-config root=DEBUG", LEVEL),
-            step(f"{logger} --alter --add-config root=ERROR", LEVEL),
-        ]
-    )
-
-
-GROUP_KEPT: Final = Difference(
-    "a config of a group",
-    "groups take what their agent has: it refuses, where Kafka keeps it",
-    r"exit 0\nCompleted updating config for group g-set\.\n--\n",
-    r"exit 1\n--\n.*\nCaused by: [^\n]*InvalidRequestException: Cannot update these configs "
-    r"dynamically: \[consumer\.session\.timeout\.ms\]\n",
-)
-METRICS_KEPT: Final = Difference(
-    "a subscription to clients' metrics",
-    "clients are not asked for their metrics: it refuses, where Kafka keeps it",
-    r"exit 0\nCompleted updating config for client-metric m-set\.\n--\n",
-    r"exit 1\n--\n.*\nCaused by: [^\n]*InvalidRequestException: Cannot update these configs "
-    r"dynamically: \[interval\.ms\]\n",
-)
-OTHER_GROUPS: Final = Difference(
-    "configs of other kinds of groups",
-    "there are no share groups and no streams groups, and assignments do not wait",
-    r"(?:^  (?:share|streams|consumer\.assignment)\.[^\n]*\n)",
-    "",
-)
-
-
-def test_group_and_client_metrics_configs(pair: Pair) -> None:
-    """
-    Both are described with their defaults, and refused where they are wrong as Kafka refuses
-    them; the right ones are refused too.
-    """
-    group = "kafka-configs --entity-type groups --entity-name"
-    metrics = "kafka-configs --entity-type client-metrics --entity-name"
-    pair.compare(
-        [
-            step(f"{group} g-none --describe"),
-            step(f"{group} g-none --describe --all", OTHER_GROUPS),
-            step(f"{group} g-set --alter --add-config nope=5"),
-            step(f"{group} g-set --alter --add-config consumer.session.timeout.ms=soon"),
+            step("kafka-features --bootstrap-server @ describe", *FEATURES),
+            *steps_of("""
+                kafka-features --bootstrap-server @ upgrade --feature metadata.version=30
+                kafka-features --bootstrap-server @ upgrade --feature metadata.version=99
+                kafka-features --bootstrap-server @ upgrade --feature metadata.version=20
+                kafka-features --bootstrap-server @ downgrade --feature metadata.version=1
+                kafka-features --bootstrap-server @ upgrade --feature nope=1
+            """),
             step(
-                f"{group} g-set --alter --add-config consumer.session.timeout.ms=50000", GROUP_KEPT
+                "kafka-features --bootstrap-server @ downgrade --feature metadata.version=20",
+                FOLLOWS,
             ),
-            step(f"{group} g-set --alter --delete-config consumer.session.timeout.ms"),
-            step(f"{metrics} m-none --describe"),
-            step(f"{metrics} m-none --describe --all"),
-            step(f"{metrics} m-set --alter --add-config nope=5"),
-            step(f"{metrics} m-set --alter --add-config interval.ms=soon"),
-            step(f"{metrics} m-set --alter --add-config interval.ms=1000", METRICS_KEPT),
-            step(f"{metrics} m-set --alter --delete-config interval.ms"),
         ]
+    )
+
+
+def test_nobody_is_kept_out(pair: Pair) -> None:
+    """
+    kafka-acls and kafka-delegation-tokens are told what they are told without security.
+    """
+    pair.compare(
+        steps_of("""
+            kafka-acls --list
+            kafka-acls --list --topic nope
+            kafka-acls --add --allow-principal User:a --operation Read --topic t
+            kafka-acls --remove --force --allow-principal User:a --operation Read --topic t
+            kafka-delegation-tokens --describe --owner-principal User:a
+            kafka-configs --describe --entity-type users
+            kafka-configs --describe --entity-type users --entity-name a
+            kafka-configs --describe --entity-type clients
+            kafka-configs --describe --entity-type ips
+            kafka-client-metrics --list
+            kafka-client-metrics --describe
+        """)
     )

@@ -32,7 +32,7 @@ Configs = Mapping[str, dc.DescribeConfigsResourceResult]
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """Of Kafka, with its own defaults for all but addresses and folders, and of driftlog."""
+    """Of Kafka and of driftlog, both on defaults but for what `PEER` says."""
     parent: Path = tmp_path_factory.mktemp("configs")
     with KafkaPeer(parent) as kafka, DriftlogProcess(parent=parent) as driftlog:
         yield kafka.port, driftlog.port
@@ -94,7 +94,6 @@ OTHERWISE: Final = {
 """Configs whose value, source or synonyms are others."""
 
 PEER: Final = {
-    "group.initial.rebalance.delay.ms",
     "offsets.topic.num.partitions",
     "offsets.topic.replication.factor",
     "transaction.state.log.min.isr",

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.broker_configs import resolve_broker
+from driftlog_agents.broker_configs import BROKER_CONFIGS, resolve_broker
 from driftlog_agents.configs import (
-    ConfigDef,
     ConfigSource,
     ConfigType,
     ConfigValue,
@@ -93,10 +92,12 @@ def _result(
                 if _asked(ROOT_LOGGER, wanted):
                     result.configs = [_root_logger(broker)]
             case ResourceType.CLIENT_METRICS:
-                found = _defaults(CLIENT_METRICS_CONFIGS, resource, "Client metrics subscription")
+                _check_named(resource, "Client metrics subscription")
+                found = resolve(CLIENT_METRICS_CONFIGS, {}, {})
                 result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
             case ResourceType.GROUP:
-                found = _defaults(GROUP_CONFIGS, resource, "Group")
+                _check_named(resource, "Group")
+                found = resolve(GROUP_CONFIGS, {}, _of_groups(broker))
                 result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
             case _:
                 raise RefusedError(
@@ -122,12 +123,15 @@ def _topic(broker: Broker, name: str) -> list[ConfigValue]:
     return resolve(TOPIC_CONFIGS, topic.configs, broker.topics.agent_configs)
 
 
-def _defaults(
-    definitions: Mapping[str, ConfigDef], resource: DescribeConfigsResource, what: str
-) -> list[ConfigValue]:
+def _check_named(resource: DescribeConfigsResource, what: str) -> None:
     if not resource.resource_name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{what} name must not be empty")
-    return resolve(definitions, {}, {})
+
+
+def _of_groups(broker: Broker) -> dict[str, str]:
+    """What groups inherit that is not Kafka's default, by broker config."""
+    configs = broker.settings.groups.configs
+    return {name: value for name, value in configs.items() if value != BROKER_CONFIGS[name].default}
 
 
 def _broker(broker: Broker, name: str) -> list[ConfigValue]:

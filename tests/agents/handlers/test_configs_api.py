@@ -7,6 +7,8 @@ import pytest
 
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.groups.consumer_messages import ConsumerSettings
+from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.handlers import (
     alter_configs,
     delete_topics,
@@ -28,7 +30,7 @@ from driftlog_tiering.batch import Codec
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 Operation = tuple[str, int, str | None]
 
@@ -213,14 +215,41 @@ async def test_a_broker_has_one_logger(tmp_path: Path) -> None:
     """
     Its level is said, and it is set when the agent is started.
     """
-    async with RunningAgent(tmp_path) as agent:
+    settings = BrokerSettings(log_level="warning")
+    async with RunningAgent(tmp_path, settings=settings) as agent:
         found = await configs_of(agent, LOGGER, str(NODE_ID))
         refused = await alter(
             agent, ("root", SET, "DEBUG"), resource_type=LOGGER, name=str(NODE_ID)
         )
 
-    assert ["root"] == list(found)
+    assert [("root", "WARN")] == [(name, config.value) for name, config in found.items()]
     assert (42, "Log levels are set when the agent is started") == refused
+
+
+async def test_a_group_has_what_its_agent_has(tmp_path: Path) -> None:
+    """
+    Its configs are the agent's settings of groups, and none of them can be set on it.
+    """
+    groups = GroupSettings(consumer=ConsumerSettings(session_timeout_ms=50_000))
+    async with RunningAgent(tmp_path, settings=BrokerSettings(groups=groups)) as agent:
+        found = await configs_of(agent, GROUP, "g")
+        of_agent = await configs_of(agent, BROKER, str(NODE_ID))
+        refused = await alter(
+            agent, ("consumer.session.timeout.ms", SET, "60000"), resource_type=GROUP, name="g"
+        )
+
+    timeout = found["consumer.session.timeout.ms"]
+    assert ("50000", 4, False) == (timeout.value, timeout.config_source, timeout.read_only)
+    assert [("50000", 4), ("45000", 5)] == [(s.value, s.source) for s in timeout.synonyms]
+    assert ("5000", 5) == (
+        found["consumer.heartbeat.interval.ms"].value,
+        found["consumer.heartbeat.interval.ms"].config_source,
+    )
+    assert "50000" == of_agent["group.consumer.session.timeout.ms"].value
+    assert (
+        42,
+        "Cannot update these configs dynamically: [consumer.session.timeout.ms]",
+    ) == refused
 
 
 # ── What values may be ──
