@@ -118,6 +118,7 @@ class AgentProcess:
         """Of the last session: the next one takes over from what that one wrote."""
         self._counted: Counter[str] = Counter()
         self._commits = Durations()
+        self._group_loads = Durations()
 
     def stop(self) -> None:
         """Drain and leave (SIGTERM)."""
@@ -157,14 +158,21 @@ class AgentProcess:
     @property
     def counted(self) -> Counter[str]:
         """The log's counters, by the name of their metric."""
-        engine = self._engine
-        return self._counted if engine is None else self._counted + _counts(engine)
+        engine, groups = self._engine, self.broker.groups
+        counted = self._counted if engine is None else self._counted + _counts(engine)
+        return counted if groups is None else counted + groups.counted
 
     @property
     def commits(self) -> Durations:
         """How long commits took."""
         engine = self._engine
         return self._commits if engine is None else self._commits + engine.flusher.commits
+
+    @property
+    def group_loads(self) -> Durations:
+        """How long it took to claim and read a group."""
+        groups = self.broker.groups
+        return self._group_loads if groups is None else self._group_loads + groups.loads
 
     # ── Start ──
 
@@ -337,6 +345,7 @@ class AgentProcess:
             raise FencedError(str(_first(group))) from group
         finally:
             self._counted, self._commits = self.counted, self.commits
+            self._group_loads = self.group_loads
             self.broker.engine = self._engine = self.broker.groups = None
             # Batches of it that are still rewritten have its flusher say so when they are done.
             engine.flusher.on_pressure = engine.sealer.on_pressure = lambda _: None

@@ -20,12 +20,14 @@ from prometheus_client.core import (
 )
 
 from driftlog_agents.agent import AgentProcess
+from driftlog_agents.groups.served import CLASSIC, CONSUMER
 
 
 def collect(agent: AgentProcess) -> Iterable[Metric]:
     """Every metric, with what it says."""
     yield from _requests(agent)
     yield from _log(agent)
+    yield from _groups(agent)
     yield from _quota(agent)
     yield from _process(agent)
 
@@ -136,6 +138,39 @@ _LOG_COUNTERS: Final = {
     "decoded",
 }
 """Of the log, over all sessions of the process."""
+
+
+def _groups(agent: AgentProcess) -> Iterable[Metric]:
+    for name, text in _GROUP_COUNTERS.items():
+        yield _counter(name, text, agent.counted.get(name, 0.0))
+    loads = agent.group_loads
+    yield HistogramMetricFamily(
+        "driftlog_group_load_seconds",
+        "Claims of groups that are there, until they are served",
+        buckets=list(loads.buckets()),
+        sum_value=loads.sum_s,
+    )
+    coordinator = agent.broker.groups
+    groups = [] if coordinator is None else list(coordinator.groups.values())
+    kinds = GaugeMetricFamily(
+        "driftlog_groups", "Groups coordinated here, by protocol", labels=["protocol"]
+    )
+    for kind in (CLASSIC, CONSUMER):
+        kinds.add_metric([kind], sum(group.kind == kind for group in groups))
+    yield kinds
+    members = sum(len(group.machine.members) for group in groups)
+    yield _gauge("driftlog_group_members", "Members of groups coordinated here", members)
+
+
+_GROUP_COUNTERS: Final = {
+    "driftlog_group_commits": "OffsetCommit requests whose offsets were stored",
+    "driftlog_group_offsets_committed": "Offsets in them",
+    "driftlog_group_offsets_expired": "Offsets forgotten after offsets.retention.minutes",
+    "driftlog_group_rebalances": "Generations and assignments that groups came to here",
+    "driftlog_group_transactions": "Transactions that wrote groups or their offsets",
+    "driftlog_groups_lost": "Groups that another agent had claimed, noticed when they were used",
+}
+"""Of groups, over all sessions of the process."""
 
 
 def _quota(agent: AgentProcess) -> Iterable[Metric]:

@@ -21,20 +21,35 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager (4.3), KIP-848.
 Pure.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from functools import partial
+from typing import Final, Self, TypeVar
 from uuid import UUID
 
+from driftlog_agents.groups.classic_facts import ClassicFacts
+from driftlog_agents.groups.classic_messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    SyncRequest,
+    SyncResponse,
+)
 from driftlog_agents.groups.cluster_topics import ClusterTopics
+from driftlog_agents.groups.consumer_classic import ClassicSide
 from driftlog_agents.groups.consumer_membership import Membership
 from driftlog_agents.groups.consumer_messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
     ConsumerSettings,
     DescribedConsumerGroup,
+    Downgrade,
     ResolveRegexes,
 )
+from driftlog_agents.groups.consumer_migration import downgraded, upgrade
 from driftlog_agents.groups.consumer_state import Member
 from driftlog_agents.groups.consumer_value import (
     HEAD,
@@ -47,7 +62,9 @@ from driftlog_agents.groups.consumer_value import (
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
-ConsumerEffect = Answer | Persist | ResolveRegexes
+ConsumerEffect = Answer | Persist | Downgrade | ResolveRegexes
+_Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
+_Q = TypeVar("_Q", bound=_Request)
 
 _OFFSET_COMMIT_OF_EPOCHS: Final = 9
 """Since this version OffsetCommit says a member epoch (KIP-848)."""
@@ -61,6 +78,22 @@ class _Taken:
     request_id: int | None = None
     refusal: Callable[[ErrorCode, str | None], object] = lambda _error, _message: None
 
+    @classmethod
+    def of(
+        cls,
+        request_id: int,
+        decide: Callable[[_Q, int], tuple[object, ResolveRegexes | None]],
+        request: _Q,
+    ) -> Self:
+        """A member's request."""
+
+        def event(now_ms: int) -> list[ConsumerEffect]:
+            response, resolve = decide(request, now_ms)
+            answer = Answer(request_id, response)
+            return [answer] if resolve is None else [answer, resolve]
+
+        return cls(event, request_id, partial(_refused, request))
+
     def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
         """What is answered if it is not done, if somebody asked for it."""
         if self.request_id is not None:
@@ -68,10 +101,23 @@ class _Taken:
 
 
 class ConsumerGroup:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, group_id: str, settings: ConsumerSettings, topics: ClusterTopics) -> None:
+    Args:
+        topics: of the cluster; see the property.
+        new_member_id: makes an id that was never used, from a prefix that says whose it is: for
+            members of the classic protocol, others bring their own.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: ConsumerSettings,
+        topics: ClusterTopics,
+        new_member_id: Callable[[str], str],
+    ) -> None:
         self._group = Membership(group_id, settings, topics)
+        self._classic = ClassicSide(self._group, new_member_id)
         self._token = 0
         self._held: list[tuple[Answer, _Taken]] = []
         """Answers that go out when what they say is stored."""
@@ -90,6 +136,7 @@ class ConsumerGroup:
         stored: Mapping[str, bytes],
         settings: ConsumerSettings,
         topics: ClusterTopics,
+        new_member_id: Callable[[str], str],
         now_ms: int,
     ) -> Self:
         """A group as it was stored: what `Persist` put under each name.
@@ -98,7 +145,7 @@ class ConsumerGroup:
             UnsupportedFormatError: a newer format.
             CorruptError: not a group of KIP-848.
         """
-        group = cls(group_id, settings, topics)
+        group = cls(group_id, settings, topics, new_member_id)
         state = group._group.state
         state.head = decode_head(stored[HEAD])
         for name in sorted(stored.keys() - {HEAD}):
@@ -106,6 +153,26 @@ class ConsumerGroup:
                 state.put(member)
         state.forget()
         group._is_stored = True
+        group._group.rearm(now_ms)
+        return group
+
+    @classmethod
+    def upgraded(
+        cls,
+        classic: ClassicFacts,
+        settings: ConsumerSettings,
+        topics: ClusterTopics,
+        new_member_id: Callable[[str], str],
+        now_ms: int,
+    ) -> Self:
+        """What becomes of a classic group when a member of KIP-848 joins it; stored with that.
+
+        Raises:
+            RefusedError: GROUP_ID_NOT_FOUND: it stays as it is, and why.
+        """
+        group = cls(classic.group_id, settings, topics, new_member_id)
+        upgrade(classic, group._group)
+        group._group.state.forget()
         group._group.rearm(now_ms)
         return group
 
@@ -133,6 +200,11 @@ class ConsumerGroup:
     @topics.setter
     def topics(self, topics: ClusterTopics) -> None:
         self._group.topics = topics
+
+    @property
+    def assignment_epoch(self) -> int:
+        """Rises with every assignment that is made anew."""
+        return self._group.state.head.assignment_epoch
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -195,16 +267,27 @@ class ConsumerGroup:
         return None if self._persisting or self._gone is not None else self._group.timers.next_ms
 
     def heartbeat(
-        self, request_id: int, request: ConsumerHeartbeat, now_ms: int
+        self, request_id: int, request: ConsumerHeartbeat | HeartbeatRequest, now_ms: int
     ) -> list[ConsumerEffect]:
-        """A member joins, goes on or leaves."""
+        """A member joins, goes on or leaves; or one of the classic protocol lives."""
+        match request:
+            case ConsumerHeartbeat():
+                return self._take(_Taken.of(request_id, self._group.heartbeat, request), now_ms)
+            case HeartbeatRequest():
+                alive = self._classic.heartbeat
+                return self._take(_Taken.of(request_id, alive, request), now_ms)
 
-        def event(now_ms: int) -> list[ConsumerEffect]:
-            response, resolve = self._group.heartbeat(request, now_ms)
-            answer = Answer(request_id, response)
-            return [answer] if resolve is None else [answer, resolve]
+    def join(self, request_id: int, request: JoinRequest, now_ms: int) -> list[ConsumerEffect]:
+        """JoinGroup, of a member of the classic protocol."""
+        return self._take(_Taken.of(request_id, self._classic.join, request), now_ms)
 
-        return self._take(_Taken(event, request_id, _refused_heartbeat), now_ms)
+    def sync(self, request_id: int, request: SyncRequest, now_ms: int) -> list[ConsumerEffect]:
+        """SyncGroup, of a member of the classic protocol."""
+        return self._take(_Taken.of(request_id, self._classic.sync, request), now_ms)
+
+    def leave(self, request_id: int, request: LeaveRequest, now_ms: int) -> list[ConsumerEffect]:
+        """LeaveGroup, of members of either protocol."""
+        return self._take(_Taken.of(request_id, self._classic.leave, request), now_ms)
 
     def describe(self, request_id: int, now_ms: int) -> list[ConsumerEffect]:
         """Who is in it, and what each has and is to have."""
@@ -240,6 +323,8 @@ class ConsumerGroup:
         self._persisting = False
         self._is_stored = True
         self._group.state.forget()
+        if self._group.downgrading is not None:  # The classic group that it is now answers them.
+            return [*answers, *self.resign(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
         return [*answers, *self._run_queue(now_ms)]
 
     def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[ConsumerEffect]:
@@ -249,6 +334,7 @@ class ConsumerGroup:
         refused = self._refuse_held(error)
         self._persisting = False
         self._group.state.undo_to(0)
+        self._group.downgrading = None
         self._group.rearm(now_ms)
         return [*refused, *self._run_queue(now_ms)]
 
@@ -284,27 +370,38 @@ class ConsumerGroup:
         queue, self._queue = self._queue, []
         return [] if self._gone is not None else self._run(queue, now_ms)
 
-    def _run(self, queue: Iterable[_Taken], now_ms: int) -> list[ConsumerEffect]:
+    def _run(self, queue: Sequence[_Taken], now_ms: int) -> list[ConsumerEffect]:
         """Decide *queue*, then what the clock makes due; store what that has changed."""
         assert not self._persisting
+        group = self._group
         held: list[tuple[Answer, _Taken]] = []
         effects: list[ConsumerEffect] = []
-        for taken in queue:
+        for i, taken in enumerate(queue):
             for effect in self._decide(taken, now_ms):
                 if isinstance(effect, Answer):
                     held.append((effect, taken))
                 else:
                     effects.append(effect)
-        for timer in self._group.timers.take_due(now_ms):
-            self._group.ring(timer)
-        puts = self._puts()
-        if not puts:
-            self._group.state.forget()
-            return [*(answer for answer, _ in held), *effects]
+            if group.downgrading is not None:
+                self._queue = list(queue[i + 1 :])
+                break
+        for timer in group.timers.take_due(now_ms):
+            if group.downgrading is None:  # Else who is late has another session.
+                group.ring(timer)
+        if group.downgrading is None:
+            puts = self._puts()
+            if not puts:
+                group.state.forget()
+                return [*(answer for answer, _ in held), *effects]
+            effects.insert(0, Persist(self._token + 1, puts))
+        else:
+            members = group.state.members.values()
+            value = downgraded(group.state, group.topics, members, now_ms)
+            effects.insert(0, Downgrade(self._token + 1, value, group.downgrading))
         self._token += 1
         self._held = held
         self._persisting = True
-        return [Persist(self._token, puts), *effects]
+        return effects
 
     def _decide(self, taken: _Taken, now_ms: int) -> Iterable[ConsumerEffect]:
         state = self._group.state
@@ -322,6 +419,8 @@ class ConsumerGroup:
         head_changed, changed = state.changes_since(0)
         if not head_changed and not changed:
             return {}
+        if not self._is_stored:
+            changed = set(state.members)
         pages: dict[str, list[Member]] = {page_of(member_id): [] for member_id in changed}
         for member in state.members.values():
             page = page_of(member.member_id)
@@ -337,8 +436,18 @@ class ConsumerGroup:
         return [refused for _, taken in held for refused in taken.refused(error)]
 
 
-def _refused_heartbeat(error: ErrorCode, message: str | None) -> ConsumerHeartbeatResponse:
-    return ConsumerHeartbeatResponse(error=error, message=message)
+def _refused(request: _Request, error: ErrorCode, message: str | None) -> object:
+    match request:
+        case ConsumerHeartbeat():
+            return ConsumerHeartbeatResponse(error=error, message=message)
+        case JoinRequest(member_id=member_id):
+            return JoinResponse(error=error, member_id=member_id)
+        case SyncRequest():
+            return SyncResponse(error=error)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error=error)
+        case LeaveRequest():
+            return LeaveResponse(error=error)
 
 
 def _refused_description(error: ErrorCode, message: str | None) -> DescribedConsumerGroup:

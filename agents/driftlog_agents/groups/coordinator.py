@@ -83,7 +83,9 @@ class GroupCoordinator:
         self._clock = engine.ports.now_ms
         self._since_1970_ms = wall_ms() - engine.ports.now_ms()
         self._coordinators = Coordinators(cluster.view)
-        self._writes = GroupWrites(engine.session)
+        self.counted: Counter[str] = Counter()
+        """What this session has counted, by the name of its metric."""
+        self._writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
         """Those that are served, by id."""
@@ -91,8 +93,8 @@ class GroupCoordinator:
         """Some that are not any more, while a write of theirs is in flight."""
         self.complete = False
         """Whether `groups` are all that are this agent's, as far as was read."""
-        self.counted: Counter[str] = Counter()
         self.loads = Durations()
+        """How long it took to claim and read a group."""
         self._loading: dict[str, asyncio.Future[ServedGroup | None]] = {}
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._look = asyncio.Event()
@@ -115,6 +117,7 @@ class GroupCoordinator:
             lost=self._lost,
             resolve=self._resolve,
             removed=self._removed,
+            counted=self.counted,
         )
         self._loader = GroupLoader(
             session=engine.session,
@@ -143,9 +146,11 @@ class GroupCoordinator:
                 tasks.create_task(self._keep_time())
                 tasks.create_task(self._load_all())
                 tasks.create_task(self._expire())
-                await self._follow()
+                try:
+                    await self._follow()
+                finally:
+                    self._tasks = None  # a group that is leaving takes no more
         finally:
-            self._tasks = None
             self._end()
 
     def _end(self) -> None:

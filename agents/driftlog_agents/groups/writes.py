@@ -22,6 +22,7 @@ Shell.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -114,14 +115,14 @@ _Batch = list[tuple[Writer, GroupWrite]]
 class GroupWrites:
     """See the module.  `run` while the session lives."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, counted: Counter[str]) -> None:
         self._session = session
+        self._counted = counted
         self._log = structlog.get_logger()
         self._waiting: dict[Writer, None] = {}
         self._awake = asyncio.Event()
         self._held: tuple[Writer, GroupWrite] | None = None
         """Gathered, and too large for the transaction that it was gathered for."""
-        self.transactions = 0
 
     def wake(self, writer: Writer) -> None:
         """*writer* has something to write, and nothing in flight."""
@@ -182,7 +183,7 @@ class GroupWrites:
 
     async def _send(self, batch: _Batch) -> None:
         while batch:
-            self.transactions += 1
+            self._counted["driftlog_group_transactions"] += 1
             result = await self._session.transact(_txn(self._session, batch))
             if result.succeeded:
                 _stored(batch, result.revision)
