@@ -1,7 +1,9 @@
 """The `driftlog` command, as a person types it, with their mistakes."""
 
 import contextlib
+import functools
 import re
+import shutil
 import socket
 import subprocess
 from importlib import metadata
@@ -9,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from driftlog.cli import parser
+from driftlog.cli.parsers import commands_of, walk
+from tests.clients.command import refused, run
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.process_usage import free_port, stop_process, wait_until
 
@@ -17,18 +22,10 @@ pytestmark = pytest.mark.xdist_group("command")
 
 def driftlog(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    command = driftlog_command()
-    assert command is not None
-    done = subprocess.run(
-        [command, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=60,
-        text=True,
+    done = run(*arguments)
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
 
 
 def test_it_says_which_version_it_is() -> None:
@@ -49,6 +46,10 @@ def test_it_says_which_version_it_is() -> None:
         ("agent run --bogus", "driftlog agent run"),
         ("segments --bogus", "driftlog segments"),
         ("segments seal --bogus", "driftlog segments seal"),
+        ("topics --bogus", "driftlog topics"),
+        ("topics create --partitions 3 --bogus", "driftlog topics create"),
+        ("consume --bogus", "driftlog consume"),
+        ("groups reset-offsets g --bogus", "driftlog groups reset-offsets"),
     ],
 )
 def test_an_option_that_there_is_not_is_named(line: str, prog: str) -> None:
@@ -61,7 +62,9 @@ def test_an_option_that_there_is_not_is_named(line: str, prog: str) -> None:
     assert done.stderr == f"{prog}: unknown: --bogus; `{prog} --help` says what there is\n"
 
 
-@pytest.mark.parametrize("line", ["", "agent", "segments"])
+@pytest.mark.parametrize(
+    "line", ["", "agent", "segments", "topics", "groups", "configs", "cluster"]
+)
 def test_a_command_without_what_it_needs_shows_what_there_is(line: str) -> None:
     """
     With an error's status, for scripts.
@@ -177,3 +180,180 @@ def test_sealing_a_topic_that_is_not_there_says_so(agent: DriftlogProcess, topic
 
     assert done.returncode == 1
     assert f"there is no topic {topic!r}" in done.stderr
+
+
+# ── Any command ──
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topics list",
+        "topics create t",
+        "produce t",
+        "consume t",
+        "consume t --group g",
+        "groups list",
+        "groups reset-offsets g --topic t --to-latest",
+        "configs describe --topic t",
+        "cluster info",
+    ],
+)
+def test_whoever_reaches_nobody_is_told_what_to_do(line: str) -> None:
+    """
+    At once: which address was tried, and how an agent is started.
+    """
+    done = run(*line.split(), bootstrap="127.0.0.1:1", timeout_s=30)
+    said = done.stderr.decode()
+
+    assert done.returncode == 1
+    assert "nobody answers at 127.0.0.1:1: Connection refused" in said
+    assert "`driftlog dev --dir DIR` starts one" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("topics create", "which topic?"),
+        ("topics alter t", "nothing to alter"),
+        ("topics create t --config retention.ms", "is not NAME=VALUE"),
+        ("topics create t -p 0", "is no number above 0"),
+        ("produce", "which topic?"),
+        ("produce t --json -K:", "leave -K and -Z out"),
+        ("produce t -z brotli", "invalid choice"),
+        ("consume", "which topic?"),
+        ("consume t -o nowhere", "is no offset"),
+        ("consume t -o 3 --from-beginning", "begin where?"),
+        ("consume t -f %q", "there is no %q"),
+        ("consume t --group g -o 5", "groups reset-offsets"),
+        ("consume t -o stored", "of which group?"),
+        ("groups reset-offsets g --topic t", "required"),
+        ("groups reset-offsets g --to-latest", "of which topics?"),
+        ("groups reset-offsets --all-topics --to-latest", "which group?"),
+        ("groups reset-offsets g --topic t --to-latest --to-earliest", "not allowed with"),
+        ("groups reset-offsets g --topic t --to-datetime soon", "is no time"),
+        ("groups list --state Empt", "did you mean 'Empty'"),
+        ("configs describe", "configs of what?"),
+        ("configs alter --topic t", "nothing to alter"),
+        ("cluster info -X nonsense=1", "No such configuration property"),
+        ("cluster info -X nonsense", "is not NAME=VALUE"),
+        ("cluster info --timeout 0", "is no number of seconds"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(
+    agent: DriftlogProcess, line: str, why: str
+) -> None:
+    """
+    With the status of a wrong command line.
+    """
+    assert why in refused(agent.bootstrap, *line.split(), status=2)
+
+
+def test_a_file_of_properties_is_read(agent: DriftlogProcess, tmp_path: Path) -> None:
+    """
+    As Kafka's scripts take one; -X says more than the file, and the file more than the variable.
+    """
+    file = tmp_path / "client.properties"
+    file.write_text(f"# where\nbootstrap.servers = {agent.bootstrap}\n\nclient.id=me\n")
+    done = run("cluster", "info", "-F", str(file), bootstrap="127.0.0.1:1")
+    over = run("cluster", "info", "-F", str(file), "-X", "bootstrap.servers=127.0.0.1:2")
+    file.write_text("nonsense\n")
+    wrong = run("cluster", "info", "-F", str(file))
+
+    assert (0, 1, 2) == (done.returncode, over.returncode, wrong.returncode)
+    assert b"nobody answers at 127.0.0.1:2" in over.stderr
+    assert b"line 1: 'nonsense' is not NAME=VALUE" in wrong.stderr
+
+
+def test_where_the_cluster_is_may_stand_anywhere(agent: DriftlogProcess) -> None:
+    """
+    In front of the command, behind it, or in the environment; what is typed wins.
+    """
+    at = agent.bootstrap
+    first = run("-b", at, "cluster", "info", bootstrap="127.0.0.1:1")
+    last = run("cluster", "info", "-b", at, bootstrap="127.0.0.1:1")
+    variable = run("cluster", "info", bootstrap=at)
+
+    assert (0, 0, 0) == (first.returncode, last.returncode, variable.returncode)
+
+
+# ── Completion ──
+
+
+@functools.cache
+def bash_script() -> str:
+    """What a user's shell evaluates."""
+    return driftlog("completion", "bash").stdout
+
+
+def completed(*words: str) -> list[str]:
+    """What bash offers for the last of *words*."""
+    script = (
+        'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _driftlog 2>/dev/null; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", bash_script(), "driftlog", *words],
+        capture_output=True,
+        check=True,
+        timeout=30,
+        text=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["to"], {"topics"}),
+        (["-b", "h", "topics", "cr"], {"create"}),
+        (["topics", "create", "t", "--part"], {"--partitions"}),
+        (["produce", "t", "-z", ""], {"none", "gzip", "snappy", "lz4", "zstd"}),
+        (["agent", "run", "--log-level", "w"], {"warning"}),
+        (["groups", "reset-offsets", "g", "--to-d"], {"--to-datetime"}),
+        (["groups", "list", "--type", ""], {"classic", "consumer"}),
+        (["completion", "f"], {"fish"}),
+        (["consume", "t", "--group", ""], set()),
+    ],
+)
+def test_bash_completes_what_the_parser_knows(words: list[str], offered: set[str]) -> None:
+    """
+    Commands, options, their values; nothing where only the user knows.
+    """
+    assert offered == set(completed(*words))
+
+
+def test_bash_completes_every_command_with_all_its_options() -> None:
+    """
+    Whatever is added to the parser is completed, too.
+    """
+    for inner in walk(parser()):
+        words = inner.prog.split()[1:]
+        expected = set(commands_of(inner))
+        for action in inner._actions:
+            expected |= set(action.option_strings)
+        assert expected <= set(completed(*words, "")), inner.prog
+
+
+def test_bash_completes_files_where_they_are_meant(tmp_path: Path) -> None:
+    """
+    Behind --dir and its like.
+    """
+    (tmp_path / "some-data").mkdir()
+
+    assert [str(tmp_path / "some-data")] == completed("dev", "--dir", str(tmp_path / "some"))
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_every_option(shell: str) -> None:
+    """
+    Where the shell is installed, it reads its script as well.
+    """
+    done = driftlog("completion", shell)
+    for inner in walk(parser()):
+        for action in inner._actions:
+            for name in action.option_strings:
+                there = f"-l {name[2:]} " if name.startswith("--") else f"-s {name[1:]} "
+                assert (there if shell == "fish" else f"'{name}") in done.stdout
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=done.stdout, check=True, timeout=30, text=True)

@@ -1,13 +1,14 @@
 """What the command makes of texts: formats, positions, times, durations, words in any order."""
 
 import argparse
+import os
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog.cli import parser
+from driftlog.cli import lines, parser
 from driftlog.cli.formats import compile_format, from_json, to_json, unescape
 from driftlog.cli.parsers import in_our_order, key_values, parse, partitions
 from driftlog.cli.positions import (
@@ -225,3 +226,22 @@ def test_words_may_stand_behind_options() -> None:
     options = parse(parser(), parser(), ["produce", "t", "-l", "a", "-z", "zstd", "b"])
 
     assert (["t", "a", "b"], "zstd", True) == (options.words, options.compression, options.lines)
+
+
+@given(st.lists(st.binary(max_size=6).filter(lambda r: b"xy" not in r and not r.endswith(b"x"))))
+def test_records_are_found_wherever_reading_stops(records: list[bytes]) -> None:
+    """
+    A delimiter may lie across two reads.
+    """
+    for size in (1, 2, 3, 1000):
+        text = b"xy".join(records) + b"xy"
+        read, write = os.pipe()
+        try:
+            os.write(write, text)
+            os.close(write)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(lines, "_CHUNK_BYTES", size)
+                found = list(lines.split(read, b"xy", lambda: None))
+        finally:
+            os.close(read)
+        assert (records or [b""]) == found
