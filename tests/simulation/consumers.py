@@ -98,7 +98,7 @@ class Consumer:
         tp = TopicPartition(log.topic_id, log.partition)
         rng, end = self.rng, log.high_watermark
         self._see(led)
-        offset = self.positions.get(tp, 0)
+        offset = max(self.positions.get(tp, 0), log.log_start)
         if rng.random() < 0.5 or offset > end:
             offset = rng.randint(log.log_start, end)
         for _ in range(rng.choice((1, 1, 3, 30))):
@@ -123,15 +123,17 @@ class Consumer:
                 if log.state is State.CLOSED:
                     raise
                 await asyncio.sleep(0.5)
-        self.world.oracle.read_back[TopicPartition(log.topic_id, log.partition)] = end
+                offset = max(offset, log.log_start)
+        tp = TopicPartition(log.topic_id, log.partition)
+        self.world.oracle.read_back[tp] = (log.log_start, end)
 
     def _see(self, led: Led) -> None:
         log = led.log
         if log.state is State.CLOSED or not led.engine.session.alive:
             raise NotServedError  # the Fetch handler looks first, too
-        self.world.saw_high_watermark(
-            TopicPartition(log.topic_id, log.partition), log.high_watermark
-        )
+        tp = TopicPartition(log.topic_id, log.partition)
+        self.world.saw_high_watermark(tp, log.high_watermark)
+        self.world.oracle.saw_start(tp, log.log_start)
 
     # ── One request ──
 
@@ -140,6 +142,7 @@ class Consumer:
         log = led.log
         limit = self.rng.choice(_LIMITS)
         before = log.high_watermark
+        start = self.world.oracle.starts.get(TopicPartition(log.topic_id, log.partition), 0)
         reader = led.process.reader
         batches = reader.read_local(log, offset, limit)
         if batches is None or self.rng.random() < 0.3:
@@ -154,13 +157,15 @@ class Consumer:
             except UnavailableError as error:
                 raise NotServedError from error
             except RefusedError as error:
+                deleted = error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < log.log_start
                 self._expect(
-                    error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER or deleted,
                     f"{log!r} refused a fetch of {offset} with {error.code.name}: {error}",
                 )
                 raise NotServedError from error
         else:
             self.world.count("local reads")
+        self._expect(offset >= start, f"{log!r}: {offset} is read, and was deleted up to {start}")
         return self._check(log, offset, limit, before, batches)
 
     def _check(
@@ -201,7 +206,7 @@ class Consumer:
         self._see(led)
         log = led.log
         tp = TopicPartition(log.topic_id, log.partition)
-        before = log.high_watermark
+        before, start = log.high_watermark, log.log_start
         target_ms = random_target(self.rng, self.world.now_ms())
         reader = led.process.reader
         try:
@@ -218,7 +223,8 @@ class Consumer:
             )
             raise NotServedError from error
         self.world.count("lookups")
-        self.world.oracle.looked_up(tp, Lookup(target_ms, found, (before, log.high_watermark)))
+        ends, starts = (before, log.high_watermark), (start, log.log_start)
+        self.world.oracle.looked_up(tp, Lookup(target_ms, found, ends, starts))
 
     def _expect(self, holds: bool, message: str) -> None:
         self.world.expect(holds, message)

@@ -7,7 +7,7 @@ footers; every object that is named must be there.
 import io
 import json
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pyarrow.parquet as pq
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Log = list[Row]
 """By offset."""
 
+_GONE: Final = Row(b"", False, 0, -1)
+"""What is below log start and was collected."""
+
 
 async def read_topics(world: "World") -> dict[UUID, Topic]:
     """The topics that are there."""
@@ -36,10 +39,20 @@ async def read_topics(world: "World") -> dict[UUID, Topic]:
     return {topic.topic_id: topic for topic in topics}
 
 
+async def read_log_start(world: "World", topic: str, tp: TopicPartition) -> int:
+    """Where the log starts: the larger of what store and manifest say."""
+    manifest = await load_newest(world.bucket, topic, tp)
+    return max((await _state(world, tp)).log_start, manifest.log_start if manifest else 0)
+
+
+async def _state(world: "World", tp: TopicPartition) -> PartitionState:
+    kv = await world.metadata.get(partition_key(tp))
+    return decode_partition_state(kv.value) if kv else PartitionState()
+
+
 async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
-    """The whole log of a partition, offsets 0 to its end."""
-    state_kv = await world.metadata.get(partition_key(tp))
-    state = decode_partition_state(state_kv.value) if state_kv else PartitionState()
+    """The whole log of a partition, offsets 0 to its end; of what is deleted, if it is there."""
+    state = await _state(world, tp)
     found: dict[int, Row] = {}
     sealed_end = state.sealed_end
     manifest = await load_newest(world.bucket, topic, tp)
@@ -70,7 +83,8 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
                 world.expect(segment.base <= offset < segment.end, f"{segment.key}: range")
                 epoch = _epoch_at(epochs, offset)
                 world.expect(
-                    epoch == _epoch_at(manifest.leader_epochs, offset),
+                    offset < manifest.log_start
+                    or epoch == _epoch_at(manifest.leader_epochs, offset),
                     f"{segment.key} and the manifest disagree on the leader epoch of {offset}",
                 )
                 _put(world, found, offset, Row(value, False, timestamp // 1000, epoch))
@@ -92,10 +106,14 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
                     continue
                 for offset, row in rows_of(batch):
                     _put(world, found, offset, row)
+    end = max(found, default=sealed_end - 1) + 1
+    first = min(found, default=end)
+    start = max(state.log_start, manifest.log_start if manifest else 0)
     world.expect(
-        sorted(found) == list(range(len(found))), f"offsets are not dense: {sorted(found)}"
+        first <= start and sorted(found) == list(range(first, end)) and sealed_end <= end,
+        f"offsets are not dense from {start} on: {sorted(found)}",
     )
-    return [found[offset] for offset in range(len(found))]
+    return [found.get(offset, _GONE) for offset in range(end)]
 
 
 async def read_ends(world: "World", *, without: Set[UUID]) -> dict[TopicPartition, int]:

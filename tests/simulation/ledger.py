@@ -11,8 +11,8 @@ It looks at every revision of the store as it happens, whoever wrote it:
    below the start of the next epoch, and two sessions never both commit.
 4. A flush record goes when all it holds is sealed, or its topic is gone, or when others that hold
    the same take its place.
-5. A sealed end does not go back, and is not above what is committed.  The partition's list has
-   every session whose records hold something unsealed of it.
+5. Neither a sealed end nor a log start goes back, or is above what is committed.  The partition's
+   list has every session whose records hold something unsealed of it.
 
 And when clients are told something: whether it is committed by then.
 """
@@ -285,10 +285,14 @@ class Ledger:
         state = self.states.get(tp)
         return 0 if state is None else state.sealed_end
 
+    def _log_start(self, tp: TopicPartition) -> int:
+        state = self.states.get(tp)
+        return 0 if state is None else state.log_start
+
     # ── Partitions ──
 
     def _state(self, tp: TopicPartition, state: PartitionState) -> None:
-        before = self._sealed_end(tp)
+        before, started = self._sealed_end(tp), self._log_start(tp)
         self.states[tp] = state
         if tp.topic_id in self._deleted:
             return
@@ -296,6 +300,10 @@ class Ledger:
         self._expect(
             before <= state.sealed_end <= end,
             f"{tp}: sealed up to {before}, then {state.sealed_end}, of {end}",
+        )
+        self._expect(
+            started <= state.log_start <= end,
+            f"{tp}: it started at {started}, then at {state.log_start}, of {end}",
         )
         leader = self.leaders.get(tp)
         needed = {

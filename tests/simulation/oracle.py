@@ -45,6 +45,8 @@ class Lookup(NamedTuple):
     """Offset, timestamp, leader epoch."""
     ends: tuple[int, int]
     """High watermarks before the question and after the answer: it is true of one between."""
+    starts: tuple[int, int] = (0, 0)
+    """The same of log starts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +70,10 @@ class Oracle:
     shown: dict[At, Row] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     lookups: dict[TopicPartition, list[Lookup]] = field(default_factory=dict)
-    read_back: dict[TopicPartition, int] = field(default_factory=dict)
-    """Up to where the last consumer has read everything."""
+    read_back: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """From where on, and up to where, the last consumer has read everything."""
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where logs start at least, as somebody was told."""
 
     # ── While it runs ──
 
@@ -163,51 +167,64 @@ class Oracle:
         self.expect(high_watermark >= before, f"high watermark {before} became {high_watermark}")
         self.high_watermarks[tp] = high_watermark
 
+    def told_start(self, tp: TopicPartition, start: int) -> None:
+        """Somebody was told that what is below *start* is deleted."""
+        self.starts[tp] = max(start, self.starts.get(tp, 0))
+
+    def saw_start(self, tp: TopicPartition, start: int) -> None:
+        """A consumer was told where the log starts."""
+        told = self.starts.get(tp, 0)
+        self.expect(start >= told, f"{tp} was told to start at {told}, and starts at {start}")
+
     def looked_up(self, tp: TopicPartition, lookup: Lookup) -> None:
         """A consumer was told where a time is."""
         self.lookups.setdefault(tp, []).append(lookup)
 
     # ── At the end ──
 
-    def check(self, tp: TopicPartition, log: list[Row]) -> None:
-        """Everything that was told about *tp*, against the *log* as it is."""
+    def check(self, tp: TopicPartition, log: list[Row], start: int = 0) -> None:
+        """Everything that was told about *tp*, against the *log* as it is, from its *start* on."""
         end = len(log)
+        self.saw_start(tp, start)
         for (at, offset), told in self.acked.items():
-            if at == tp and ((at, offset), told) not in self.lost:
+            if at == tp and offset >= start and ((at, offset), told) not in self.lost:
                 self.expect(offset < end, f"acknowledged {told} at {offset} is lost")
                 self.expect(told.is_in(log[offset]), f"{offset}: {told} told, {log[offset]} there")
         moved = {told for _, told in self.displaced}
         values = {row.value for row in log}
         for ((place, offset), told), node in self.owed.items():
-            if place == tp and not told.garbage:
+            if place == tp and not told.garbage and not start:  # or it may be deleted
                 self.expect(told.value in values, f"{told}, told at {offset} by {node}, is nowhere")
         for (at, offset), told in self.gone:
-            if at == tp and offset < end and not told.garbage and told not in moved:
+            if at == tp and start <= offset < end and not told.garbage and told not in moved:
                 there = told.is_in(log[offset])
                 self.expect(not there, f"{told} is at {offset}, where the agent said it is not")
         for (at, offset), row in self.shown.items():
-            if at == tp:
+            if at == tp and offset >= start:
                 self.expect(offset < end, f"{row} was shown at {offset} and is lost")
                 self.expect(log[offset] == row, f"{offset}: {row} shown, {log[offset]} there")
         seen = self.high_watermarks.get(tp, 0)
         self.expect(seen <= end, f"high watermark {seen} was told, the log ends at {end}")
         read = self.read_back.get(tp)
         if read is not None:
-            unread = [offset for offset in range(read) if (tp, offset) not in self.shown]
+            unread = [offset for offset in range(*read) if (tp, offset) not in self.shown]
             self.expect(not unread, f"consumers never got {unread}")
         epochs = [row.epoch for row in log]
         self.expect(epochs == sorted(epochs), f"leader epochs go back: {epochs}")
         for lookup in self.lookups.get(tp, ()):
+            if lookup.starts != (start, start):
+                continue  # what it was true of is gone by now
             low, high = lookup.ends
-            possible = {_answer(log[:upper], lookup.target_ms) for upper in range(low, high + 1)}
+            ends = range(low, high + 1)
+            possible = {_answer(log[:upper], lookup.target_ms, start) for upper in ends}
             self.expect(lookup.found in possible, f"{lookup}: not one of {possible}")
 
 
-def _answer(log: list[Row], target_ms: int | None) -> tuple[int, int, int] | None:
+def _answer(log: list[Row], target_ms: int | None, start: int = 0) -> tuple[int, int, int] | None:
     """What ListOffsets is to say of a log; the largest timestamp's first record for None."""
     if target_ms is None:
-        target_ms = max((row.timestamp_ms for row in log), default=0)
-    for offset, row in enumerate(log):
+        target_ms = max((row.timestamp_ms for row in log[start:]), default=0)
+    for offset, row in enumerate(log[start:], start):
         if row.timestamp_ms >= target_ms:
             return offset, row.timestamp_ms, row.epoch
     return None

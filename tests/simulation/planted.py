@@ -6,30 +6,35 @@ A simulation that cannot tell is worth nothing; `test_simulation` shows that it 
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
 from driftlog_agents.garbage import Pass
-from driftlog_agents.log import admission, recovery, takeover
+from driftlog_agents.log import admission, recovery, sealing, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
+from driftlog_agents.log.deletion import RecordDeletion
 from driftlog_agents.log.elsewhere import Directory
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.sealing import Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
 from driftlog_agents.log.tail import TailData
 from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.model import PartitionState
 from driftlog_metadata.transactions import Claim
 from driftlog_tiering.batch import parse_header
+from driftlog_tiering.manifest import SetLogStart
 from driftlog_tiering.producers import ProducerStates
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -356,6 +361,39 @@ def no_grace_for_garbage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Pass, "__init__", begin)
 
 
+def sealing_forgets_log_start(patch: pytest.MonkeyPatch) -> None:
+    """A sealed end is written with the manifest's log start, not with what was deleted since."""
+    original = PartitionKeys.write
+
+    async def write(self: PartitionKeys, log: PartitionLog, change: Any) -> PartitionState:
+        def changed(state: PartitionState) -> PartitionState:
+            made: PartitionState = change(replace(state, log_start=0))
+            return made
+
+        return await original(self, log, changed)
+
+    patch.setattr(PartitionKeys, "write", write)
+
+
+def deletion_told_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords is answered when memory knows of it."""
+
+    async def delete_to(self: RecordDeletion, log: PartitionLog, offset: int) -> int:
+        log.log_start = max(log.log_start, offset)
+        return log.log_start
+
+    patch.setattr(RecordDeletion, "delete_to", delete_to)
+
+
+def manifest_forgets_what_is_left(patch: pytest.MonkeyPatch) -> None:
+    """Where log start is within a segment, that segment is forgotten with those before it."""
+
+    def moved(log_start: int) -> SetLogStart:
+        return SetLogStart(log_start + 5)
+
+    patch.setattr(sealing, "SetLogStart", moved)
+
+
 BUGS: tuple[Plant, ...] = (
     unknown_commit_is_success,
     acknowledged_when_stored,
@@ -385,5 +423,8 @@ BUGS: tuple[Plant, ...] = (
     led_without_its_records,
     read_above_the_high_watermark,
     memory_not_given_up,
+    sealing_forgets_log_start,
+    deletion_told_before_it_is_stored,
+    manifest_forgets_what_is_left,
     no_grace_for_garbage,
 )

@@ -45,6 +45,9 @@ SEEN_AT = {
     "late_releases_count": 65,
     "served_on_after_a_hand_over": 12,
     "moved_without_producers": 8,
+    "sealing_forgets_log_start": 9,
+    "deletion_told_before_it_is_stored": 9,
+    "manifest_forgets_what_is_left": 9,
 }
 """Seeds that noticed a planted bug, tried first: the others take minutes to get there."""
 

@@ -11,7 +11,8 @@ What is checked, all the time or when the faults are over:
    is not committed when the disk is lost, and only if it is told so, may go with it.
 2. What a consumer was shown stays what it was; high watermarks never go back.  Every fetch has
    whole batches from the offset it asked for, without a gap and not above the high watermark;
-   who reads on gets to it.  Lookups by time are those of the log that is there at the end.
+   who reads on gets to it.  Lookups by time are those of the log that is there at the end.  What
+   was deleted is not shown any more, and nothing above it is lost (`deletions`).
 3. Offsets are dense, leader epochs do not go back, in what is sealed neither.
 4. An idempotent producer's records are there once each, in order, and those of acks=0 at most
    once; a copy of a batch is answered with its offset, however late it comes; a batch of an
@@ -48,8 +49,9 @@ from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
 from tests.simulation.cluster_chaos import cluster_chaos
 from tests.simulation.consumers import Consumer, NotServedError
+from tests.simulation.deletions import Deletions, has_deletions
 from tests.simulation.faults import now
-from tests.simulation.final_log import read_ends, read_final_log, read_topics
+from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
 from tests.simulation.ledger import Ledger, WatchedStore
 from tests.simulation.loop import NOBODY, VirtualLoop
 from tests.simulation.node import Node
@@ -99,6 +101,9 @@ class World:
         self.unsettled: set[TopicPartition] = set()
         """What a disk was lost of, or another node has led: acks=1 may be appended elsewhere."""
         self.admin = Admin(self, Random(self.rng.random()))
+        self.deletions: Deletions | None = None
+        if has_deletions(seed):
+            self.deletions = Deletions(self, Random(f"deletions {seed}"))
         self.producers: list[Producer] = []
         self._clients: asyncio.TaskGroup | None = None
         self._machines: asyncio.TaskGroup | None = None
@@ -219,6 +224,8 @@ class World:
             others = [
                 tasks.create_task(Consumer(self, Random(self.rng.random())).run()) for _ in range(2)
             ]
+            if self.deletions is not None:
+                others.append(tasks.create_task(self.deletions.run()))
             others.append(tasks.create_task(self.admin.run()))
             self._machines = tasks
             for node in self.nodes:
@@ -434,10 +441,14 @@ class World:
                 tp = TopicPartition(topic.topic_id, partition)
                 log = await read_final_log(self, topic.name, tp)
                 if topic.topic_id not in self.admin.dying:
-                    self._check_partition(tp, log)
+                    self._check_partition(tp, log, await read_log_start(self, topic.name, tp))
 
-    def _check_partition(self, tp: TopicPartition, log: list[Row]) -> None:
-        self.oracle.check(tp, log)
+    def _check_partition(self, tp: TopicPartition, log: list[Row], start: int) -> None:
+        self.oracle.check(tp, log, start)
+        if self.deletions is None:
+            self.expect(not start, f"{tp} starts at {start}, and nobody deletes")
+        else:
+            self.deletions.check(tp, start)
         for producer in self.producers:
             if producer.acks == 1 and tp in self.unsettled:
                 continue  # Kafka's idempotent producers send acks=all: no id goes elsewhere
