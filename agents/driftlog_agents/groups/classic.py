@@ -18,9 +18,8 @@ session ends when it was not heard of for its session timeout and does not wait 
 
 1. Every request is answered once, and one that waits is answered when its phase ends.
 2. Nobody is told of an assignment before it is stored with its generation.
-3. A generation has one leader, one protocol and one assignment.  Generations only grow, also over
-   a restore: the one after it is larger than any that the last coordinator can have told of
-   without storing it (`_UNTOLD`; Apache Kafka uses such a generation again).
+3. A generation has one leader, one protocol and one assignment.  Generations only grow, and none
+   is used again after a restore, though nothing was stored of it (`classic_value`).
 4. One Persist is under way at a time; what is stored next is decided when it has ended.
 
 Where Kafka leaves a request without an answer, because its member left or asked again meanwhile,
@@ -97,7 +96,7 @@ class ClassicGroup(ClassicStoring):
         *,
         unix_offset_ms: int = 0,
     ) -> Self:
-        """The group as it was stored; its members' sessions begin anew.
+        """The group as it was stored by its claim (`claimed_value`); sessions begin anew.
 
         Raises:
             UnsupportedFormatError: *value* has a newer format.

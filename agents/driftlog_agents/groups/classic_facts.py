@@ -15,7 +15,7 @@ from driftlog_agents.groups.classic_description import (
 from driftlog_agents.groups.classic_members import Member, Members
 from driftlog_agents.groups.classic_messages import JoinedMember
 from driftlog_agents.groups.classic_subscription import all_subscribed_topics
-from driftlog_agents.groups.classic_value import ClassicValue, encode_value
+from driftlog_agents.groups.classic_value import UNTOLD, ClassicValue, encode_value
 from driftlog_agents.protocol.consumer_protocol import PROTOCOL_TYPE
 from driftlog_agents.protocol.errors import ErrorCode
 
@@ -33,6 +33,8 @@ class ClassicFacts:
         self.subscribed_topics = self._subscribed()
         """What members of protocol type "consumer" subscribe to; None: it is not known."""
         self._state_since_ms = value.state_since_ms
+        self._reserved = value.reserved
+        """Generations up to it may be told of (`classic_value`)."""
 
     @property
     def is_empty(self) -> bool:
@@ -140,6 +142,7 @@ class ClassicFacts:
         return encode_value(
             ClassicValue(
                 generation=self.generation,
+                reserved=max(self._reserved, self.generation + UNTOLD // 2),
                 protocol_type=self.protocol_type,
                 protocol=self.protocol,
                 leader=self.members.leader,

@@ -19,13 +19,9 @@ from driftlog_agents.groups.classic_messages import (
     Response,
     SyncResponse,
 )
-from driftlog_agents.groups.classic_value import ClassicValue
+from driftlog_agents.groups.classic_value import UNTOLD, ClassicValue
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
-
-_UNTOLD: Final = 1_000
-"""Generations that a coordinator may have told of after the last that it stored: so many rebalances
-in a row none of which came to an assignment."""
 
 _AGAIN_MS: Final = 100
 """Before joining is looked at again when nobody has joined, however short the members' timeouts."""
@@ -47,7 +43,8 @@ class ClassicPhases(ClassicFacts):
         super().__init__(group_id, stored or ClassicValue(state_since_ms=now_ms + unix_offset_ms))
         self._settings = settings
         self._unix_offset_ms = unix_offset_ms
-        self._least_generation = self.generation + 1 + (_UNTOLD if stored is not None else 0)
+        self._least_generation = self._reserved - UNTOLD + 1
+        """None of those that the coordinator before may have told of."""
         self._pending: dict[str, int] = {}
         """Ids that were given out and not used yet, and when they go."""
         self._to_sync: set[str] = set()
@@ -74,14 +71,16 @@ class ClassicPhases(ClassicFacts):
         return min((at for at in times if at is not None), default=None)
 
     def _pass_time(self, now_ms: int) -> None:
-        if self._sync_at_ms is not None and now_ms >= self._sync_at_ms:
-            for member_id in list(self._to_sync):
-                self._remove(member_id)
-            self._prepare_rebalance(now_ms)
-        if self._join_at_ms is not None and now_ms >= self._join_at_ms:
-            self._end_joining(now_ms)
-        if self._session_at_ms is not None and now_ms >= self._session_at_ms:
-            self._end_sessions(now_ms)
+        """Until nothing is due: what is done may be due at once, where members have no patience."""
+        while (deadline_ms := self.deadline_ms) is not None and deadline_ms <= now_ms:
+            if self._sync_at_ms == deadline_ms:
+                for member_id in list(self._to_sync):
+                    self._remove(member_id)
+                self._prepare_rebalance(now_ms)
+            elif self._join_at_ms == deadline_ms:
+                self._end_joining(now_ms)
+            else:
+                self._end_sessions(now_ms)
 
     def _unix_ms(self, now_ms: int) -> int:
         return now_ms + self._unix_offset_ms

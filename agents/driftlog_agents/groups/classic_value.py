@@ -1,13 +1,19 @@
 """How a classic group is stored: one JSON object in UTF-8, inside what `stored` makes of it.
 
-    {"v":1, "generation":n, "protocol_type":s or null, "protocol":s or null, "leader":s or null,
-     "state_since_ms":unix time, "members":[{
+    {"v":1, "generation":n, "reserved":n, "protocol_type":s or null, "protocol":s or null,
+     "leader":s or null, "state_since_ms":unix time, "members":[{
         "member_id":s, "instance_id":s or null, "client_id":s, "client_host":s,
         "rebalance_timeout_ms":n, "session_timeout_ms":n,
         "subscription":base64, "assignment":base64}, …]}
 
 It tells of the last generation that had an assignment, or that was empty: a group is restored as
 Stable, or as Empty without members.  Of a member's protocols it has the chosen one.
+
+Members are told of a generation before it has an assignment and is stored.  A coordinator that
+falls in between must not leave it to its successor to use that number again, for other members
+with another leader; so each stores, when it claims the group, up to which it may have told
+(*reserved*), and begins behind what its predecessor reserved.  Numbers are left out; members do
+not mind.  (Apache Kafka uses such a generation again.)
 
 A value format is a stored format: add a version, never edit one in place.
 
@@ -17,12 +23,16 @@ Pure.
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from driftlog_agents.groups.classic_members import Member
 from driftlog_agents.groups.classic_messages import Protocol
 from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+
+UNTOLD: Final = 1_000
+"""Generations that a coordinator may tell of without storing one: so many rebalances in a row of
+which none comes to an assignment."""
 
 _VERSION: Final = 1
 _INT32_MAX: Final = 2**31 - 1
@@ -33,6 +43,8 @@ class ClassicValue:
     """What is stored of a group."""
 
     generation: int = 0
+    reserved: int = UNTOLD
+    """Generations up to it may have been told of."""
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
@@ -46,6 +58,7 @@ def encode_value(value: ClassicValue) -> bytes:
     fields = {
         "v": _VERSION,
         "generation": value.generation,
+        "reserved": value.reserved,
         "protocol_type": value.protocol_type,
         "protocol": value.protocol,
         "leader": value.leader,
@@ -88,24 +101,37 @@ def decode_value(data: bytes) -> ClassicValue:
         case {
             "v": 1,
             "generation": int(generation),
+            "reserved": int(reserved),
             "protocol_type": str() | None as protocol_type,
             "protocol": str() | None as protocol,
             "leader": str() | None as leader,
             "state_since_ms": int(state_since_ms),
             "members": list(items),
-        } if 0 <= generation <= _INT32_MAX:
+        } if 0 <= generation <= reserved <= _INT32_MAX:
             members = tuple(_member(item, protocol, data) for item in items)
         case _:
             raise _corrupt(data, "fields are missing or of another type")
     _check_members(members, protocol_type, leader, data)
     return ClassicValue(
         generation=generation,
+        reserved=reserved,
         protocol_type=protocol_type,
         protocol=protocol,
         leader=leader,
         state_since_ms=state_since_ms,
         members=members,
     )
+
+
+def claimed_value(data: bytes) -> bytes:
+    """What a coordinator stores when it claims the group, and then restores it from.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a classic group.
+    """
+    value = decode_value(data)
+    return encode_value(replace(value, reserved=min(value.reserved + UNTOLD, _INT32_MAX)))
 
 
 def _member(item: object, protocol: str | None, data: bytes) -> Member:

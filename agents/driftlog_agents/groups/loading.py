@@ -4,13 +4,14 @@
          ▲                     │ somebody wrote it meanwhile
          └─────────────────────┘
 
-The claim puts the group back as it was read, with our session in it.  Who coordinated it before
-compares the group's key in every write, so nothing of it is written any more: what is read after
-the claim is all there is.
+The claim puts the group back as it was read, with our session in it (and, in a classic group,
+the generations that we may tell of).  Who coordinated it before compares the group's key in every
+write, so nothing of it is written any more: what is read after the claim is all there is.
 
 Shell.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.groups.classic import ClassicGroup
+from driftlog_agents.groups.classic_value import claimed_value
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer import ConsumerGroup
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
@@ -91,7 +93,7 @@ class GroupLoader:
                 group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
             )
         assert kind == CONSUMER
-        return ConsumerGroup(group_id, self._settings.consumer, self._topics())
+        return ConsumerGroup(group_id, self._settings.consumer, self._topics(), self._new_member_id)
 
     async def ids(self) -> list[str]:
         """Every group that is stored.
@@ -144,6 +146,9 @@ class GroupLoader:
                 raise UnsupportedFormatError(
                     f"{key}: a group of kind {stored.kind!r}: upgrade this driftlog"
                 )
+            if stored.kind == CLASSIC:
+                body = decode_at(key, stored.body, claimed_value)
+                stored = dataclasses.replace(stored, body=body)
             revision, kv = await self._claim(kv, stored)
             if revision:
                 return await self._read(group_id, stored, revision)
@@ -202,7 +207,12 @@ class GroupLoader:
             if kind == CONSUMER:
                 topics = self._topics()
                 return ConsumerGroup.restore(
-                    group_id, bodies, self._settings.consumer, topics, now_ms
+                    group_id,
+                    bodies,
+                    self._settings.consumer,
+                    topics,
+                    self._new_member_id,
+                    now_ms,
                 )
             return ClassicGroup.restore(
                 group_id, bodies[""], self._settings.classic, self._new_member_id, now_ms

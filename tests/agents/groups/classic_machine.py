@@ -208,7 +208,8 @@ def _request(said: Said) -> Request:
                     for member, _, instance in leaving
                 )
             )
-    raise AssertionError(said)
+        case _:
+            raise AssertionError(said)
 
 
 def _told(said: Said, response: object) -> Told:
