@@ -14,7 +14,7 @@ Pure.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -57,6 +57,8 @@ class Membership:
         """What patterns are being matched with, and since when."""
         self._resolved: tuple[ClusterTopics, int] | None = None
         """What the head's patterns were matched with, and when."""
+        self.downgrading: bool | None = None
+        """Whether the group is to be a classic one now, and if so, whether it is to rebalance."""
 
     # ── Heartbeats ──
 
@@ -199,16 +201,33 @@ class Membership:
     # ── Those who go ──
 
     def remove(self, members: Iterable[Member]) -> None:
-        """Members are gone; the next heartbeat of another one computes the target without them."""
+        """Members are gone; the next heartbeat of another one computes the target without them.
+
+        If only members of the classic protocol are left, the group is theirs.
+        """
+        gone = list(members)
         head = self.state.head
         target = dict(head.target)
-        for member in members:
+        if self.may_downgrade(but={member.member_id for member in gone}):
+            self.downgrading = True
+        for member in gone:
             self.state.remove(member.member_id)
             self.timers.cancel_all(member.member_id)
             target.pop(member.member_id, None)
         self.state.head = replace(head, target=target)
-        self._forget_patterns()
-        self.raise_epoch(bump=True)
+        if self.downgrading is None:
+            self._forget_patterns()
+            self.raise_epoch(bump=True)
+
+    def may_downgrade(self, but: Collection[str] = ()) -> bool:
+        """Whether all members *but* some speak the classic protocol, and may have a group of it."""
+        settings = self.settings
+        left = [m for member_id, m in self.state.members.items() if member_id not in but]
+        return (
+            settings.migration_policy in ("downgrade", "bidirectional")
+            and 0 < len(left) <= settings.classic_max_size
+            and all(member.classic is not None for member in left)
+        )
 
     def ring(self, timer: Timer) -> None:
         """A timer rang: the member goes, unless what was waited for has come."""

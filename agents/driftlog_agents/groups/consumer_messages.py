@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from driftlog_agents.groups.classic_value import ClassicValue
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode
 
@@ -38,6 +39,9 @@ class ConsumerSettings:
 
     max_size: int = 2**31 - 1
     """`group.consumer.max.size`: members of one group."""
+
+    classic_max_size: int = 2**31 - 1
+    """`group.max.size`: what is larger does not become a group of the classic protocol."""
 
     assignors: tuple[str, ...] = ("uniform", "range")
     """`group.consumer.assignors`; the first is that of groups which ask for none."""
@@ -118,6 +122,17 @@ class DescribedConsumerGroup:
     assignor: str = ""
     members: tuple[DescribedConsumer, ...] = ()
     topics: ClusterTopics = field(default_factory=lambda: ClusterTopics(0, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Downgrade:
+    """An effect: store the group as *value*, of the classic protocol and without members of their
+    own, as `Persist` would; when that is stored it is that group, and rebalances if it *has_to*.
+    """
+
+    token: int
+    value: ClassicValue
+    has_to: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class Group:
     ) -> None:
         self.settings = settings
         self.cluster = cluster or topics(orders=6)
-        self.machine = ConsumerGroup("g", settings, self.cluster)
+        self._made = 0
+        self.machine = ConsumerGroup("g", settings, self.cluster, self._new_member_id)
         self.now_ms = 1_000
         self.stored: dict[str, bytes] = {}
         self.answers: dict[int, object] = {}
@@ -138,7 +139,7 @@ class Group:
         self.to_store = []
         self.to_resolve = []
         self.machine = ConsumerGroup.restore(
-            "g", self.stored, self.settings, self.cluster, self.now_ms
+            "g", self.stored, self.settings, self.cluster, self._new_member_id, self.now_ms
         )
 
     def perform(self, effects: Iterable[ConsumerEffect]) -> None:
@@ -154,6 +155,10 @@ class Group:
                     self.to_resolve.append(effect)
         if not self.holds:
             self.store()
+
+    def _new_member_id(self, prefix: str) -> str:
+        self._made += 1
+        return f"{prefix}-{self._made}"
 
     def _apply(self, persist: Persist) -> None:
         for name, value in persist.puts.items():

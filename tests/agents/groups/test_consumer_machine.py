@@ -162,7 +162,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         else:
             self.group.to_store, self.group.to_resolve = [], []
             self.group.machine = type(self.group.machine)(
-                "g", self.group.settings, self.group.cluster
+                "g", self.group.settings, self.group.cluster, self.group._new_member_id
             )
 
     @rule()
