@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
+from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
@@ -29,6 +30,7 @@ from driftlog_metadata.errors import FencedError, OutcomeUnknownError, Unavailab
 from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.model import Agent, Listener, TopicPartition
 from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
+from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.peer import Peer
 from tests.simulation.sim_disk import SimDisk
@@ -161,7 +163,7 @@ class AgentProcess(Process):
             wall_ms=lambda: int(world.now_ms() + node.wall_skew_ms),
         )
         self.broker.topics = Topics(self.broker)
-        self.producing = Producing(self.broker, offload, self._spawn)
+        self.producing = Producing(self.broker, offload, self.spawn)
         self._collector = Collector(
             metadata=self._metadata,
             objects=self._objects,
@@ -234,7 +236,7 @@ class AgentProcess(Process):
                 world.count("sessions lost")
                 world.trace("session lost", str(error))
             if self._last is not None and not self.dead:
-                self._spawn(self._all_told(self._last))
+                self.spawn(self._all_told(self._last))
             if self._goes_on():
                 await asyncio.sleep(world.rng.uniform(0.05, 0.5))
 
@@ -248,16 +250,20 @@ class AgentProcess(Process):
         self.broker.engine = self._last = engine
         try:
             async with asyncio.TaskGroup() as tasks:
-                begun = tasks.create_task(self._when_ready(engine))
+                beside = [tasks.create_task(self._when_ready(engine))]
+                if self._world.groups is not None:
+                    self.broker.groups = self._new_groups(engine)
+                    beside.append(tasks.create_task(self.broker.groups.run()))
                 try:
                     await engine.run()
                 finally:
-                    begun.cancel()
+                    for task in beside:
+                        task.cancel()
         except* FencedError as group:
             raise FencedError(str(group.exceptions[0])) from group
         finally:
             self._world.count_many("flushes consolidated", engine.keeper.rewrites)
-            self.broker.engine = None
+            self.broker.engine = self.broker.groups = None
             self.overloaded = False
 
     async def _when_ready(self, engine: Engine) -> None:
@@ -325,7 +331,8 @@ class AgentProcess(Process):
 
     # ── Wiring ──
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what a request asks for."""
         assert self._requests is not None
         self._requests.create_task(work)
 
@@ -360,6 +367,14 @@ class AgentProcess(Process):
             cluster=self.broker.cluster,
             settings=SETTINGS,
             topic_sealing=self.broker.topics.sealing,
+        )
+
+    def _new_groups(self, engine: Engine) -> GroupCoordinator:
+        return GroupCoordinator(
+            engine=engine,
+            cluster=self.broker.cluster,
+            settings=SETTINGS_OF_GROUPS,
+            wall_ms=self.broker.wall_ms,
         )
 
     def _connect(self, agent: Agent) -> Peer:

@@ -52,12 +52,15 @@ from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.deletions import Deletions, has_deletions
 from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
+from tests.simulation.groups import Groups
 from tests.simulation.ledger import Ledger, WatchedStore
 from tests.simulation.loop import NOBODY, VirtualLoop
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle, Place
 
 _CLUSTERS: Final = (2, 5, 8)
+_GROUPS: Final = (4, 8)
+"""Last digits of the seeds that have consumer groups, too: of one agent, and of several."""
 """Last digits of the seeds that have several agents."""
 
 _LAST_TURNS: Final = 30
@@ -105,8 +108,11 @@ class World:
         if has_deletions(seed):
             self.deletions = Deletions(self, Random(f"deletions {seed}"))
         self.producers: list[Producer] = []
+        has_groups = seed % 10 in _GROUPS
+        self.groups = Groups(self, Random(f"groups {seed}")) if has_groups else None
         self._clients: asyncio.TaskGroup | None = None
         self._machines: asyncio.TaskGroup | None = None
+        self._consuming: asyncio.Task[None] | None = None
         if is_cluster(seed):
             for number in range(2, 2 + self.rng.randint(1, 3)):
                 self.nodes.append(Node(self, number))
@@ -224,6 +230,8 @@ class World:
             others = [
                 tasks.create_task(Consumer(self, Random(self.rng.random())).run()) for _ in range(2)
             ]
+            if self.groups is not None:
+                self._consuming = tasks.create_task(self.groups.run())
             if self.deletions is not None:
                 others.append(tasks.create_task(self.deletions.run()))
             others.append(tasks.create_task(self.admin.run()))
@@ -262,6 +270,9 @@ class World:
             await asyncio.sleep(3)
         await asyncio.sleep(self.rng.uniform(0, 8))
         await self._ready()
+        if self.groups is not None and self._consuming is not None:
+            await self.groups.settle()
+            self._consuming.cancel()
         for producer in self.producers:
             producer.check_copies()
             await producer.send_again()

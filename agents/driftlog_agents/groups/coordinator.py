@@ -35,7 +35,7 @@ from driftlog_agents.groups.consumer_messages import ResolveRegexes
 from driftlog_agents.groups.loading import GroupLoader
 from driftlog_agents.groups.placing import Coordinators
 from driftlog_agents.groups.regex import resolve
-from driftlog_agents.groups.served import GroupShell, ServedGroup
+from driftlog_agents.groups.served import CONSUMER, GroupShell, ServedGroup
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.groups.stored import decode_group
 from driftlog_agents.groups.writes import Confirmations, GroupWrites
@@ -53,6 +53,9 @@ commits of those that are served wait longer behind them."""
 _LOOK_AGAIN_S: Final = 5.0
 """After the agents have changed all groups are read, and once more when this has passed: one that
 was made at an agent that did not know yet is found then."""
+
+_NOT_ALIVE_S: Final = 0.1
+"""Between two looks whether the session lives after all."""
 
 _BREATHE_GROUPS: Final = 200
 """Let the loop run after so many."""
@@ -400,6 +403,10 @@ class GroupCoordinator:
                 except TimeoutError:
                     pass
                 continue
+            if not self._session.alive:
+                # By its own clock; the store has not said so yet.  Nobody is sent away meanwhile.
+                await asyncio.sleep(_NOT_ALIVE_S)
+                continue
             for _ in range(_BREATHE_GROUPS):
                 if not self._timers or self._timers[0][0] > self.now_ms():
                     break
@@ -412,7 +419,7 @@ class GroupCoordinator:
             return  # It was scheduled sooner, and that one is done.
         group.scheduled_ms = None
         deadline_ms = group.deadline_ms
-        if deadline_ms is not None and deadline_ms <= self.now_ms() and self._session.alive:
+        if deadline_ms is not None and deadline_ms <= self.now_ms():
             group.tick()
         self._schedule(group)
 
