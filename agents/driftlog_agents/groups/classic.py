@@ -176,6 +176,11 @@ class ClassicGroup(ClassicStoring):
             self._answer(request_id, response)
         return self._done()
 
+    def rebalance(self, now_ms: int) -> list[Effect]:
+        """Its members are to join again: it has just become a classic group, with some of them."""
+        self._rebalance_or_complete(now_ms)
+        return self._done()
+
     def validate_commit(
         self,
         member_id: str,

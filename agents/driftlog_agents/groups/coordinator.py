@@ -119,6 +119,7 @@ class GroupCoordinator:
             schedule=self._schedule,
             lost=self._lost,
             resolve=self._resolve,
+            downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
             removed=self._removed,
             counted=self.counted,
         )
@@ -187,6 +188,7 @@ class GroupCoordinator:
         """As `group`; one that is not there is made, and stored with its first write.
 
         One of another *kind* becomes one of this, if nobody is in it; it may be another one yet.
+        A classic group becomes one of KIP-848 though it has members, if it can.
         """
         group = await self.group(group_id) or self.groups.get(group_id)
         if group is None:
@@ -195,6 +197,8 @@ class GroupCoordinator:
             group = self.groups[group_id] = self._loader.new(group_id, kind)
         elif group.kind != kind and group.machine.is_empty:
             group.become(self._loader.machine(group_id, kind))
+        elif kind == CONSUMER and group.classic is not None:
+            group.become(self._loader.upgraded(group.classic))
         return group
 
     async def confirm(self, group: ServedGroup) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.groups.classic import ClassicGroup
-from driftlog_agents.groups.classic_value import claimed_value
+from driftlog_agents.groups.classic_value import ClassicValue, claimed_value
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer import ConsumerGroup
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
@@ -94,6 +94,27 @@ class GroupLoader:
             )
         assert kind == CONSUMER
         return ConsumerGroup(group_id, self._settings.consumer, self._topics(), self._new_member_id)
+
+    def upgraded(self, classic: ClassicGroup) -> ConsumerGroup:
+        """What becomes of a group when a member of KIP-848 joins it.
+
+        Raises:
+            RefusedError: it stays as it is.
+        """
+        return ConsumerGroup.upgraded(
+            classic,
+            self._settings.consumer,
+            self._topics(),
+            self._new_member_id,
+            self._shell.now_ms(),
+        )
+
+    def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
+        """What becomes of a group when its last member of KIP-848 goes."""
+        now_ms = self._shell.now_ms()
+        return ClassicGroup(
+            group_id, self._settings.classic, self._new_member_id, now_ms, stored=value
+        )
 
     async def ids(self) -> list[str]:
         """Every group that is stored.

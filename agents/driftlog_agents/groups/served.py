@@ -21,8 +21,9 @@ from uuid import UUID
 
 from driftlog_agents.groups.classic import ClassicGroup
 from driftlog_agents.groups.classic_description import OffsetExpiry
+from driftlog_agents.groups.classic_value import ClassicValue
 from driftlog_agents.groups.consumer import ConsumerGroup
-from driftlog_agents.groups.consumer_messages import ResolveRegexes
+from driftlog_agents.groups.consumer_messages import Downgrade, ResolveRegexes
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets
 from driftlog_agents.groups.pending import Decided, PendingWrites, parts
@@ -30,7 +31,7 @@ from driftlog_agents.groups.writes import GroupWrite, GroupWrites
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 Machine = ClassicGroup | ConsumerGroup
-GroupEffect = Answer | Persist | ResolveRegexes
+GroupEffect = Answer | Persist | Downgrade | ResolveRegexes
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -55,6 +56,8 @@ class GroupShell:
     """Somebody else coordinates it."""
     resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
     """Match patterns with topics, where it holds up nobody, and tell `ServedGroup.resolved`."""
+    downgraded: Callable[[str, ClassicValue], ClassicGroup]
+    """The group of the classic protocol that one of KIP-848 becomes."""
     removed: "Callable[[ServedGroup], None]"
     """It is not there any more: deleted, or never stored and of no use."""
     counted: Counter[str]
@@ -97,6 +100,8 @@ class ServedGroup:
         self._reply: Any = None
         self.dropped: ErrorCode | None = None
         """Why it is not served here any more."""
+        self._next: tuple[ClassicGroup, bool] | None = None
+        """What it becomes with the write that is under way, and whether that is to rebalance."""
         self._generation = self.generation
         self.scheduled_ms: int | None = None
         """When the coordinator will look at it; the coordinator's."""
@@ -148,19 +153,36 @@ class ServedGroup:
         return CONSUMER
 
     def become(self, machine: Machine) -> None:
-        """Change the protocol of the group, which nobody is in; its offsets stay.
+        """Change the protocol of the group, which nobody is in, or whose members *machine* has
+        too; its offsets stay.  Who waits is told to join again.
 
         Raises:
             RefusedError: COORDINATOR_LOAD_IN_PROGRESS: something of it is being written.
         """
-        assert self.machine.is_empty
         if not self._pending.idle:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        self.machine = machine
+        old, self.machine = self.machine, machine
+        if isinstance(old, ClassicGroup):
+            self._apply(old.drop(ErrorCode.REBALANCE_IN_PROGRESS))
         if isinstance(machine, ClassicGroup):  # The other one stores itself with its first member.
             gone = dict.fromkeys(self._pending.members)
             self._pending.add(Decided(kind=CLASSIC, puts={**gone, "": machine.value}))
             self._wake()
+
+    def _downgrade(self, effect: Downgrade) -> None:
+        """Store it as a classic group; it is that one when that is stored."""
+        machine = self._shell.downgraded(self.group_id, effect.value)
+        self._next = (machine, effect.has_to)
+        puts = {**dict.fromkeys(self._pending.members), "": machine.value}
+        self._pending.add(Decided(of=self.machine, token=effect.token, kind=CLASSIC, puts=puts))
+        self._wake()
+
+    def _go_classic(self) -> None:
+        assert self._next is not None
+        (machine, has_to), self._next = self._next, None
+        self.machine = machine
+        if has_to:
+            self._apply(machine.rebalance(self._shell.now_ms()))
 
     def _value(self) -> tuple[str, bytes]:
         assert isinstance(self.machine, ClassicGroup), "a simple group is made by what it commits"
@@ -326,6 +348,8 @@ class ServedGroup:
                     self._answer(effect)
                 case Persist(token, puts):
                     self._persist(token, puts)
+                case Downgrade():
+                    self._downgrade(effect)
                 case ResolveRegexes():
                     self._shell.resolve(self, effect)
         if self._generation != self.generation:
@@ -389,6 +413,7 @@ class ServedGroup:
             decided.fail(code)
             if decided.of is self.machine and self.dropped is None:
                 now_ms = self._shell.now_ms()
+                self._next = None
                 self._apply(self.machine.not_persisted(decided.token, code, now_ms))
                 self._shell.schedule(self)
         self._go_on()
@@ -398,6 +423,8 @@ class ServedGroup:
             decided.succeed()
             if decided.of is self.machine and self.dropped is None:
                 self._apply(self.machine.persisted(decided.token, self._shell.now_ms()))
+                if self._next is not None:
+                    self._go_classic()
                 self._shell.schedule(self)
 
     def _go_on(self) -> None:

@@ -35,7 +35,7 @@ async def _heard(broker: Broker, request: HeartbeatRequest) -> ErrorCode:
         instance_id=request.group_instance_id,
     )
     group = await groups.group(request.group_id)
-    machine = None if group is None else group.classic
+    machine = None if group is None else group.machine
     if group is None or machine is None:
         answer = classic.unknown_group(beat)
     else:

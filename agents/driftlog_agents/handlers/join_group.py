@@ -18,7 +18,7 @@ from driftlog_agents.groups.classic_messages import (
 )
 from driftlog_agents.groups.served import CLASSIC
 from driftlog_agents.handlers.coordinating import client_host, coordinating
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -79,16 +79,12 @@ async def _joined(
         group = await groups.made(group_id, CLASSIC)
     else:
         there = await groups.group(group_id)
-        if there is None:
+        if there is None or (there.consumer is not None and there.machine.is_empty):
             answer = unknown_group(joining)
             assert isinstance(answer, JoinResponse)
             return answer
         group = there
-    machine = group.classic
-    if machine is None:
-        return JoinResponse(
-            error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=joining.member_id
-        )
+    machine = group.machine
     answer = await group.ask(
         lambda request_id, now_ms: machine.join(request_id, joining, now_ms),
         context.on_close,

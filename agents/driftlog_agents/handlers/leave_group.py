@@ -62,7 +62,7 @@ async def _left(broker: Broker, group_id: str, leaving: LeaveRequest) -> LeaveRe
     if refused:
         return LeaveResponse(error=refused)
     group = await groups.group(group_id)
-    machine = None if group is None else group.classic
+    machine = None if group is None else group.machine
     if group is None or machine is None:
         answer = unknown_group(leaving)
     else:

@@ -49,7 +49,7 @@ async def _synced(
     if refused:
         return SyncResponse(error=refused)
     group = await groups.group(group_id)
-    machine = None if group is None else group.classic
+    machine = None if group is None else group.machine
     if group is None or machine is None:
         answer = unknown_group(syncing)
     else:
