@@ -1,14 +1,13 @@
 """When an agent that cannot commit gives its partitions up, and when it takes some again.
 
-    FIT ── cannot commit ──10 s──▶ looks at the others' heads, every 5 s
-     ▲                                  │ 30 s, and one of them has moved just now
+    FIT ── cannot commit ──10 s──▶ looks at the others' heads, every 5 s, and asks who could
+     ▲                                  │ 30 s, and just now one of them has moved, or one said so
      │ a probe succeeds                 ▼
      └────────────── UNFIT: its lease is revoked, and it begins no session
 
-1. While nobody else commits either (the store is down for all) it goes on: others would be no
+1. While nobody else could commit either (the store is down for all) it goes on: others would be no
    better, and what it has cached is read meanwhile.
-2. Nor does it where nobody else lives.  (And where others live and commit nothing, for nobody
-   asks them to, it cannot know, and goes on as well.)
+2. Nor does it where nobody else lives.
 3. One that falls out again soon after it was let in waits longer every time.
 
 Times are of a clock that never goes back.
@@ -52,7 +51,7 @@ class Step(Enum):
 
     NOTHING = "nothing"
     LOOK = "look"
-    """Read the heads of the other live sessions, then `looked`."""
+    """Read what the other live sessions have done, then `looked`."""
     STEP_DOWN = "step down"
 
 
@@ -63,10 +62,10 @@ class Fitness:
         self._settings = settings or FitnessSettings()
         self.unfit = False
         self._since_ms: float | None = None
-        self._heads: dict[str, int] = {}
+        self._done: dict[str, int] = {}
         self._look_at_ms = _FOREVER
         self._moved_ms = -_FOREVER
-        """When a head was last found to have moved."""
+        """When a count was last found to have grown."""
         self._probe_ms = self._settings.probe_ms
         self._fit_since_ms = 0.0
 
@@ -77,7 +76,7 @@ class Fitness:
             self._since_ms = None
             return Step.NOTHING
         if self._since_ms is None:
-            self._heads = {}
+            self._done = {}
             self._look_at_ms = failing_since_ms + settings.look_after_ms
         self._since_ms = failing_since_ms
         if now_ms >= self._look_at_ms:
@@ -90,14 +89,19 @@ class Fitness:
             return Step.STEP_DOWN
         return Step.NOTHING
 
-    def looked(self, heads: Mapping[str, int] | None, now_ms: float) -> None:
-        """The last committed sequence of each *other* live session; None: not known."""
+    def looked(self, done: Mapping[str, int] | None, now_ms: float) -> None:
+        """Counts of what each *other* live session has done, by any name; None: not known."""
         self._look_at_ms = now_ms + self._settings.look_every_ms
-        if heads is None:
+        if done is None:
             return
-        if any(seq > self._heads.get(session_id, seq) for session_id, seq in heads.items()):
+        if any(count > self._done.get(name, count) for name, count in done.items()):
             self._moved_ms = now_ms
-        self._heads = dict(heads)
+        self._done = dict(done)
+
+    def asks(self, now_ms: float) -> bool:
+        """Whether others are to be asked: as long as they are looked at."""
+        since_ms = self._since_ms
+        return since_ms is not None and now_ms - since_ms >= self._settings.look_after_ms
 
     # ── Unfit ──
 

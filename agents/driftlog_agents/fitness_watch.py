@@ -2,6 +2,10 @@
 
     a session ── watch ──▶ its lease is revoked, and it ends
     no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
+    another's session asks ── watch ──▶ probe the bucket ──▶ our session says that we could
+
+Who cannot commit asks in its session's key: others that nobody writes to do not commit either, and
+only a probe shows that they could.  A few of them make it, while somebody asks.
 
 A probe does in small what a flush and a buffer file do: it puts an object and reads it back, writes
 a file and syncs it.  The object lies where a flush object of a session would that never was
@@ -41,6 +45,9 @@ _TICK_S: Final = 1.0
 _DEADLINE_S: Final = 10.0
 """Of one look at the heads, and of each half of a probe."""
 
+_ASKED: Final = 3
+"""Agents that answer who asks; more of them make more requests, and none knows better."""
+
 _FOLDER: Final = "probe"
 """Of a probe's file, beside the sessions' folders: not a session's name."""
 
@@ -77,6 +84,7 @@ class FitnessWatch:
         self._now_ms = now_ms
         self._offload = offload
         self._fitness = Fitness(settings)
+        self._every_s = (settings or FitnessSettings()).look_every_ms / 1000
         self._writing: asyncio.Future[None] | None = None
         self._log = structlog.get_logger()
 
@@ -91,8 +99,17 @@ class FitnessWatch:
         """Go on until the agent is found unfit.
 
         Raises:
-            FencedError: it is; its session has ended, and its lease is revoked.
+            FencedError: it is, and its lease is revoked; or the session has ended otherwise.
         """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._ask(engine))
+                tasks.create_task(self._answer(engine))
+                await self._watch(engine)
+        except* FencedError as group:
+            raise FencedError(str(group.exceptions[0])) from group
+
+    async def _watch(self, engine: Engine) -> None:
         flushes, footers = engine.flusher.outage, engine.footers.outage
         while True:
             await asyncio.sleep(_TICK_S)
@@ -101,14 +118,41 @@ class FitnessWatch:
             outage = flushes if flushes.since_ms is not None else footers
             step = self._fitness.tick(outage.since_ms, now_ms)
             if step is Step.LOOK:
-                self._fitness.looked(await self._heads(), self._now_ms())
+                self._fitness.looked(await self._done(), self._now_ms())
             elif step is Step.STEP_DOWN:
                 self._say_unfit(outage.error, seconds=round(outage.lasted_ms(now_ms) / 1000))
                 await engine.session.close()
                 raise FencedError("the agent could not commit while others could")
 
-    async def _heads(self) -> dict[str, int] | None:
-        """Of other agents' live sessions."""
+    async def _ask(self, engine: Engine) -> None:
+        """Say whether we want to know who could commit."""
+        leading = engine.leading
+        while True:
+            await asyncio.sleep(_TICK_S)
+            asks = self._fitness.asks(self._now_ms()) and bool(self._others())
+            if asks != leading.asks and not self.unfit:
+                leading.asks = asks
+                await leading.tell()
+
+    async def _answer(self, engine: Engine) -> None:
+        """Say that we could, as often as others look, while one of them asks."""
+        leading = engine.leading
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if not leading.asks and engine.ready.is_set() and self._is_asked():
+                if await self._probe_bucket() is None:
+                    leading.proofs += 1
+                    await leading.tell()
+                await asyncio.sleep(self._every_s - _TICK_S)
+
+    def _is_asked(self) -> bool:
+        sessions = self._view.sessions.values()
+        asking = {entry.said.node_id for entry in sessions if entry.said.asks}
+        asked = [node for node in self._view.placed() if node not in asking]
+        return bool(asking) and self._node_id in asked[:_ASKED]
+
+    async def _done(self) -> dict[str, int] | None:
+        """What other agents' live sessions have committed, and how often they said they could."""
         others = self._others()
         if not others:
             return {}
@@ -118,13 +162,16 @@ class FitnessWatch:
         except (UnavailableError, OutcomeUnknownError, TimeoutError):
             return None
         keys = {head_key(session_id): session_id for session_id in others}
-        heads: dict[str, int] = {}
+        done: dict[str, int] = {}
         for kv in kvs:
             # Whatever else is there, and what cannot be read, says nothing of the others.
             if kv.key in keys:
                 with contextlib.suppress(CorruptError):
-                    heads[keys[kv.key]] = decode_head(kv.value)
-        return heads
+                    done[keys[kv.key]] = decode_head(kv.value)
+        for session_id, entry in self._view.sessions.items():
+            if session_id in others:
+                done[f"{session_id} could"] = entry.said.proofs
+        return done
 
     def _others(self) -> set[str]:
         sessions = self._view.sessions.items()
@@ -177,6 +224,9 @@ class FitnessWatch:
 
     async def _probe(self) -> str | None:
         """What fails; None: nothing."""
+        return await self._probe_bucket() or await self._probe_disk()
+
+    async def _probe_bucket(self) -> str | None:
         nonce = f"{self._rng.getrandbits(64):016x}"
         key = layout.flush_key(f"{_FOLDER}-{self._node_id}", 0, nonce)
         try:
@@ -189,7 +239,7 @@ class FitnessWatch:
             return f"the bucket: no answer in {_DEADLINE_S:g} s"
         if found != _BODY:
             return "the bucket: it does not give back what was put"
-        return await self._probe_disk()
+        return None
 
     async def _probe_disk(self) -> str | None:
         if self._writing is None or self._writing.done():

@@ -59,6 +59,10 @@ _INT64_MAX: Final = 2**63 - 1
 
 _HEAD_CLOSED: Final = "closed"
 _HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
+_SESSION_FIELDS: Final = (
+    ("node_id", "stage", "topics"),
+    ("node_id", "stage", "topics", "asks", "proofs"),
+)
 _TOPIC_FIELDS: Final = (
     ("name", "topic_id", "partitions", "configs"),
     ("name", "topic_id", "partitions", "replicas", "configs"),
@@ -139,8 +143,13 @@ def _listener(fields: "_Fields", item: object) -> Listener:
 
 def encode_live_session(session: LiveSession) -> bytes:
     """Encode the value of a session's key."""
+    more = {"asks": int(session.asks), "proofs": session.proofs}
     return _encode(
-        node_id=session.node_id, stage=session.stage.value, topics=session.topics_revision
+        2 if any(more.values()) else 1,
+        node_id=session.node_id,
+        stage=session.stage.value,
+        topics=session.topics_revision,
+        **(more if any(more.values()) else {}),
     )
 
 
@@ -151,7 +160,12 @@ def decode_live_session(data: bytes) -> LiveSession:
         UnsupportedFormatError: a newer format.
         CorruptError: not a session.
     """
-    fields = _Fields("session", data, ("node_id", "stage", "topics"))
+    fields = _Fields("session", data, *_SESSION_FIELDS)
+    more = fields.version > 1
+    asks = more and fields.number("asks", 1) > 0
+    proofs = fields.number("proofs") if more else 0
+    if more and not asks and not proofs:
+        raise fields.corrupt("it asks nothing and proves nothing, and so is of version 1")
     try:
         stage = Stage(fields.string("stage"))
     except ValueError as error:
@@ -160,6 +174,8 @@ def decode_live_session(data: bytes) -> LiveSession:
         node_id=fields.number("node_id", _INT32_MAX),
         stage=stage,
         topics_revision=fields.number("topics"),
+        asks=asks,
+        proofs=proofs,
     )
 
 

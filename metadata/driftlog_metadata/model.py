@@ -84,6 +84,10 @@ class LiveSession:
     stage: Stage = Stage.STARTING
     topics_revision: int = 0
     """The newest revision of a topic's key that its agent has seen."""
+    asks: bool = False
+    """It cannot commit, and wants to know whether others could."""
+    proofs: int = 0
+    """How often it has found that it could, when others asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,10 @@ class Agents:
     def __init__(self) -> None:
         self.worlds = [World(t=20)]
         self.worlds.append(self.worlds[0].other_disk())
-        self.cut = Cut(self.worlds[0].bucket)
-        self.worlds[0].bucket = cast(Bucket, self.cut)
+        self.cuts = [Cut(world.bucket) for world in self.worlds]
+        self.cut = self.cuts[0]
+        for world, cut in zip(self.worlds, self.cuts, strict=True):
+            world.bucket = cast(Bucket, cut)
         self.lives: list[Life] = []
         self.watch: FitnessWatch
 
@@ -62,8 +64,13 @@ class Agents:
         strange = ("heads/%zz", "heads/backup")
         await self.worlds[0].metadata.txn((), [Put(f"/driftlog/v1/{n}", b"x") for n in strange])
         await asyncio.sleep(5)  # what is moved between them is moved
-        life = self.lives[0]
-        self.watch = FitnessWatch(
+        self.watch = self.watch_of(0)
+        return self
+
+    def watch_of(self, number: int) -> FitnessWatch:
+        """As each agent has one."""
+        life = self.lives[number]
+        return FitnessWatch(
             node_id=life.world.node_id,
             metadata=life.world.metadata,
             objects=life.world.bucket,
@@ -73,7 +80,6 @@ class Agents:
             now_ms=now_ms,
             offload=_offload,
         )
-        return self
 
     def produce(self, number: int) -> None:
         life = self.lives[number]
@@ -178,7 +184,56 @@ async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> No
 
 
 @on_virtual_time
-async def test_it_goes_on_while_others_commit_nothing_or_there_are_none() -> None:
+async def test_others_that_nobody_writes_to_say_that_they_could_when_they_are_asked() -> None:
+    """
+    They find out with a probe, and only while somebody asks: an idle agent makes no request.
+    """
+    agents = await Agents().start()
+    other = asyncio.create_task(agents.watch_of(1).watch(agents.lives[1].engine))
+    await asyncio.sleep(60)
+    idle = [key for key in agents.worlds[0].bucket.puts if "/probe-" in key]
+    agents.cut.down = True
+    began_ms = now_ms()
+
+    assert await agents.watched(60, others_produce=False)
+
+    assert 30 <= (now_ms() - began_ms) / 1000 <= 36
+    await asyncio.sleep(60)
+    probes = [key for key in agents.worlds[0].bucket.puts if "/probe-" in key]
+    assert [] == idle
+    assert {"probe-2"} == {layout.parse_flush_key(key).session_id for key in probes}
+    assert 3 <= len(probes) <= 6
+    assert not other.done()
+    other.cancel()
+
+
+@on_virtual_time
+async def test_it_goes_on_while_others_are_asked_and_could_not_either() -> None:
+    """
+    The bucket is down for all of them; and who could again is no longer asked.
+    """
+    agents = await Agents().start()
+    other = asyncio.create_task(agents.watch_of(1).watch(agents.lives[1].engine))
+    for cut in agents.cuts:
+        cut.down = True
+
+    assert not await agents.watched(300, others_produce=False)
+
+    assert await agents.session_lives()
+    sessions = agents.lives[1].cluster.view.sessions
+    assert sessions[agents.lives[0].session_id].said.asks
+    watching = asyncio.create_task(agents.watch.watch(agents.lives[0].engine))
+    for cut in agents.cuts:
+        cut.down = False
+    await asyncio.sleep(30)
+    assert not sessions[agents.lives[0].session_id].said.asks
+    assert not watching.done()
+    watching.cancel()
+    other.cancel()
+
+
+@on_virtual_time
+async def test_it_goes_on_while_others_do_not_answer_or_there_are_none() -> None:
     """
     A session that does not serve is no better than one that waits for its store.
     """

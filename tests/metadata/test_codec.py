@@ -73,6 +73,12 @@ GOLDEN: list[tuple[Encode, Decode, object, str]] = [
         LiveSession(node_id=3, stage=Stage.SERVING, topics_revision=41),
         '{"v":1,"node_id":3,"stage":"serving","topics":41}',
     ),
+    (
+        codec.encode_live_session,
+        codec.decode_live_session,
+        LiveSession(node_id=3, stage=Stage.SERVING, topics_revision=41, asks=True, proofs=2),
+        '{"v":2,"node_id":3,"stage":"serving","topics":41,"asks":1,"proofs":2}',
+    ),
     (codec.encode_head, codec.decode_head, 41, '{"v":1,"head":41}'),
     (codec.encode_head, codec.decode_head, CLOSED, '{"v":1,"head":"closed"}'),
     (
@@ -165,6 +171,8 @@ VALUES: list[tuple[Encode, Decode, st.SearchStrategy[Any]]] = [
             node_id=int32s,
             stage=st.sampled_from(Stage),
             topics_revision=int64s,
+            asks=st.booleans(),
+            proofs=int64s,
         ),
     ),
     (codec.encode_head, codec.decode_head, st.just(CLOSED) | int64s),
@@ -275,7 +283,7 @@ def test_a_newer_version_is_refused_as_newer(
     """
     Whatever else stands in it; the message says which versions these are.
     """
-    known = 2 if {"head", "topic_id"} & json.loads(golden).keys() else 1
+    known = 2 if {"head", "topic_id", "stage"} & json.loads(golden).keys() else 1
     newer = json.dumps(json.loads(golden) | {"v": known + 1, "new": []}).encode()
 
     with pytest.raises(UnsupportedFormatError, match=rf"version {known + 1}.*reads up to {known}"):

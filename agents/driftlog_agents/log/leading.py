@@ -137,6 +137,10 @@ class Leading:
         self._log = structlog.get_logger()
         self._stage = Stage.STARTING
         self._said = LiveSession(node_id=node_id)
+        self.asks = False
+        """Said to the others, as `tell` has it: whether we cannot commit and ask who could."""
+        self.proofs = 0
+        """And how often we could, when we were asked."""
         self._said_revision = session.revision
         self._plan: dict[TopicPartition, int] = {}
         self._planned: tuple[tuple[int, ...], int] | None = None
@@ -177,6 +181,14 @@ class Leading:
         await self._report()
         return True
 
+    async def tell(self) -> None:
+        """Let the others know `asks` and `proofs`.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        await self._report()
+
     async def _report(self) -> None:
         """Say stage and topics as they are, until the key says so."""
         while True:
@@ -184,6 +196,8 @@ class Leading:
                 node_id=self._node_id,
                 stage=self._stage,
                 topics_revision=self._view.topics_revision,
+                asks=self.asks,
+                proofs=self.proofs,
             )
             if wanted == self._said:
                 return
