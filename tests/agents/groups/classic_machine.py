@@ -1,6 +1,14 @@
 """The machine of classic groups as a world that transcripts are played to.
 
-Everything is stored as soon as it is to be; time passes from one deadline to the next.
+Time passes from one deadline to the next.  Everything is stored as soon as it is to be, unless a
+line says something else:
+
+    store > holds 0       from here on the store does not answer
+    store > stores 0      it does again: what waited is stored
+    store > fails 0       it does again: what waited is not stored
+    store > restores 0    another coordinator reads what is stored; nobody is answered any more
+    store > drops 0       the group is another coordinator's, and who waits is told so
+
 Pure.
 """
 
@@ -29,6 +37,7 @@ from driftlog_agents.groups.classic_messages import (
     unknown_group,
 )
 from driftlog_agents.groups.classic_phases import Effect
+from driftlog_agents.groups.classic_value import claimed_value
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 from tests.agents.groups.classic_scripts import (
@@ -53,10 +62,16 @@ class MachineWorld:
         self._ids = itertools.count(1)
         self._asked: dict[int, Said] = {}
         self._told: list[Told] = []
+        self._holds = False
+        self._held: tuple[int, bytes] | None = None
+        self.stored: bytes | None = None
 
     # ── World ──
 
     def say(self, said: Said) -> None:
+        if said.connection == "store":
+            self._store(said.api)
+            return
         request_id = next(self._ids)
         self._asked[request_id] = said
         match said.api:
@@ -116,12 +131,12 @@ class MachineWorld:
                 return LeaveResponse(error=error) if error else None
 
     def _new_group(self) -> ClassicGroup:
-        return ClassicGroup(
-            self._group_id,
-            self._settings,
-            lambda prefix: f"{prefix}-{next(self._ids)}",
-            self._now_ms,
-        )
+        group = ClassicGroup(self._group_id, self._settings, self._new_id, self._now_ms)
+        self.stored = group.value
+        return group
+
+    def _new_id(self, prefix: str) -> str:
+        return f"{prefix}-{next(self._ids)}"
 
     def _delete(self) -> ErrorCode:
         if self._group is None:
@@ -162,9 +177,46 @@ class MachineWorld:
             match effect:
                 case Answer(request_id, response):
                     self._told.append(_told(self._asked.pop(request_id), response))
-                case Persist(token):
-                    assert self._group is not None
-                    self._perform(self._group.persisted(token, self._now_ms))
+                case Persist(token, puts):
+                    value = puts[""]
+                    assert value is not None
+                    assert self._held is None, "one at a time"
+                    self._held = token, value
+                    if not self._holds:
+                        self._release(ErrorCode.NONE)
+
+    def _store(self, word: str) -> None:
+        self._holds = word == "holds"
+        match word:
+            case "holds":
+                pass
+            case "stores":
+                self._release(ErrorCode.NONE)
+            case "fails":
+                self._release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            case "restores":
+                assert self.stored is not None
+                self.stored, self._held = claimed_value(self.stored), None
+                self._asked.clear()
+                self._group = ClassicGroup.restore(
+                    self._group_id, self.stored, self._settings, self._new_id, self._now_ms
+                )
+            case _:
+                assert word == "drops"
+                assert self._group is not None
+                self._held = None
+                self._perform(self._group.drop(ErrorCode.NOT_COORDINATOR))
+
+    def _release(self, error: ErrorCode) -> None:
+        if self._held is None:
+            return
+        assert self._group is not None
+        (token, value), self._held = self._held, None
+        if error:
+            self._perform(self._group.not_persisted(token, error, self._now_ms))
+        else:
+            self.stored = value
+            self._perform(self._group.persisted(token, self._now_ms))
 
 
 def _request(said: Said) -> Request:
