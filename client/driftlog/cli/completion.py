@@ -41,7 +41,7 @@ class _Place:
     options: tuple[_Option, ...]
     values: tuple[str, ...]
     """Of its first positional argument."""
-    takes_words: bool
+    takes_files: bool
 
 
 def add_commands(commands: Commands, whole: Parser) -> None:
@@ -71,7 +71,7 @@ def _places(parser: Parser, words: tuple[str, ...]) -> Iterator[_Place]:
     helps: dict[str, str] = {}
     options: list[_Option] = []
     values: tuple[str, ...] = ()
-    takes_words = False
+    takes_files = False
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {a.dest: a.help or "" for a in action._choices_actions}
@@ -79,8 +79,8 @@ def _places(parser: Parser, words: tuple[str, ...]) -> Iterator[_Place]:
             options.append(_option(action))
         else:
             values = values or tuple(map(str, action.choices or ()))
-            takes_words = takes_words or not action.choices
-    yield _Place(words, {n: helps.get(n, "") for n in inner}, tuple(options), values, takes_words)
+            takes_files = takes_files or "FILE" in str(action.metavar)
+    yield _Place(words, {n: helps.get(n, "") for n in inner}, tuple(options), values, takes_files)
     for name, command in inner.items():
         yield from _places(command, (*words, name))
 
@@ -161,7 +161,7 @@ def _bash(places: list[_Place]) -> str:
         words = " ".join(
             [*place.commands, *place.values, *(n for o in place.options for n in o.names)]
         )
-        more = " compopt -o default 2>/dev/null;" if place.takes_words else ""
+        more = " compopt -o default 2>/dev/null;" if place.takes_files else ""
         lines.append(f'        "{_path(place.words)}") words={_quote(words)};{more} ;;')
     return _BASH.format(steps=_steps(places), values="\n".join(values), places="\n".join(lines))
 
@@ -174,7 +174,7 @@ _ZSH: Final = """\
 # zsh completion of driftlog; eval "$(driftlog completion zsh)" behind compinit
 _driftlog() {{
     local prev=${{words[CURRENT-1]}} at="" word
-    local -a found
+    local -a found options
     for word in "${{(@)words[2,CURRENT-1]}}"; do
         case "$at $word" in
             ({steps}) at="$at $word" ;;
@@ -186,7 +186,8 @@ _driftlog() {{
     case "$at" in
 {places}
     esac
-    _describe -o driftlog found{files}
+    _describe command found
+    _describe -o option options{files}
 }}
 compdef _driftlog driftlog
 """
@@ -206,9 +207,12 @@ def _zsh(places: list[_Place]) -> str:
                 values.append(f"        ({patterns}) _message {_quote(option.help)}; return ;;")
         found = [_described(name, text) for name, text in place.commands.items()]
         found += [_described(value, "") for value in place.values]
-        found += [_described(name, o.help) for o in place.options for name in o.names]
-        lines.append(f'        ("{_path(place.words)}") found=({" ".join(found)}) ;;')
-        if place.takes_words:
+        options = [_described(name, o.help) for o in place.options for name in o.names]
+        lines.append(
+            f'        ("{_path(place.words)}") found=({" ".join(found)}) '
+            f"options=({' '.join(options)}) ;;"
+        )
+        if place.takes_files:
             with_words.append(f'"{_path(place.words)}"')
     files = '\n    case "$at" in\n        ({}) _files ;;\n    esac'.format("|".join(with_words))
     return _ZSH.format(
@@ -248,7 +252,7 @@ def _fish(places: list[_Place]) -> str:
         for name, text in place.commands.items():
             lines.append(f"{start} -a {name} -d {_fish_quote(text)}")
         lines += [f"{start} -a {value}" for value in place.values]
-        if place.takes_words:
+        if place.takes_files:
             lines.append(f"{start} -F")
         for option in place.options:
             names = " ".join(

@@ -32,7 +32,6 @@ from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.output import (
     Bad,
     complain,
-    number,
     plural,
     print_json,
     print_table,
@@ -254,7 +253,7 @@ def _print_topic(topic: dict[str, Any]) -> None:
     )
     title(
         f"{topic['topic']}  {plural(len(parts), 'partition')}, replication factor "
-        f"{topic['replication_factor']}, {number(records)} offsets in use"
+        f"{topic['replication_factor']}, {plural(records, 'offset')} in use"
         + (f", id {topic['topic_id']}" if topic["topic_id"] else "")
     )
     for name, value in topic["configs"].items():
