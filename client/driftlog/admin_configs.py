@@ -91,13 +91,12 @@ class Configs:
             self._link.until_shown(lambda: _shown(self.describe_topic(name), entries))
 
     def _describe(self, kind: Any, name: str, what: str) -> dict[str, Config]:
-        found = self._link.ask(
+        entries: Any = self._link.ask(
             f"describe configs of {what}",
             lambda handle: handle.describe_configs(
                 [ConfigResource(kind, name)], request_timeout=self._link.timeout_s
             ),
         )
-        (entries,) = found.values()
         return {key: _config(entry) for key, entry in sorted(entries.items())}
 
 

@@ -142,8 +142,9 @@ class Groups:
             raise ValueError("name at least one group")
         wanted = [*dict.fromkeys(groups)]
         self._link.each(
-            lambda handle: handle.delete_consumer_groups(
-                wanted, request_timeout=self._link.timeout_s
+            wanted,
+            lambda handle, names: handle.delete_consumer_groups(
+                names, request_timeout=self._link.timeout_s
             ),
             lambda name: f"delete group {name!r}",
         )
@@ -258,22 +259,23 @@ class Groups:
 
     def _described(self, groups: Sequence[str]) -> dict[str, Any]:
         return self._link.each(
-            lambda handle: handle.describe_consumer_groups(
-                [*groups], request_timeout=self._link.timeout_s
+            groups,
+            lambda handle, names: handle.describe_consumer_groups(
+                names, request_timeout=self._link.timeout_s
             ),
             lambda name: f"describe group {name!r}",
         )
 
     def _committed(self, group: str) -> dict[TopicPartition, Place]:
         what = f"ask for the offsets of group {group!r}"
-        found = self._link.ask(
+        found: Any = self._link.ask(
             what,
             lambda handle: handle.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group)], request_timeout=self._link.timeout_s
             ),
         )
         committed: dict[TopicPartition, Place] = {}
-        for place in found[group].topic_partitions or []:
+        for place in found.topic_partitions or []:
             if place.error is not None:
                 raise request_error(what, place.error)
             if place.offset >= 0:
@@ -283,14 +285,14 @@ class Groups:
     def _commit(self, group: str, resets: Sequence[Reset]) -> None:
         what = f"reset group {group!r}"
         places = [Place(reset.topic, reset.partition, reset.after) for reset in resets]
-        done = self._link.ask(
+        done: Any = self._link.ask(
             what,
             lambda handle: handle.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, places)],
                 request_timeout=self._link.timeout_s,
             ),
         )
-        for place in done[group].topic_partitions or []:
+        for place in done.topic_partitions or []:
             if place.error is not None:
                 raise request_error(f"{what} in {place.topic}-{place.partition}", place.error)
 

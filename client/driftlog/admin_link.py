@@ -7,7 +7,7 @@ Shell.
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -18,8 +18,11 @@ from driftlog.connection import Connections, configuration, fail, unreachable
 from driftlog.errors import ClosedError, DriftlogError, OutcomeUnknownError
 
 T = TypeVar("T")
+Key = TypeVar("Key", bound=Hashable)
 
 _CONNECT_S: Final = 10.0
+_PASSES: Final = frozenset({5, 6, 14, 15, 16, 41})
+"""A leader, a coordinator or a controller that is on its way: nothing was done."""
 _SHOWN_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.05
 _GRACE_S: Final = 5.0
@@ -39,40 +42,55 @@ class AdminLink:
         except KafkaException as error:
             raise ValueError(f"librdkafka refuses the configuration: {error.args[0]}") from error
 
-    def ask(self, what: str, request: Callable[[Any], Mapping[Any, Future[T]]]) -> dict[Any, T]:
-        """The answers of a request that has several, by what they are for.
+    def ask(self, what: str, request: Callable[[Any], Mapping[Any, Future[T]]]) -> T:
+        """The answer of a request for one thing.
 
         Args:
-            what: in the words of an error, such as "describe topics".
+            what: in the words of an error, such as "create topic 'a'".
 
         Raises:
             UnreachableError: nobody answered the first request.
             OutcomeUnknownError: nobody answered this one.
             RequestError: the cluster declined.
         """
-        futures = self._send(what, request)
-        return {key: self.wait(what, future) for key, future in futures.items()}
+        return self.ask_one(what, lambda handle: next(iter(request(handle).values())))
 
     def ask_one(self, what: str, request: Callable[[Any], Future[T]]) -> T:
-        """As `ask`, of a request that has one answer."""
-        return self.wait(what, self._send(what, request))
+        """As `ask`, where librdkafka has one future."""
+        answers = self.each(["it"], lambda handle, _: {"it": request(handle)}, lambda _: what)
+        return answers["it"]
 
     def each(
-        self, request: Callable[[Any], Mapping[Any, Future[T]]], what: Callable[[Any], str]
-    ) -> dict[Any, T]:
-        """As `ask`, with words for each key; all are awaited, then the first failure is raised."""
-        answers: dict[Any, T] = {}
-        failed: Exception | None = None
-        for key, future in self._send("ask the cluster", request).items():
-            try:
-                answers[key] = self.wait(what(key), future)
-            except Exception as error:  # noqa: BLE001  # raised below, with the others on it
-                if failed is None:
-                    failed = error
-                else:
-                    failed.add_note(str(error))
-        if failed is not None:
-            raise failed
+        self,
+        keys: Iterable[Key],
+        request: Callable[[Any, list[Key]], Mapping[Key, Future[T]]],
+        what: Callable[[Key], str],
+    ) -> dict[Key, T]:
+        """As `ask`, of many things; all are awaited, then the first failure is raised.
+
+        What was declined for a moment only (a coordinator that loads) is asked again, alone.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        answers: dict[Key, T] = {}
+        failures: list[Exception] = []
+        waiting = list(keys)
+        while waiting:
+            again: list[Key] = []
+            for key, future in self._send(request, waiting, what(waiting[0])).items():
+                try:
+                    answers[key] = self.wait(what(key), future)
+                except DriftlogError as error:
+                    if error.code in _PASSES and time.monotonic() < deadline:
+                        again.append(key)
+                    else:
+                        failures.append(error)
+            waiting = again
+            if waiting:
+                time.sleep(_LOOK_AGAIN_S)
+        for error in failures[1:]:
+            failures[0].add_note(str(error))
+        if failures:
+            raise failures[0]
         return answers
 
     def wait(self, what: str, future: Future[T]) -> T:
@@ -127,10 +145,15 @@ class AdminLink:
         """Let the handle go."""
         self._handle = None
 
-    def _send(self, what: str, request: Callable[[Any], T]) -> T:
+    def _send(
+        self,
+        request: Callable[[Any, list[Key]], Mapping[Key, Future[T]]],
+        keys: list[Key],
+        what: str,
+    ) -> Mapping[Key, Future[T]]:
         handle = self._open()
         try:
-            return request(handle)
+            return request(handle, keys)
         except KafkaException as error:
             fail(what, error)
 

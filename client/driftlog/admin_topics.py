@@ -63,8 +63,9 @@ class Topics:
         if not wanted:
             return {}
         found = self._link.each(
-            lambda handle: handle.describe_topics(
-                TopicCollection(wanted), request_timeout=self._link.timeout_s
+            wanted,
+            lambda handle, names: handle.describe_topics(
+                TopicCollection(names), request_timeout=self._link.timeout_s
             ),
             lambda name: f"describe topic {name!r}",
         )
@@ -131,8 +132,9 @@ class Topics:
         if wanted:
             timeout_s = self._link.timeout_s
             self._link.each(
-                lambda handle: handle.delete_topics(
-                    wanted, operation_timeout=timeout_s, request_timeout=timeout_s
+                wanted,
+                lambda handle, names: handle.delete_topics(
+                    names, operation_timeout=timeout_s, request_timeout=timeout_s
                 ),
                 lambda name: f"delete topic {name!r}",
             )
@@ -182,7 +184,8 @@ class Topics:
             for partition, offset in before.items()
         ]
         done: dict[Any, Any] = self._link.each(
-            lambda handle: handle.delete_records(
+            places,
+            lambda handle, places: handle.delete_records(
                 places,
                 operation_timeout=self._link.timeout_s,
                 request_timeout=self._link.timeout_s,
@@ -205,9 +208,11 @@ def offsets(link: AdminLink, places: Mapping[TopicPartition, Where]) -> dict[Top
         raise ValueError("an offset is not negative")
     if not asked:
         return known
-    answers = link.each(
-        lambda handle: handle.list_offsets(
-            {Place(*tp): spec for tp, spec in asked.items()}, request_timeout=link.timeout_s
+    specs = {Place(*tp): spec for tp, spec in asked.items()}
+    answers: dict[Any, Any] = link.each(
+        specs,
+        lambda handle, places: handle.list_offsets(
+            {place: specs[place] for place in places}, request_timeout=link.timeout_s
         ),
         lambda place: f"ask for offsets of {place.topic}-{place.partition}",
     )

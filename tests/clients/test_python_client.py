@@ -226,6 +226,7 @@ def test_what_was_revoked_is_forgotten() -> None:
     positions.committed({A0: 9})
     positions.processed_to(A0, 4)
     positions.moved(A0, 4)
+    positions.processed()
     assert A0 not in positions
     assert {} == positions.to_commit()
     positions.assigned(A0, 2, committed=True)

@@ -215,27 +215,44 @@ async def test_a_cancelled_wait_loses_no_record(servers: str) -> None:
     assert cancelled > 0
 
 
-async def test_an_error_that_came_to_nobody_is_the_next_calls() -> None:
+async def test_an_error_that_came_to_nobody_is_the_next_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """
-    The wait was cancelled while the thread looked for the cluster; the next one is told.
+    The wait was cancelled while the thread was at work; what went wrong there is told all the same.
     """
-    consumer = AsyncConsumer(
-        "t", bootstrap_servers="127.0.0.1:1", settings=ConsumerSettings(request_timeout_ms=500)
-    )
+    consumer = AsyncConsumer("t", bootstrap_servers="127.0.0.1:1")
+
+    def fails(timeout_s: float) -> None:
+        time.sleep(0.3)
+        raise UnreachableError("while nobody waited")
+
+    monkeypatch.setattr(consumer._reader, "fill", fails)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(anext(consumer), 0.1)
-    with pytest.raises(UnreachableError):
-        await anext(consumer)
+    monkeypatch.setattr(consumer._reader, "fill", lambda timeout_s: None)
+    with pytest.raises(UnreachableError, match="while nobody waited"):
+        await asyncio.wait_for(anext(consumer), 10)
     await consumer.close()
 
-    producer = AsyncProducer(
-        bootstrap_servers="127.0.0.1:1", settings=ProducerSettings(connect_timeout_ms=300)
+
+async def test_an_unreachable_cluster_is_named_and_does_not_hold_the_loop() -> None:
+    """
+    By both, as by the classes without a loop.
+    """
+    settings = ProducerSettings(connect_timeout_ms=300)
+    producer = AsyncProducer(bootstrap_servers="127.0.0.1:1", settings=settings)
+    consumer = AsyncConsumer(
+        "t", bootstrap_servers="127.0.0.1:1", settings=ConsumerSettings(request_timeout_ms=300)
     )
     async with Pulse() as pulse:
         with pytest.raises(UnreachableError):
             await producer.produce("t", b"x")
-    assert pulse.longest_s < 0.2
-    await producer.close()
+        with pytest.raises(UnreachableError):
+            await anext(consumer)
+        await producer.close()
+        await consumer.close()
+    assert pulse.longest_s < 0.25
 
 
 async def test_reading_in_batches_seeking_and_errors(servers: str) -> None:

@@ -6,6 +6,7 @@ Shell.
 import threading
 import time
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -103,52 +104,68 @@ def test_with_auto_commit_off_only_commit_commits(servers: str) -> None:
     assert 6 == committed(servers, group, topic)
 
 
+class Member(threading.Thread):
+    """Reads until told to leave; what it commits, it commits at rebalances and at its end."""
+
+    def __init__(self, servers: str, topic: str, group: str) -> None:
+        super().__init__()
+        self.values: list[bytes | None] = []
+        self.partitions = 0
+        self._leave = threading.Event()
+        settings = ConsumerSettings(
+            fetch_wait_max_ms=50, session_timeout_ms=6_000, commit_interval_ms=600_000
+        )
+        self._consumer = member(servers, topic, group, settings=settings)
+
+    def run(self) -> None:
+        with self._consumer as consumer:
+            while not self._leave.is_set():
+                records = consumer.read(max_records=3, timeout_s=0.2)
+                self.values += values_of(records)
+                self.partitions = len(consumer.assignment())
+
+    def leave(self) -> None:
+        self._leave.set()
+        self.join(60)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "not in a minute"
+        time.sleep(0.05)
+
+
 def test_partitions_move_without_loss_and_without_repetition(servers: str) -> None:
     """
     A second member joins, and the first leaves: what was processed is committed as partitions are
     revoked, so that each record is read once.
     """
     topic, group = new_topic(servers, 4), uuid.uuid4().hex
-    for partition in range(4):
-        write(servers, topic, numbered(50, 100 * partition), partition)
-    read: list[bytes | None] = []
-    lock, stop = threading.Lock(), threading.Event()
-    settings = ConsumerSettings(
-        fetch_wait_max_ms=50, session_timeout_ms=6_000, commit_interval_ms=600_000
-    )
+    first, second = Member(servers, topic, group), Member(servers, topic, group)
 
-    def run(leave: threading.Event) -> None:
-        with member(servers, topic, group, settings=settings) as consumer:
-            while not leave.is_set() and not stop.is_set():
-                for record in consumer.read(max_records=3, timeout_s=0.2):
-                    with lock:
-                        read.append(record.value)
-
-    def more(start: int) -> None:
+    def write_more(start: int) -> None:
         for partition in range(4):
-            write(servers, topic, numbered(50, 100 * partition + start), partition)
+            write(servers, topic, numbered(50, 1_000 * partition + start), partition)
 
-    def wait_for(count: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(read) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
+    def read() -> int:
+        return len(first.values) + len(second.values)
 
-    leave_first = threading.Event()
-    first = threading.Thread(target=run, args=(leave_first,))
-    second = threading.Thread(target=run, args=(threading.Event(),))
+    write_more(0)
     first.start()
-    wait_for(20)
+    wait_until(lambda: read() >= 150)
     second.start()
-    more(50)
-    wait_for(300)
-    leave_first.set()
-    first.join(60)
-    wait_for(400)
-    stop.set()
-    second.join(60)
+    wait_until(lambda: (first.partitions, second.partitions) == (2, 2))
+    write_more(50)
+    wait_until(lambda: read() >= 350)
+    first.leave()
+    write_more(100)
+    wait_until(lambda: read() >= 600)
+    second.leave()
 
-    assert set(numbered(400)) == set(read)
-    assert 400 == len(read)
+    expected = [b"%d" % (1_000 * partition + n) for partition in range(4) for n in range(150)]
+    assert set(expected) == {*first.values, *second.values}
+    assert 600 == read()
 
 
 def test_a_group_without_records_keeps_where_it_began(servers: str) -> None:
