@@ -481,9 +481,6 @@ class Producer:
             if oracle.may_be_lost(before.place):
                 oracle.is_gone(before.place)
                 return True
-            there = oracle.shown.get((before.place.tp, before.place.base_offset))
-            if there is not None and there.epoch > before.leader_epoch:
-                return True  # appended again, as what a disk had left, under another producer's id
             return oracle.was_displaced(before.place)
         # A producer that the log does not know may start anywhere, as in Kafka: what came behind
         # a batch that the disk refused may have done so, or what was sent to the next agent first.

@@ -122,8 +122,10 @@ class Oracle:
         self.gone.update(place.entries())
 
     def disk_is_back(self) -> None:
-        """What was gone with it may be appended again, where nothing was committed since."""
+        """What was gone with it may be appended again, where nothing was committed since, or
+        elsewhere, under another producer's id."""
         self.gone.clear()
+        self.displaced |= self.lost
 
     def show(self, tp: TopicPartition, offset: int, row: Row) -> None:
         """A consumer was given *row* at *offset*."""

@@ -353,6 +353,8 @@ class World:
                 with contextlib.suppress(NotServedError):
                     await led.process.do(last.read_all(led))
                     return
+            elif self.topic_partition(topic, partition) is None:
+                return  # deleted by a request from before the calm
             await asyncio.sleep(0.1)
 
     async def _disk_is_used(self) -> None:

@@ -4,8 +4,8 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_metadata.model import TopicPartition
@@ -14,7 +14,13 @@ from driftlog_tiering.manifests import load_at_least
 from driftlog_tiering.object_store import NotFoundError, ObjectStore
 from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
 
-_REQUEST_DEADLINE_S: Final = 30.0
+_DEADLINE_S: Final = 5.0
+"""For what takes a few requests of kilobytes.  Longer: whoever waits for one whose answer was lost,
+such as an idempotent producer behind a takeover, waits longer; shorter: more is asked twice."""
+_LONGEST_S: Final = 30.0
+"""Each that is missed doubles the next, up to this: a store that is slow for all is waited for."""
+
+_T = TypeVar("_T")
 
 
 class Manifests:
@@ -24,6 +30,7 @@ class Manifests:
         self._objects = objects
         self._now_ms = now_ms
         self._read_at_ms: dict[PartitionLog, float] = {}
+        self._deadline_s = _DEADLINE_S
         self._newest: dict[PartitionLog, Manifest] = {}
         self._locks: dict[PartitionLog, asyncio.Lock] = {}
 
@@ -42,8 +49,8 @@ class Manifests:
                     tp = TopicPartition(log.topic_id, log.partition)
                     wanted = log.manifest_version
                     began_ms = self._now_ms()
-                    async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                        found = await load_at_least(self._objects, log.topic, tp, wanted)
+                    loading = load_at_least(self._objects, log.topic, tp, wanted)
+                    found = await self._in_time(loading)
                     if log.state is State.CLOSED:
                         return found  # and nobody would forget it
                     newest = self._newest.get(log)
@@ -54,6 +61,16 @@ class Manifests:
         finally:
             if log.state is State.CLOSED:
                 self._locks.pop(log, None)
+
+    async def _in_time(self, work: Awaitable[_T]) -> _T:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                found = await work
+        except TimeoutError:
+            self._deadline_s = min(2 * self._deadline_s, _LONGEST_S)
+            raise
+        self._deadline_s = _DEADLINE_S
+        return found
 
     def _current(self, log: PartitionLog) -> Manifest | None:
         """The newest, if it is known and the partition's key names no newer one."""
@@ -95,8 +112,7 @@ class Manifests:
             return ProducerStates()
         key = manifest.producers.key
         try:
-            async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                data = await self._objects.get(key)
+            data = await self._in_time(self._objects.get(key))
             offset, states = ProducerStates.decode(data)
         except NotFoundError as error:
             raise CorruptSnapshotError(f"{key}: missing") from error

@@ -11,6 +11,7 @@ from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.manifest import AddSegments, Manifest, empty_manifest
 from driftlog_tiering.manifests import commit_edit
 from driftlog_tiering.memory_object_store import MemoryObjectStore
+from tests.agents.log.lives import on_virtual_time
 
 TP = TopicPartition(UUID(int=3), 0)
 
@@ -116,3 +117,32 @@ async def test_of_a_partition_that_is_not_led_any_more_nothing_is_kept(moment: s
 
     assert known == await reading
     assert [{}, {}, {}] == [each for each in vars(manifests).values() if isinstance(each, dict)]
+
+
+@on_virtual_time
+async def test_an_answer_that_is_lost_is_waited_for_a_few_seconds_a_slow_store_longer() -> None:
+    """
+    Producers wait behind it; and a store whose answers all take long is waited for in the end.
+    """
+    bucket = Bucket()
+    log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0)
+    manifests = Manifests(bucket, lambda: 0)
+    log.manifest_version = (await grown(bucket, empty_manifest("t", TP))).version
+    bucket.gate.clear()
+    took: list[float] = []
+    loop = asyncio.get_running_loop()
+    for _ in range(4):
+        began = loop.time()
+        with pytest.raises(TimeoutError):
+            await manifests.get(log)
+        took.append(round(loop.time() - began))
+    bucket.gate.set()
+    await manifests.get(log)
+    bucket.gate.clear()
+    manifests.drop(log)
+    began = loop.time()
+    with pytest.raises(TimeoutError):
+        await manifests.get(log)
+
+    assert [5, 10, 20, 30] == took
+    assert 5 == round(loop.time() - began)
