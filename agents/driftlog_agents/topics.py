@@ -22,38 +22,31 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 import structlog
 
 from driftlog_agents.broker import Broker
-from driftlog_agents.cluster.placement import ranked
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.known_topics import KnownTopics
 from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.seal_policy import TopicSealing
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topic_configs import (
     TOPIC_CONFIGS,
-    TopicLimits,
-    topic_limits,
-    topic_sealing,
     validate,
 )
 from driftlog_agents.topic_files import TopicFiles, topic_of
+from driftlog_agents.topic_repair import TopicRepair
+from driftlog_agents.topic_turns import TopicTurns
 from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.errors import (
-    CorruptError,
     FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
 )
 from driftlog_metadata.keys import (
-    DELETED_PREFIX,
     TOPICS_PREFIX,
     deleted_key,
     leaders_prefix,
@@ -77,19 +70,10 @@ from driftlog_tiering import layout
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
 
-_AT_ONCE: Final = 32
-"""Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
-
-_RETRY_S: Final = 1.0
 _SEEN_S: Final = 10.0
 _LED_S: Final = 15.0
 """How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
 long as a takeover takes."""
-
-_MAX_PENDING: Final = 20_000
-"""Changes that wait for their turn: two of the largest requests.  More are refused."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,23 +93,19 @@ class Topics:
         self._broker = broker
         self._log = structlog.get_logger()
         self._files = TopicFiles(broker)
-        self.by_name: dict[str, Topic] = {}
+        self._known = known = KnownTopics(self.agent_configs, broker.settings.seal_ms)
+        self.by_name = known.by_name
         """Every topic, also between two sessions."""
-        self.by_id: dict[UUID, Topic] = {}
-        self.limits: dict[str, TopicLimits] = {}
+        self.by_id = known.by_id
+        self.limits = known.limits
         """Of every topic, by name; produce looks here."""
-        self.sealing: dict[str, TopicSealing] = {}
+        self.sealing = known.sealing
         """What topics say of their segments, by name."""
         broker.cluster.on_topic = self._changed
-        self.repaired = asyncio.Event()
+        self._turns = TopicTurns()
+        self._repair = TopicRepair(broker, self._turns, self._files, self._finish_deletion)
+        self.repaired = self._repair.repaired
         """The files of all topics were looked through in this session."""
-        self.pending = 0
-        """Changes that were asked for and are not done."""
-        self._making: set[str] = set()
-        self._alike: dict[str, set[str]] = {}
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._limit = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: asyncio.TaskGroup | None = None
 
     @property
     def known(self) -> bool:
@@ -141,14 +121,23 @@ class Topics:
             return {}
         return {"message.max.bytes": largest}
 
+    @property
+    def pending(self) -> int:
+        """Changes that were asked for and are not done."""
+        return self._turns.pending
+
     async def run(self) -> None:
         """Carry out what is asked for, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+            self._turns.tasks = tasks
             try:
-                await self._reconcile_after_others()
+                await self._repair.after_others()
             finally:
-                self._tasks = None
+                self._turns.tasks = None
+
+    async def reconcile(self) -> None:
+        """Finish what was begun before a session that is ready now (`topic_repair`)."""
+        await self._repair.reconcile()
 
     # ── What clients ask for ──
 
@@ -163,12 +152,12 @@ class Topics:
         topic = self._checked(engine, new)
         if validate_only:
             return topic
-        self._making.add(topic.name)
-        return await self._owned(self._create(engine, topic), topic.name)
+        self._turns.making.add(topic.name)
+        return await self._turns.owned(self._create(engine, topic), topic.name)
 
     def is_making(self, name: str) -> bool:
         """Whether somebody asked for this topic and it is not there yet."""
-        return name in self._making
+        return name in self._turns.making
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic: it is gone for clients when this returns.
@@ -176,7 +165,7 @@ class Topics:
         Raises:
             RefusedError: UNKNOWN_TOPIC_ID: it is gone already; NOT_CONTROLLER.
         """
-        await self._owned(self._delete(self._led(), topic))
+        await self._turns.owned(self._delete(self._led(), topic))
 
     async def create_partitions(
         self, topic: Topic, count: int, *, validate_only: bool = False
@@ -233,7 +222,7 @@ class Topics:
         changed = change(topic)
         if validate_only:
             return changed
-        return await self._owned(self._update(engine, topic, change))
+        return await self._turns.owned(self._update(engine, topic, change))
 
     # ── Checks ──
 
@@ -253,7 +242,7 @@ class Topics:
         check_topic_name(name)
         if name in self.by_name:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        alike = self._alike.get(_unlike(name))
+        alike = self._known.alike(name)
         if alike:
             raise RefusedError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -289,7 +278,7 @@ class Topics:
     # ── In the metadata store ──
 
     async def _create(self, engine: Engine, topic: Topic) -> Topic:
-        async with self._only(topic.name):
+        async with self._turns.only(topic.name):
             # Somebody may have made it, or one like it, while this waited.
             self._checked(engine, NewTopic(name=topic.name, partitions=topic.partitions))
             key = topic_key(topic.name)
@@ -349,7 +338,7 @@ class Topics:
     async def _update(
         self, engine: Engine, topic: Topic, change: Callable[[Topic], Topic]
     ) -> Topic:
-        async with self._only(topic.name):
+        async with self._turns.only(topic.name):
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
             while True:
@@ -380,7 +369,7 @@ class Topics:
         return wanted
 
     async def _delete(self, engine: Engine, topic: Topic) -> None:
-        async with self._only(topic.name):
+        async with self._turns.only(topic.name):
             tombstone = deleted_key(topic.topic_id)
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
@@ -440,7 +429,7 @@ class Topics:
         Returns the revision at which its keys were gone.
         """
         engine.remove_topic(topic.topic_id)
-        self._forget(topic)
+        self._known.forget(topic)
         await self._files.mark_deleted(engine, topic)
         key = topic_key(topic.name)
         gone = (
@@ -460,197 +449,19 @@ class Topics:
             if result.succeeded:
                 return result.revision
 
-    # ── After a crash ──
-
-    async def reconcile(self) -> None:
-        """Finish what was begun before a session that is ready now.
-
-        Deletions are finished when this returns; the files of topics are looked through behind
-        it, in a task of `run`.
-        """
-        engine = self._broker.engine
-        if engine is None:
-            return
-        self.repaired.clear()
-        try:
-            for kv in await engine.session.read_prefix(DELETED_PREFIX):
-                try:
-                    topic = topic_of(kv)
-                except CorruptError as error:
-                    self._log.error(
-                        "stored_data_damaged",
-                        error=str(error),
-                        advice="put back what it names; until then this topic's deletion waits",
-                    )
-                    continue
-                if topic.topic_id in engine.topics_by_id:
-                    self._log.info("topic_deletion_resumed", topic=topic.name)
-                    await self._owned(self._resume_deletion(engine, topic))
-        except (FencedError, RefusedError) as error:
-            self._log.info("reconcile_abandoned", reason=str(error))
-            return
-        if self._tasks is not None:
-            self._tasks.create_task(self._repair_files(engine, self._share()))
-
-    async def _reconcile_after_others(self) -> None:
-        """Finish what agents that are gone have begun, until cancelled."""
-        view, known = self._broker.view, set[str]()
-        with self._broker.cluster.changes() as changed:
-            while True:
-                changed.clear()
-                gone, known = known - view.sessions.keys(), set(view.sessions)
-                engine = self._broker.engine
-                mine = "" if engine is None else engine.session.session_id
-                if gone - {mine} and engine is not None and engine.ready.is_set():
-                    try:
-                        await self.reconcile()
-                    except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                        self._log.warning("reconcile_repeated", error=str(error) or repr(error))
-                        known |= gone  # seen again as gone
-                        await asyncio.sleep(_RETRY_S)
-                        continue
-                await changed.wait()
-
-    def _share(self) -> list[Topic]:
-        """The topics whose files this agent looks through: each is some agent's."""
-        broker = self._broker
-        nodes = {*broker.view.placed(), broker.node_id}
-        return [
-            topic
-            for topic in self.by_name.values()
-            if ranked(TopicPartition(topic.topic_id, 0), nodes, 1) == [broker.node_id]
-        ]
-
-    async def _resume_deletion(self, engine: Engine, topic: Topic) -> None:
-        async with self._only(topic.name):
-            await self._finish_deletion(engine, topic)
-
-    async def _repair_files(self, engine: Engine, topics: list[Topic]) -> None:
-        """Write the topic files that a crash left out."""
-
-        async def repair(topic: Topic) -> None:
-            async with self._only(topic.name):
-                if self._broker.engine is not engine:
-                    return
-                try:
-                    await self._files.update(engine, topic)
-                except CorruptError as error:
-                    self._log.error(
-                        "topic_file_not_checked",
-                        topic=topic.name,
-                        error=str(error),
-                        advice="the topic's file in the bucket may be behind its key until that "
-                        "key is what it was; or upgrade the agent",
-                    )
-
-        try:
-            for i in range(0, len(topics), _AT_ONCE):
-                async with asyncio.TaskGroup() as tasks:
-                    for topic in topics[i : i + _AT_ONCE]:
-                        tasks.create_task(repair(topic))
-        except* FencedError as group:
-            self._log.info("reconcile_abandoned", reason=str(group.exceptions[0]))
-        else:
-            self.repaired.set()
-
     # ── What is known ──
 
     def _changed(self, old: TopicEntry | None, new: TopicEntry | None) -> None:
         """What the watch tells."""
         engine = self._broker.engine
         if new is not None:
-            self._know(new.topic)  # Before it is led: a batch asks for its limits.
+            self._known.know(new.topic)  # Before it is led: a batch asks for its limits.
             if engine is not None:
                 engine.know(new.topic)
         elif old is not None:
-            self._forget(old.topic)
+            self._known.forget(old.topic)
             if engine is not None:
                 engine.remove_topic(old.topic.topic_id)
-
-    def _know(self, topic: Topic) -> None:
-        self.by_name[topic.name] = topic
-        self.by_id[topic.topic_id] = topic
-        self._alike.setdefault(_unlike(topic.name), set()).add(topic.name)
-        try:
-            self.limits[topic.name] = topic_limits(topic.configs, self.agent_configs)
-            sealing = topic_sealing(topic.configs, self._broker.settings.seal_ms)
-        except ValueError as error:
-            # Set by a version that knew better; the topic is served with the defaults.
-            self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
-            self.limits[topic.name] = topic_limits({}, self.agent_configs)
-            sealing = topic_sealing({}, self._broker.settings.seal_ms)
-        self.sealing[topic.name] = sealing
-
-    def _forget(self, topic: Topic) -> None:
-        self.by_id.pop(topic.topic_id, None)
-        now = self.by_name.get(topic.name)
-        if now is None or now.topic_id != topic.topic_id:
-            return
-        del self.by_name[topic.name]
-        self.limits.pop(topic.name, None)
-        self.sealing.pop(topic.name, None)
-        alike = self._alike[_unlike(topic.name)]
-        alike.discard(topic.name)
-        if not alike:
-            del self._alike[_unlike(topic.name)]
-
-    # ── Tasks and turns ──
-
-    async def _owned(self, work: Coroutine[Any, Any, T], making: str = "") -> T:
-        """Do *work* in a task of `run`; whoever awaits it here may go away."""
-        tasks = self._tasks
-        if tasks is None or self.pending >= _MAX_PENDING:
-            work.close()
-            self._making.discard(making)
-            why = "the agent is starting or leaving" if tasks is None else "too many changes wait"
-            raise RefusedError(ErrorCode.NOT_CONTROLLER, why)
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        async def do() -> None:
-            try:
-                async with self._limit:
-                    result = await work
-            except RefusedError as error:
-                if not done.done():
-                    done.set_exception(error)
-            except CorruptError as error:
-                self._log.error(
-                    "stored_data_damaged",
-                    error=str(error),
-                    advice="put back what it names; until then this topic cannot be changed",
-                )
-                if not done.done():
-                    done.set_exception(RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
-            except FencedError as error:
-                self._log.info("topic_change_interrupted", reason=str(error))
-                if not done.done():
-                    refused = RefusedError(ErrorCode.NOT_CONTROLLER, "the session ended: try again")
-                    done.set_exception(refused)
-            else:
-                if not done.done():
-                    done.set_result(result)
-            finally:
-                self.pending -= 1
-                self._making.discard(making)
-                done.cancel()
-
-        self.pending += 1
-        tasks.create_task(do())
-        return await done
-
-    @asynccontextmanager
-    async def _only(self, name: str) -> AsyncIterator[None]:
-        """One change at a time of a name, and of those that collide with it."""
-        like = _unlike(name)
-        lock, users = self._locks.get(like, (asyncio.Lock(), 0))
-        self._locks[like] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks.pop(like)
-            if users > 1:
-                self._locks[like] = lock, users - 1
 
 
 def check_topic_name(name: str) -> None:
@@ -680,8 +491,3 @@ def _check_partitions(count: int) -> None:
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
         )
-
-
-def _unlike(name: str) -> str:
-    """What collides has in common (Topic#unifyCollisionChars): metrics confuse . and _."""
-    return name.replace(".", "_")
