@@ -247,7 +247,8 @@ _ALL: Final = (
         name="remote.storage.enable",
         type=BOOLEAN,
         default="false",
-        documentation="Turns tiering on in Kafka. Here every topic is in the bucket." + _NO_MEANING,
+        documentation="Turns tiering on in Kafka. Here every topic is in the bucket, and it cannot "
+        "be turned on.",
     ),
     ConfigDef(
         name="retention.bytes",
@@ -330,6 +331,12 @@ def validate(configs: Mapping[str, str]) -> None:
         raise InvalidConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > "
             f"max.compaction.lag.ms ({most})"
+        )
+    tiered = TOPIC_CONFIGS["remote.storage.enable"]
+    if tiered.parse(configs.get(tiered.name, "false")):
+        raise InvalidConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured "
+            "with remote log storage."
         )
 
 

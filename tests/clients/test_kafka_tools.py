@@ -163,6 +163,7 @@ def test_topic_configs(pair: Pair) -> None:
                 {of_topic} --alter --add-config segment.bytes=1
                 {of_topic} --alter --add-config min.compaction.lag.ms=5,max.compaction.lag.ms=4
                 {of_topic} --alter --add-config compression.type=best
+                {of_topic} --alter --add-config remote.storage.enable=true
                 {of_topic} --alter --add-config unclean.leader.election.enable=perhaps
                 {of_topic} --alter --add-config leader.replication.throttled.replicas=[0:1,1:1]
                 {of_topic} --alter --add-config leader.replication.throttled.replicas=all

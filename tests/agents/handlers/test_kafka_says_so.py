@@ -224,6 +224,10 @@ VALUES: Final[tuple[tuple[str, str | None], ...]] = (
     ("file.delete.delay.ms", " 7 "),
     ("index.interval.bytes", "1.5"),
     ("max.compaction.lag.ms", "0"),
+    ("remote.storage.enable", "true"),
+    ("remote.storage.enable", "false"),
+    ("remote.log.copy.disable", "true"),
+    ("local.retention.bytes", "99999"),
 )
 
 CASES: Final[tuple[Case, ...]] = (
