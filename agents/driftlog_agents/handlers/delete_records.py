@@ -101,7 +101,7 @@ async def _moved(broker: Broker, name: str, partition: int, offset: int) -> int:
     engine, log = led_partition(broker, name, partition, -1)
     limits = broker.topics.limits.get(name)
     configs = {} if topic is None else topic.configs
-    if limits is not None and limits.compacted and "delete" not in configs["cleanup.policy"]:
+    if limits is not None and limits.compacted and "delete" not in configs.get("cleanup.policy", ""):
         raise RefusedError(ErrorCode.POLICY_VIOLATION)
     if offset == HIGH_WATERMARK:
         offset = log.high_watermark
