@@ -12,6 +12,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from driftlog_agents.groups import writes
+from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.groups.served import ServedGroup
 from driftlog_agents.log import takeover
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.leading import Leading
@@ -248,6 +251,29 @@ def two_plans(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "_make_plan", make_plan)
 
 
+def offsets_from_memory(patch: pytest.MonkeyPatch) -> None:
+    """Committed offsets are told without asking whether another agent coordinates the group."""
+
+    async def confirm(self: GroupCoordinator, group: ServedGroup) -> None:
+        """Say nothing."""
+
+    patch.setattr(GroupCoordinator, "confirm", confirm)
+
+
+def groups_written_by_two(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator's writes compare its session only: one that was replaced goes on."""
+    patch.setattr(writes, "_txn", _without(writes._txn, lambda c: isinstance(c, ModRevisionIs)))
+
+
+def late_copies_of_commits_count(patch: pytest.MonkeyPatch) -> None:
+    """A commit compares the group's key, not the offsets that it replaces."""
+    patch.setattr(
+        writes,
+        "_txn",
+        _without(writes._txn, lambda c: isinstance(c, ModRevisionIs) and "/offsets/" in c.key),
+    )
+
+
 CLUSTER_BUGS: tuple[Plant, ...] = (
     released_with_flushes_on_their_way,
     left_with_flushes_on_their_way,
@@ -266,4 +292,7 @@ CLUSTER_BUGS: tuple[Plant, ...] = (
     sealed_ends_of_old_leaders,
     moved_without_producers,
     two_plans,
+    offsets_from_memory,
+    groups_written_by_two,
+    late_copies_of_commits_count,
 )

@@ -18,10 +18,10 @@ from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.deletion import RecordDeletion
-from driftlog_agents.log.elsewhere import Directory
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.keeper import Keeper
+from driftlog_agents.log.leftover_directory import Directory
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.partition_keys import PartitionKeys
