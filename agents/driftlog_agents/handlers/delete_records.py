@@ -100,8 +100,8 @@ async def _moved(broker: Broker, name: str, partition: int, offset: int) -> int:
         raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     engine, log = led_partition(broker, name, partition, -1)
     limits = broker.topics.limits.get(name)
-    configs = {} if topic is None else topic.configs
-    if limits is not None and limits.compacted and "delete" not in configs.get("cleanup.policy", ""):
+    policies = "" if topic is None else topic.configs.get("cleanup.policy", "")
+    if limits is not None and limits.compacted and "delete" not in policies:
         raise RefusedError(ErrorCode.POLICY_VIOLATION)
     if offset == HIGH_WATERMARK:
         offset = log.high_watermark
