@@ -34,6 +34,13 @@ _JVM: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 )
 
+KIP_848: Final[dict[str, Any]] = {
+    "group.protocol": "consumer",
+    "session.timeout.ms": None,
+    "heartbeat.interval.ms": None,
+}
+"""Settings of a member of the new protocol: the coordinator says the rest."""
+
 Place = tuple[int, int]
 """Partition, offset."""
 
@@ -89,17 +96,18 @@ class Confluent(Member):
     """librdkafka."""
 
     def consume(self) -> None:
+        configs = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group_id,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 500,
+            "enable.auto.commit": False,
+            "log_level": 2,
+            **self.settings,
+        }
         consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": self.group_id,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 500,
-                "enable.auto.commit": False,
-                "log_level": 2,
-                **self.settings,
-            }
+            {name: value for name, value in configs.items() if value is not None}
         )
 
         def assigned(_: Any, partitions: list[Any]) -> None:

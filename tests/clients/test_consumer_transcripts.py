@@ -16,16 +16,29 @@ from typing import Any, Final
 import pytest
 
 from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import consumer_group_describe as cd
 from driftlog_agents.protocol.messages import consumer_group_heartbeat as ch
 from driftlog_agents.protocol.messages import create_partitions as cp
 from driftlog_agents.protocol.messages import create_topics as ct
 from driftlog_agents.protocol.messages import delete_topics as dt
+from driftlog_agents.protocol.messages import describe_groups as dg
 from driftlog_agents.protocol.messages import find_coordinator as fc
+from driftlog_agents.protocol.messages import heartbeat as hb
+from driftlog_agents.protocol.messages import join_group as jg
+from driftlog_agents.protocol.messages import leave_group as lv
 from driftlog_agents.protocol.messages import list_groups as lg
 from driftlog_agents.protocol.messages import offset_commit as oc
 from driftlog_agents.protocol.messages import offset_fetch as of
+from driftlog_agents.protocol.messages import sync_group as sg
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
 from tests.support.wire import ask
@@ -164,6 +177,136 @@ class Talk:
         defaults: dict[str, Any] = {"names": ["t"], "owned": {}, "timeout_ms": 60_000}
         self.beat(member, 0, **{**defaults, "assignor": "range", **said})
 
+    # ── Members of the classic protocol ──
+
+    def enter(
+        self,
+        member: str,
+        *,
+        names: Iterable[str] = ("t",),
+        owned: Mapping[str, list[int]] | None = None,
+        protocols: Iterable[str] = ("range",),
+        instance: str | None = None,
+        protocol_type: str = "consumer",
+        version: int = 9,
+    ) -> None:
+        """JoinGroup."""
+        subscription = encode_subscription(
+            min(3, version),
+            ConsumerProtocolSubscription(
+                topics=[self._named(name) for name in names],
+                owned_partitions=[
+                    TopicPartition(topic=self._named(topic), partitions=numbers)
+                    for topic, numbers in (owned or {}).items()
+                ],
+            ),
+        )
+        request = jg.JoinGroupRequest(
+            group_id=self._named("g"),
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=60_000,
+            member_id=self._members.get(member, ""),
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocols=[
+                jg.JoinGroupRequestProtocol(name=name, metadata=subscription) for name in protocols
+            ],
+        )
+        answer = ask(self._port, ApiKey.JOIN_GROUP, version, request)
+        error = ErrorCode(answer.error_code)
+        if answer.member_id:
+            self._members[member] = answer.member_id
+        if error:
+            self._say(f"{member} enters: {error.name}")
+        else:
+            self._say(
+                f"{member} enters: {answer.generation_id} {answer.protocol_type} "
+                f"{answer.protocol_name} {self._called(answer.leader)} "
+                f"{sorted(self._called(m.member_id) for m in answer.members)}"
+            )
+
+    def sync(
+        self,
+        member: str,
+        generation: int,
+        protocol: str | None = "range",
+        give: Mapping[str, Mapping[str, list[int]]] | None = None,
+    ) -> None:
+        assignments = [
+            sg.SyncGroupRequestAssignment(
+                member_id=self._members[name],
+                assignment=encode_assignment(
+                    1,
+                    ConsumerProtocolAssignment(
+                        assigned_partitions=[
+                            TopicPartition(topic=self._named(topic), partitions=numbers)
+                            for topic, numbers in partitions.items()
+                        ]
+                    ),
+                ),
+            )
+            for name, partitions in (give or {}).items()
+        ]
+        request = sg.SyncGroupRequest(
+            group_id=self._named("g"),
+            generation_id=generation,
+            member_id=self._members.get(member, member),
+            protocol_type="consumer",
+            protocol_name=protocol,
+            assignments=assignments,
+        )
+        answer = ask(self._port, ApiKey.SYNC_GROUP, 5, request)
+        given = None
+        if answer.assignment:
+            given = {
+                topic.topic.removeprefix(self._prefix + "-"): sorted(topic.partitions)
+                for topic in decode_assignment(answer.assignment).assigned_partitions
+            }
+        self._say(f"{member} syncs {generation}: {ErrorCode(answer.error_code).name} {given}")
+
+    def lives(self, member: str, generation: int, instance: str | None = None) -> None:
+        request = hb.HeartbeatRequest(
+            group_id=self._named("g"),
+            generation_id=generation,
+            member_id=self._members.get(member, member),
+            group_instance_id=instance,
+        )
+        answer = ask(self._port, ApiKey.HEARTBEAT, 4, request)
+        self._say(f"{member} lives {generation}: {ErrorCode(answer.error_code).name}")
+
+    def leave(self, *members: tuple[str, str | None]) -> None:
+        """By member, or by an instance id and an empty name."""
+        request = lv.LeaveGroupRequest(
+            group_id=self._named("g"),
+            members=[
+                lv.MemberIdentity(
+                    member_id=self._members.get(name, name), group_instance_id=instance
+                )
+                for name, instance in members
+            ],
+        )
+        answer = ask(self._port, ApiKey.LEAVE_GROUP, 5, request)
+        codes = [ErrorCode(m.error_code).name for m in answer.members]
+        self._say(f"{members} leave: {ErrorCode(answer.error_code).name} {codes}")
+
+    def describe_classic(self) -> None:
+        request = dg.DescribeGroupsRequest(groups=[self._named("g")])
+        [found] = ask(self._port, ApiKey.DESCRIBE_GROUPS, 6, request).groups
+        members = sorted(
+            (self._called(m.member_id), m.group_instance_id, self._read(m.member_assignment))
+            for m in found.members
+        )
+        self._say(
+            f"classic: {ErrorCode(found.error_code).name} {found.error_message} "
+            f"{found.group_state} {found.protocol_type} {found.protocol_data} {members}"
+        )
+
+    def _read(self, assignment: bytes) -> str:
+        if not assignment:
+            return "nothing"
+        found = decode_assignment(assignment).assigned_partitions
+        return str({t.topic.removeprefix(self._prefix): sorted(t.partitions) for t in found})
+
     # ── What others ask ──
 
     def describe(self, group: str = "g", version: int = 1) -> None:
@@ -220,7 +363,7 @@ class Talk:
     def fetch(self, member: str | None, epoch: int) -> None:
         asked = of.OffsetFetchRequestGroup(
             group_id=self._named("g"),
-            member_id=member,
+            member_id=self._members.get(member, member) if member else member,
             member_epoch=epoch,
             topics=[
                 of.OffsetFetchRequestTopics(
@@ -504,6 +647,115 @@ def a_pattern_alone(c: Talk) -> None:
     c.beat("a", 2)
 
 
+def classic_members_come_and_go(c: Talk) -> None:
+    c.topic("t", 4)
+    c.join("~a")
+    c.enter("k", protocol_type="connect")
+    c.enter("k", protocols=())
+    c.enter("k")
+    c.enter("k")
+    c.sync("k", 2)
+    c.describe()
+    c.describe_classic()
+    time.sleep(INTERVAL_S)
+    c.lives("k", 2)
+    c.beat("~a", 2)
+    c.lives("k", 2)
+    c.sync("k", 2)
+    c.enter("k")
+    c.sync("k", 3)
+    c.lives("k", 3)
+    c.lives("k", 2)
+    c.lives("~a", 3)
+    c.sync("k", 3, protocol="sticky")
+    c.beat("~a", 2, owned={"t": [0, 1]})
+    c.lives("k", 3)
+    c.enter("k")
+    c.sync("k", 3)
+    c.lives("k", 3)
+    c.describe()
+    c.commit("k", 3, {"t": [2]})
+    c.commit("k", 2, {"t": [2]})
+    c.commit("k", 4, {"t": [2]})
+    c.fetch("k", 3)
+    c.fetch("k", 2)
+    c.enter("l", protocols=("roundrobin",))
+    c.leave(("k", None), ("x", None))
+    c.describe()
+
+
+def classic_members_give_back_first(c: Talk) -> None:
+    c.topic("t", 4)
+    c.join("~z")
+    c.enter("k")
+    c.enter("k")
+    time.sleep(INTERVAL_S)
+    c.beat("~z", 2)
+    c.beat("~z", -1)
+    c.groups()
+
+
+def a_group_goes_up_and_down(c: Talk) -> None:
+    c.topic("t", 4)
+    c.enter("k")
+    c.enter("k")
+    c.sync("k", 1, give={"k": {"t": [0, 1, 2, 3]}})
+    c.lives("k", 1)
+    c.describe()
+    c.describe_classic()
+    c.join("~z")
+    c.describe()
+    c.describe_classic()
+    c.lives("k", 1)
+    c.enter("k", owned={"t": [0, 1, 2, 3]})
+    c.sync("k", 1)
+    c.lives("k", 1)
+    c.enter("k", owned={"t": [0, 1]})
+    c.sync("k", 2)
+    c.lives("k", 2)
+    c.describe()
+    c.beat("~z", 2)
+    c.groups()
+    c.beat("~z", -1)
+    c.groups()
+    c.describe()
+    c.beat("~z", 2)
+    c.lives("k", 2)
+    c.enter("k", owned={"t": [0, 1]})
+    c.sync("k", 3, give={"k": {"t": [0, 1, 2, 3]}})
+    c.lives("k", 3)
+    c.describe_classic()
+    c.leave(("k", None))
+    c.groups()
+    c.join("~z")
+    c.groups()
+
+
+def groups_that_cannot_go_up(c: Talk) -> None:
+    c.topic("t", 1)
+    c.enter("k", protocol_type="connect")
+    c.enter("k", protocol_type="connect")
+    c.join("~z")
+    c.beat("~z", 1)
+    c.beat("~z", -1)
+
+
+def static_members_change_protocols(c: Talk) -> None:
+    c.topic("t", 2)
+    c.enter("k", instance="i")
+    c.sync("k", 1, give={"k": {"t": [0, 1]}})
+    c.join("~z", instance="i")
+    c.describe()
+    c.lives("k", 1, instance="i")
+    c.lives("k", 1)
+    c.beat("~z", 1, instance="i")
+    c.enter("n", instance="i")
+    c.groups()
+    c.describe_classic()
+    c.leave(("", "i"))
+    c.groups()
+
+
 SCRIPTS: Final[tuple[Script, ...]] = (
     revocation_before_the_grant,
     epochs_that_are_not_the_members,
@@ -517,6 +769,11 @@ SCRIPTS: Final[tuple[Script, ...]] = (
     who_may_commit_and_fetch,
     patterns,
     a_pattern_alone,
+    classic_members_come_and_go,
+    classic_members_give_back_first,
+    a_group_goes_up_and_down,
+    groups_that_cannot_go_up,
+    static_members_change_protocols,
 )
 
 
