@@ -48,6 +48,7 @@ from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.open_files import connections_possible
 from driftlog_agents.patience import patiently
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
@@ -404,6 +405,7 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
             location=location,
             seal_ms=options.seal_ms,
             log_level=options.log_level,
+            max_connections=connections_possible(),
             groups=GroupSettings(
                 classic=ClassicSettings(
                     initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms

@@ -381,6 +381,7 @@ class Server:
                 "connection_refused",
                 client=connection.client_host,
                 reason=f"{self._max_connections} connections are open",
+                advice="raise the limit of open files (ulimit -n), or start more agents",
             )
             return False
         self.connections.add(connection)

@@ -1,0 +1,26 @@
+"""How many files the process may have open, and so how many clients may be connected.
+
+Shell.
+"""
+
+import resource
+from contextlib import suppress
+from typing import Final
+
+_OURS: Final = 1_024
+"""Buffer files, the stores' connections, threads' files: a few hundred at most."""
+_FEWEST: Final = 64
+MOST: Final = 2**31 - 1
+"""Kafka's default of ``max.connections``."""
+
+
+def connections_possible() -> int:
+    """Raise the soft limit of open files to the hard one; how many connections that leaves."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return MOST
+    return max(_FEWEST, min(MOST, soft - _OURS))
