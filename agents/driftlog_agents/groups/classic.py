@@ -144,7 +144,7 @@ class ClassicGroup(ClassicStoring):
             return self._done()
         self._answer_sync(member, SyncResponse(error=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
         member.sync_id = request_id
-        if member.member_id == self.members.leader and not self._is_assigned():
+        if member.member_id == self.members.leader:
             self._waiters.append(Assigning(self.generation, dict(request.assignments)))
             self._to_store = True
         return self._done()

@@ -33,7 +33,8 @@ _SKIP_ASSIGNMENT_VERSION: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Assigning:
-    """What the leader said; its members wait for it to be stored."""
+    """What the leader said; its members wait for it to be stored.  What it says again is not heard:
+    the first is stored, and its generation has an assignment then."""
 
     generation: int
     assignments: dict[str, bytes]
@@ -213,11 +214,6 @@ class ClassicStoring(ClassicPhases):
     def _is_current(self, assigning: Assigning) -> bool:
         completing = self.state is GroupState.COMPLETING_REBALANCE
         return completing and assigning.generation == self.generation
-
-    def _is_assigned(self) -> bool:
-        """Whether the leader has spoken, and all wait for the store."""
-        waiters = self._waiters + (self._storing.waiters if self._storing else [])
-        return any(isinstance(w, Assigning) and self._is_current(w) for w in waiters)
 
     def _still_waits(self, returning: Returning) -> bool:
         if self.state is not GroupState.STABLE or self.generation != returning.generation:

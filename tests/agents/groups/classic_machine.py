@@ -158,7 +158,9 @@ class MachineWorld:
 
     def _described(self, said: Said) -> Told:
         if self._group is None:
-            return Told(said.connection, "describe", ErrorCode.NONE, {"state": "Dead"})
+            late = said.version >= 6
+            error = ErrorCode.GROUP_ID_NOT_FOUND if late else ErrorCode.NONE
+            return Told(said.connection, "describe", error, {"state": "Dead"})
         found = self._group.describe()
         return Told(said.connection, "describe", ErrorCode.NONE, _description(found))
 

@@ -81,7 +81,11 @@ class Names:
 
     def id_of(self, name: str) -> str:
         """Of one that was told; else it is made up, and stands for itself."""
-        return self.ids.get(name, "" if name == "-" else name)
+        if name == "-":
+            return ""
+        if name not in self.ids:
+            self.names[name] = name
+        return self.ids.get(name, name)
 
     def name_of(self, member_id: str, connection: str) -> str:
         if member_id and member_id not in self.names:

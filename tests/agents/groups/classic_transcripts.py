@@ -121,8 +121,6 @@ JOINING: Final = {
         a < join INCONSISTENT_GROUP_PROTOCOL
         b > join 5 type= range=B
         b < join INCONSISTENT_GROUP_PROTOCOL
-        x > describe 5
-        x < describe state=Empty
     """,
     "votes": """
         a > join 5 p=A q=A
@@ -187,14 +185,13 @@ JOINING: Final = {
         a > join 5 session=1800001 range=A
         a < join INVALID_SESSION_TIMEOUT
         a > join 5 member=nobody session=99 range=A
-        a < join INVALID_SESSION_TIMEOUT member=a1
+        a < join INVALID_SESSION_TIMEOUT member=nobody
         x > describe 5
         x < describe state=Dead
     """,
-    "members that nobody knows": """
-        @one
+    "a group that nobody knows": """
         a > join 5 member=nobody range=A
-        a < join UNKNOWN_MEMBER_ID member=a2
+        a < join UNKNOWN_MEMBER_ID member=nobody
         a > sync 3 gen=1 member=nobody
         a < sync UNKNOWN_MEMBER_ID
         a > heartbeat 3 gen=1 member=nobody
@@ -202,11 +199,28 @@ JOINING: Final = {
         a > leave 1 nobody
         a < leave UNKNOWN_MEMBER_ID
         a > leave 3 nobody -/i
-        a < leave members=-/i:UNKNOWN_MEMBER_ID,a2:UNKNOWN_MEMBER_ID
+        a < leave members=-/i:UNKNOWN_MEMBER_ID,nobody:UNKNOWN_MEMBER_ID
+        x > describe 5
+        x < describe state=Dead
+        x > describe 6
+        x < describe GROUP_ID_NOT_FOUND state=Dead
+    """,
+    "members that nobody knows": """
+        @one
+        a > join 5 member=nobody range=A
+        a < join UNKNOWN_MEMBER_ID member=nobody
+        a > sync 3 gen=1 member=nobody
+        a < sync UNKNOWN_MEMBER_ID
+        a > heartbeat 3 gen=1 member=nobody
+        a < heartbeat UNKNOWN_MEMBER_ID
+        a > leave 1 nobody
+        a < leave UNKNOWN_MEMBER_ID
+        a > leave 3 nobody -/i
+        a < leave members=-/i:UNKNOWN_MEMBER_ID,nobody:UNKNOWN_MEMBER_ID
         b > join 5 member=nobody range=B
-        b < join UNKNOWN_MEMBER_ID member=a2
+        b < join UNKNOWN_MEMBER_ID member=nobody
         b > join 7 member=nobody range=B
-        b < join UNKNOWN_MEMBER_ID protocol=null member=a2
+        b < join UNKNOWN_MEMBER_ID protocol=null member=nobody
         b > sync 3 gen=1 member=nobody
         b < sync UNKNOWN_MEMBER_ID
         b > heartbeat 3 gen=1 member=nobody
@@ -214,9 +228,9 @@ JOINING: Final = {
         b > leave 1 nobody
         b < leave UNKNOWN_MEMBER_ID
         b > leave 3 nobody -/i -
-        b < leave members=-/i:UNKNOWN_MEMBER_ID,-:UNKNOWN_MEMBER_ID,a2:UNKNOWN_MEMBER_ID
+        b < leave members=-/i:UNKNOWN_MEMBER_ID,-:UNKNOWN_MEMBER_ID,nobody:UNKNOWN_MEMBER_ID
         b > join 5 member=nobody instance=i range=B
-        b < join UNKNOWN_MEMBER_ID member=a2
+        b < join UNKNOWN_MEMBER_ID member=nobody
     """,
     "a pending member is waited for": """
         @one
@@ -405,7 +419,7 @@ DELAYED: Final = {
         b > join 1 rebalance=3000 range=B
         wait 1000
         c > join 1 rebalance=3000 range=C
-        wait 1500
+        wait 1000
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1:A,b1:B,c1:C
         b < join gen=1 protocol=range leader=a1 member=b1
         c < join gen=1 protocol=range leader=a1 member=c1

@@ -199,7 +199,7 @@ MEMBERS: Final = {
     "leaving": """
         @two
         b > leave 3 b1 nobody
-        b < leave members=b1:NONE,b2:UNKNOWN_MEMBER_ID
+        b < leave members=b1:NONE,nobody:UNKNOWN_MEMBER_ID
         a > heartbeat 3 gen=2 member=a1
         a < heartbeat REBALANCE_IN_PROGRESS
         a > join 5 member=a1 range=A
@@ -409,13 +409,29 @@ MEMBERS: Final = {
         a > join 5 member=a1 instance=i range=A
         a < join gen=3 protocol=range leader=a1 member=a1 members=a1/i:A
         x > leave 3 nobody/i
-        x < leave members=x1/i:FENCED_INSTANCE_ID
+        x < leave members=nobody/i:FENCED_INSTANCE_ID
         x > leave 3 a1/i
         x < leave members=a1/i:NONE
         x > describe 5
         x < describe state=Empty type=consumer
     """,
     # ── Commits ──
+    "commits to a group that nobody knows": """
+        x > commit 8 gen=3 member=x1
+        x < commit ILLEGAL_GENERATION
+        x > commit 9 gen=3 member=x1
+        x < commit GROUP_ID_NOT_FOUND
+        x > commit 8 member=x1
+        x < commit
+        x > describe 5
+        x < describe state=Empty
+        x > commit 8 gen=3 member=x1
+        x < commit UNKNOWN_MEMBER_ID
+        x > commit 8
+        x < commit
+        x > delete 1
+        x < delete
+    """,
     "commits of those who are in no group": """
         @one
         x > commit 8 gen=3 member=x1

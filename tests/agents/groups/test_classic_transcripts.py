@@ -1,4 +1,4 @@
-"""The machine of classic groups says what Apache Kafka says, line by line.
+"""The machine of classic groups, and an agent with it, say what Apache Kafka says, line by line.
 
 Shell.
 """
@@ -21,12 +21,11 @@ from tests.agents.groups.classic_transcripts import (
     SETTINGS,
     TRANSCRIPTS,
 )
+from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
 
 _AT_ONCE: Final = 12
 """Transcripts: most of their time is waiting."""
-
-needs_kafka = pytest.mark.skipif(kafka_jars() is None, reason="no Java, or no jars of Kafka")
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
@@ -49,7 +48,10 @@ def test_the_machine_waits_for_others_as_kafka_did(name: str) -> None:
     assert lines_of(transcript) == written
 
 
-@needs_kafka
+@pytest.mark.skipif(kafka_jars() is None, reason="no Java, or no jars of Kafka")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("kafka_tools")
 @pytest.mark.parametrize(
     ("transcripts", "configs"),
     [
@@ -62,13 +64,36 @@ def test_kafka_says_it_still(
 ) -> None:
     """A real Apache Kafka writes the same transcripts, each with a group of its own."""
     with KafkaPeer(tmp_path, configs) as kafka:
-        prepare(kafka.port)
+        written = play_to(kafka.port, transcripts, transcripts)
 
-        def play_it(transcript: str) -> list[str]:
-            with BrokerWorld(kafka.port) as world:
-                return play(transcript, world, transcripts)
+    assert {name: lines_of(said) for name, said in transcripts.items()} == written
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            written = list(pool.map(play_it, transcripts.values()))
 
-    assert [lines_of(transcript) for transcript in transcripts.values()] == written
+def test_an_agent_says_it_too(tmp_path: Path) -> None:
+    """Through its sockets, handlers and store: all that needs no other configs than Kafka's."""
+    usual = {
+        name: transcript
+        for name, transcript in TRANSCRIPTS.items()
+        if "session=" not in transcript and not name.startswith("a full")
+    }
+    assert len(usual) > len(TRANSCRIPTS) / 2
+
+    with DriftlogProcess(parent=tmp_path) as agent:
+        written = play_to(agent.port, usual, TRANSCRIPTS)
+
+    assert {name: lines_of(said) for name, said in usual.items()} == written
+
+
+def play_to(
+    port: int, transcripts: Mapping[str, str], library: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """What the broker on *port* makes of each, all of them at a time."""
+    prepare(port)
+
+    def play_one(transcript: str) -> list[str]:
+        with BrokerWorld(port) as world:
+            return play(transcript, world, library)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        written = pool.map(play_one, transcripts.values())
+        return dict(zip(transcripts, written, strict=True))
