@@ -7,6 +7,7 @@ ElectLeadersRequest#getErrorResponse.
 Shell.
 """
 
+import asyncio
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
@@ -45,25 +46,24 @@ async def handle(
         return _unknown_type(request)
     if not broker.topics.known:
         return ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    if request.topic_partitions is None:
-        every = sorted(broker.topics.by_name.items())
-        wanted = [(name, list(range(topic.partitions))) for name, topic in every]
-    else:
+    if request.topic_partitions is not None:
         wanted = [(asked.topic, asked.partitions) for asked in request.topic_partitions]
-    results = [
-        ReplicaElectionResult(
-            topic=name, partition_result=[_elect(broker, name, number, kind) for number in numbers]
-        )
-        for name, numbers in wanted
-    ]
-    if request.topic_partitions is None:
-        for result in results:
-            result.partition_result = [
-                one
-                for one in result.partition_result
-                if one.error_code != ErrorCode.ELECTION_NOT_NEEDED
-            ]
-    return ElectLeadersResponse(replica_election_results=results)
+    else:
+        wanted = []
+        for name, topic in sorted(broker.topics.by_name.items()):
+            await asyncio.sleep(0)  # A cluster may have 100,000 partitions.
+            numbers = range(topic.partitions)
+            leaders = (leader_of(broker, topic.topic_id, number)[0] for number in numbers)
+            wanted.append((name, [n for n, leader in enumerate(leaders) if leader < 0]))
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=name,
+                partition_result=[_elect(broker, name, number, kind) for number in numbers],
+            )
+            for name, numbers in wanted
+        ]
+    )
 
 
 def _elect(broker: Broker, name: str, partition: int, kind: int) -> PartitionResult:
