@@ -11,7 +11,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupType
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # no __all__
+from confluent_kafka.admin import AdminClient
 
 from tests.clients.conftest import make_topic
 from tests.clients.grouping import KIP_848, Members

@@ -1,10 +1,22 @@
 """A consumer group under a test's hand: what it stores is stored at once, or when the test says."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from driftlog_agents.groups import regex
+from driftlog_agents.groups.classic_messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    LeavingMember,
+    Protocol,
+    SyncRequest,
+    SyncResponse,
+)
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer import ConsumerEffect, ConsumerGroup
 from driftlog_agents.groups.consumer_messages import (
@@ -12,9 +24,16 @@ from driftlog_agents.groups.consumer_messages import (
     ConsumerHeartbeatResponse,
     ConsumerSettings,
     DescribedConsumerGroup,
+    Downgrade,
     ResolveRegexes,
 )
 from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    decode_assignment,
+    encode_subscription,
+)
 from driftlog_agents.protocol.errors import ErrorCode
 
 ORDERS = UUID(int=0xA)
@@ -51,6 +70,7 @@ class Group:
         self.answers: dict[int, object] = {}
         self.to_resolve: list[ResolveRegexes] = []
         self.to_store: list[Persist] = []
+        self.downgrades: list[Downgrade] = []
         self.holds = False
         self._requests = 0
 
@@ -88,6 +108,75 @@ class Group:
         """A full heartbeat with epoch 0."""
         said = {"rebalance_timeout_ms": 60_000, "owned": {}, "names": ["orders"]} | said
         return self.beat(member_id, 0, **said)
+
+    # ── Members of the classic protocol ──
+
+    def enter(
+        self,
+        member_id: str,
+        *,
+        names: Iterable[str] = ("orders",),
+        owned: Mapping[str, list[int]] | None = None,
+        protocols: Iterable[str] = ("range",),
+        **said: Any,
+    ) -> JoinResponse:
+        """JoinGroup, and its answer."""
+        subscription = encode_subscription(
+            1,
+            ConsumerProtocolSubscription(
+                topics=list(names),
+                owned_partitions=[
+                    TopicPartition(topic=topic, partitions=numbers)
+                    for topic, numbers in (owned or {}).items()
+                ],
+            ),
+        )
+        fields: dict[str, Any] = {"version": 3, "protocol_type": "consumer", **said}
+        request = JoinRequest(
+            client_id="classic",
+            client_host="/127.0.0.1",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=20_000,
+            member_id=member_id,
+            protocols=tuple(Protocol(name, subscription) for name in protocols),
+            **fields,
+        )
+        response = self._asked(lambda id_: self.machine.join(id_, request, self.now_ms))
+        assert isinstance(response, JoinResponse)
+        return response
+
+    def sync(
+        self, member_id: str, generation: int, **said: Any
+    ) -> dict[str, list[int]] | ErrorCode:
+        """SyncGroup: what the member is to have, or why not."""
+        request = SyncRequest(version=3, generation=generation, member_id=member_id, **said)
+        response = self._asked(lambda id_: self.machine.sync(id_, request, self.now_ms))
+        assert isinstance(response, SyncResponse)
+        if response.error:
+            return response.error
+        assigned = decode_assignment(response.assignment).assigned_partitions
+        return {topic.topic: topic.partitions for topic in assigned}
+
+    def lives(self, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
+        """Heartbeat."""
+        request = HeartbeatRequest(
+            generation=generation, member_id=member_id, instance_id=instance_id
+        )
+        response = self._asked(lambda id_: self.machine.heartbeat(id_, request, self.now_ms))
+        assert isinstance(response, HeartbeatResponse)
+        return response.error
+
+    def leave(self, *members: LeavingMember) -> list[ErrorCode]:
+        """LeaveGroup."""
+        request = LeaveRequest(members=members)
+        response = self._asked(lambda id_: self.machine.leave(id_, request, self.now_ms))
+        assert isinstance(response, LeaveResponse)
+        return [member.error for member in response.members]
+
+    def _asked(self, event: Callable[[int], Iterable[ConsumerEffect]]) -> object:
+        self._requests += 1
+        self.perform(event(self._requests))
+        return self.answers.pop(self._requests)
 
     def error_of(self, request_id: int) -> ErrorCode:
         """What a heartbeat was refused with."""
@@ -151,6 +240,9 @@ class Group:
                 case Persist():
                     assert not self.to_store, "two writes at a time"
                     self.to_store.append(effect)
+                case Downgrade():
+                    assert not self.to_store, "two writes at a time"
+                    self.downgrades.append(effect)
                 case ResolveRegexes():
                     self.to_resolve.append(effect)
         if not self.holds:
