@@ -24,7 +24,7 @@ async def handle(
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     groups = [
         await _described(broker, group_id, context.api_version)
-        for group_id in dict.fromkeys(request.groups)
+        for group_id in request.groups
     ]
     for group in groups:
         if not group.error_code:

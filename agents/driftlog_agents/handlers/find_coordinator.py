@@ -24,6 +24,12 @@ TRANSACTION: Final = 1
 SHARE: Final = 2
 """CoordinatorType#id."""
 
+_MALFORMED: Final = (
+    "This most likely occurs because of a request being malformed by the client library or the "
+    "message was sent to an incompatible broker. See the broker logs for more details."
+)
+"""Errors.INVALID_REQUEST#message."""
+
 _NOWHERE: Final = Node(-1, "", -1, None)
 
 
@@ -41,7 +47,7 @@ async def handle(
     found = _coordinator(broker, request.key_type, request.key, context)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message,
+        error_message=found.error_message if found.error_code else "NONE",
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -50,9 +56,7 @@ async def handle(
 
 def _coordinator(broker: Broker, key_type: int, key: str, context: RequestContext) -> Coordinator:
     code, message, node = ErrorCode.NONE, "", _NOWHERE
-    if key_type == GROUP and not key:
-        code, message = ErrorCode.INVALID_GROUP_ID, "The group id may not be empty."
-    elif key_type == GROUP:
+    if key_type == GROUP:  # An empty id too: clients of old commit under it.
         node_id = broker.coordinators.of(key)
         there = None if node_id is None else node_of(broker, node_id, context.listener)
         if there is None:
@@ -65,12 +69,12 @@ def _coordinator(broker: Broker, key_type: int, key: str, context: RequestContex
     elif key_type == SHARE:
         code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "There are no share groups."
     else:
-        code, message = ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}"
+        code, message = ErrorCode.INVALID_REQUEST, _MALFORMED
     return Coordinator(
         key=key,
         node_id=node.node_id,
         host=node.host,
         port=node.port,
         error_code=code,
-        error_message=message or None,
+        error_message=message,
     )

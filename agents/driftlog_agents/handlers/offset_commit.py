@@ -26,7 +26,7 @@ from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.model import Topic, TopicPartition
 
 _PATIENCE_S: Final = 5.0
 """Kafka's ``offsets.commit.timeout.ms``: how long a commit waits for the store."""
@@ -70,7 +70,8 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
     groups = coordinating(broker)
     if not broker.topics.known:
         raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    ids = [_topic_id(broker, topic, version) for topic in request.topics]
+    topics = [_topic(broker, topic, version) for topic in request.topics]
+    ids = [None if topic is None else topic.topic_id for topic in topics]
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not any(ids):
         return [unknown for topic in request.topics for _ in topic.partitions]
@@ -84,16 +85,17 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
         expire_ms = now_ms + request.retention_time_ms
     codes: list[ErrorCode] = []
     changes: dict[TopicPartition, Committed] = {}
-    for topic, topic_id in zip(request.topics, ids, strict=True):
-        for partition in topic.partitions:
-            code = ErrorCode.NONE
-            if topic_id is None or partition.partition_index < 0:
+    for asked, topic in zip(request.topics, topics, strict=True):
+        for partition in asked.partitions:
+            if topic is None:
                 code = unknown
+            elif not 0 <= partition.partition_index < topic.partitions:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 committed = _as_committed(partition, now_ms, expire_ms)
                 code = verdict(committed, groups.settings.offset_metadata_max_bytes)
                 if not code:
-                    changes[TopicPartition(topic_id, partition.partition_index)] = committed
+                    changes[TopicPartition(topic.topic_id, partition.partition_index)] = committed
             codes.append(code)
     await _store(groups, group, changes)
     return codes
@@ -140,10 +142,9 @@ def _refused(
     )
 
 
-def _topic_id(broker: Broker, topic: OffsetCommitRequestTopic, version: int) -> UUID | None:
+def _topic(broker: Broker, topic: OffsetCommitRequestTopic, version: int) -> Topic | None:
     topics = broker.topics
-    found = topics.by_id.get(topic.topic_id) if version >= 10 else topics.by_name.get(topic.name)
-    return None if found is None else found.topic_id
+    return topics.by_id.get(topic.topic_id) if version >= 10 else topics.by_name.get(topic.name)
 
 
 def _as_committed(

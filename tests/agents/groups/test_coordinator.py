@@ -194,6 +194,36 @@ async def test_a_coordinator_that_was_replaced_shows_nothing_old() -> None:
 
 
 @on_virtual_time
+async def test_a_late_copy_of_a_claim_takes_nothing_back() -> None:
+    """
+    A claim travels for two seconds; its repeat succeeds, then another agent claims the group.  When
+    the first copy arrives the group is still the other one's, and its commits are stored.
+    """
+    world = World()
+    first = await Coordinated.start(world)
+    await first.commit("g", {0: 1})
+    first.kill()
+    one = await Coordinated.start(world.other_disk())
+    await asyncio.sleep(20)
+    one.groups.groups["g"].drop(ErrorCode.NOT_COORDINATOR)
+    del one.groups.groups["g"]
+    one.store.fates = ["late"]
+    assert {0: 1} == await one.fetch("g")
+    third = world.other_disk()
+    third.node_id = 3
+    other = await Coordinated.start(third)
+    other.believes_in(3)
+    assert {0: 1} == await other.fetch("g")
+    revision = other.groups.groups["g"].revision
+
+    await asyncio.sleep(3)
+    await other.commit("g", {0: 2})
+
+    assert {0: 2} == await other.fetch("g")
+    assert revision == other.groups.groups["g"].revision
+
+
+@on_virtual_time
 async def test_a_write_after_another_agents_claim_does_nothing() -> None:
     """
     Nobody has asked yet whether the group is still ours: the write itself finds out.
@@ -406,6 +436,23 @@ async def test_offsets_of_a_topic_that_cannot_be_read_stay() -> None:
     await world.metadata.txn((), [Put(topic_key("t"), b"{")])
     await asyncio.sleep(1)
     await world.metadata.txn((), [Put(topic_key("t"), encode_topic(world.topics["t"]))])
+    await asyncio.sleep(1)
+
+    assert {0: 5} == await one.fetch("g")
+
+
+@on_virtual_time
+async def test_offsets_of_a_topic_that_the_view_has_not_seen_yet_stay() -> None:
+    """
+    A view that is behind is not asked whether a topic is gone: the store is.
+    """
+    world = World(t=1)
+    one = await Coordinated.start(world)
+    await one.commit("g", {0: 5})
+    view = one.life.cluster.view
+    del view.topics[world.topics["t"].topic_id]
+    view.topics_version += 1
+    one.life.cluster.wake()
     await asyncio.sleep(1)
 
     assert {0: 5} == await one.fetch("g")
