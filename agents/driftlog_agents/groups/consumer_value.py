@@ -43,6 +43,8 @@ KIND: Final = "consumer"
 HEAD: Final = ""
 _PAGES: Final = 32
 _VERSION: Final = 1
+_MAX_RANGE: Final = 1_000_000
+"""Of partitions: a value that is damaged is not to fill the memory."""
 
 
 def page_of(member_id: str) -> str:
@@ -213,8 +215,10 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 def _numbers(text: str) -> Iterator[int]:
     for run in text.split(","):
-        first, _, last = run.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        first, dash, last = run.partition("-")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        assert len(numbers) <= _MAX_RANGE, f"not partitions: {run}"
+        yield from numbers
 
 
 # ── JSON ──
