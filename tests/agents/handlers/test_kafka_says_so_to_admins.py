@@ -254,6 +254,7 @@ CASES: Final[tuple[Case, ...]] = (
             ("metadata.version", 0, 1),
             ("metadata.version", 0, 2),
             ("metadata.version", -1, 1),
+            ("group.version", 1, 1),
         )
     ),
     *(
