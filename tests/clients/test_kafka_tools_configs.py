@@ -5,8 +5,7 @@ Shell.
 """
 
 import fnmatch
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
 import pytest
@@ -14,9 +13,10 @@ import pytest
 from driftlog_agents.configs import ConfigSource, ResourceType
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages import create_topics as ct
+from driftlog_agents.protocol.messages import delete_topics as dt
 from driftlog_agents.protocol.messages import describe_configs as dc
-from tests.support.driftlog_process import DriftlogProcess
-from tests.support.kafka_peer import KafkaPeer, kafka_jars
+from tests.clients.tool_comparison import Pair
+from tests.support.kafka_peer import kafka_jars
 from tests.support.wire import ask
 
 pytestmark = [
@@ -30,12 +30,10 @@ Configs = Mapping[str, dc.DescribeConfigsResourceResult]
 """By name."""
 
 
-@pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+@pytest.fixture
+def ports(pair: Pair) -> tuple[int, int]:
     """Of Kafka and of driftlog, both on defaults but for what `PEER` says."""
-    parent: Path = tmp_path_factory.mktemp("configs")
-    with KafkaPeer(parent) as kafka, DriftlogProcess(parent=parent) as driftlog:
-        yield kafka.port, driftlog.port
+    return pair.kafka.port, pair.driftlog.port
 
 
 NOT_HERE: Final = {
@@ -153,7 +151,7 @@ def test_all_of_a_topic(ports: tuple[int, int]) -> None:
     made = ct.CreateTopicsRequest(
         topics=[
             ct.CreatableTopic(
-                name="t",
+                name="described",
                 num_partitions=1,
                 replication_factor=1,
                 configs=[ct.CreatableTopicConfig(name="retention.ms", value="5000")],
@@ -164,7 +162,10 @@ def test_all_of_a_topic(ports: tuple[int, int]) -> None:
     for port in ports:
         (topic,) = ask(port, ApiKey.CREATE_TOPICS, 7, made).topics
         assert topic.error_code == 0, topic.error_message
-    kafka, driftlog = (described(port, ResourceType.TOPIC, "t") for port in ports)
+    kafka, driftlog = (described(port, ResourceType.TOPIC, "described") for port in ports)
+    gone = dt.DeleteTopicsRequest(topics=[dt.DeleteTopicState(name="described")], timeout_ms=20_000)
+    for port in ports:
+        ask(port, ApiKey.DELETE_TOPICS, 6, gone)
 
     assert kafka.keys() == driftlog.keys()
     for of in (kafka, driftlog):
