@@ -217,6 +217,28 @@ def test_lag_is_what_is_not_read_yet(both: Both, name: str) -> None:
     ]
 
 
+def test_partitions_are_read_on_from_what_the_group_has_stored(both: Both, name: str) -> None:
+    """
+    Without joining it: -p with --group, as Kafka's console consumer has it.  What was printed is
+    committed, also where it took no longer than finding the coordinator.
+    """
+    group = f"g-{name}"
+
+    def scenario(at: str) -> Any:
+        said(at, "topics", "create", name, "-p", "2", "-r", "1")
+        said(at, "produce", name, "-p", "1", "-q", stdin=b"a\nb\nc\nd\n")
+        of = ("consume", name, "-p", "1", "--group", group)
+        return [
+            said(at, *of, "-o", "beginning", "-c", "2"),
+            said(at, *of, "-c", "1"),
+            said(at, *of, "-o", "stored", "-e"),
+            said(at, *of, "-e"),
+            [p["committed_offset"] for p in described(at, group)["offsets"]],
+        ]
+
+    assert ["a\nb\n", "c\n", "d\n", "", [4]] == both(scenario)
+
+
 def described(at: str, group: str) -> Any:
     (found,) = read(at, "groups", "describe", group)
     return found

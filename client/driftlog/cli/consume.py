@@ -37,6 +37,7 @@ from driftlog.cli.starting import Range, ranges
 
 _AT_ONCE: Final = 1_000
 _WAIT_S: Final = 0.2
+_COMMIT_S: Final = 10.0
 _PASSING: Final = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -194,7 +195,7 @@ def _from_until(options: argparse.Namespace) -> tuple[Position | None, int | Non
 
 
 def _reset(options: argparse.Namespace, first: Position | None) -> str:
-    if first is Where.BEGINNING or (options.exit and first is None):
+    if first is Where.BEGINNING or (options.exit and first in (None, Where.STORED)):
         return "earliest"
     return "latest"
 
@@ -297,16 +298,25 @@ class _Reading:
     def close(self) -> int:
         """Commit, leave the group; the exit status."""
         self._progress.clear()
-        status = OK
-        if self._commits:
+        status = self._commit() if self._commits else OK
+        self._consumer.close()
+        return status
+
+    def _commit(self) -> int:
+        """Commit what was printed; a coordinator may have to be found first."""
+        deadline = time.monotonic() + min(self._options.timeout, _COMMIT_S)
+        while True:
             try:
                 self._consumer.commit(asynchronous=False)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError._NO_OFFSET:
+                code = error.args[0].code()
+                if code in _PASSING and time.monotonic() < deadline:
+                    self._consumer.poll(_WAIT_S)
+                    continue
+                if code != KafkaError._NO_OFFSET:
                     complain(f"what was printed last is not committed: {reason(error)}")
-                    status = FAILED
-        self._consumer.close()
-        return status
+                    return FAILED
+            return OK
 
     # ── What comes ──
 
@@ -323,7 +333,7 @@ class _Reading:
                 if self._options.exit:
                     self._open.discard(at)
             else:
-                self._error(error)
+                self._error(error, f"{at[0]} [{at[1]}]: ")
             return False
         end = self._ends.get(at)
         if end is not None and (message.offset() or 0) >= end - 1:
@@ -334,14 +344,14 @@ class _Reading:
             self._open.add(at)
         return True
 
-    def _error(self, error: KafkaError) -> None:
+    def _error(self, error: KafkaError, of: str = "") -> None:
         if error.code() in _PASSING and not error.fatal():
             if error.code() not in self._said and not self._options.quiet:
                 self._said.add(error.code())
                 self._progress.clear()
-                complain(f"{reason(error)}; trying again")
+                complain(f"{of}{reason(error)}; trying again")
             return
-        raise CommandError(reason(error))
+        raise CommandError(f"{of}{reason(error)}")
 
     def _is_done(self) -> bool:
         if self._options.count is not None and self._records >= self._options.count:

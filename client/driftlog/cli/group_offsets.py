@@ -164,8 +164,7 @@ def _reset(options: argparse.Namespace) -> int:
         if group.state not in _IDLE:
             raise CommandError(busy(group))
     moves = []
-    for name in names:
-        current = committed(cluster, name)
+    for name, current in committed(cluster, names).items():
         if rows is None:
             moved = _new_offsets(cluster, options, _wanted(cluster, options, current), current)
         else:
@@ -337,8 +336,7 @@ def _delete(options: argparse.Namespace) -> int:
         raise UsageError("of which topics?  Give --topic TOPIC or --all-topics")
     cluster = Cluster(options)
     status = OK
-    for name in existing(cluster, options):
-        current = committed(cluster, name)
+    for name, current in committed(cluster, list(existing(cluster, options))).items():
         found = dict.fromkeys(current if options.all_topics else ())
         for topic, which in options.topic or []:
             has = [at for at in sorted(current) if at[0] == topic]

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 
 from driftlog.cli.connection import Cluster, reason, result_of
 from driftlog.cli.errors import CommandError, UsageError, similar
-from driftlog.cli.output import plural
+from driftlog.cli.output import Progress, plural
 from driftlog.cli.parsers import Parser
 
 STATES: Final = {
@@ -31,6 +31,9 @@ STATES: Final = {
     "Dead": ConsumerGroupState.DEAD,
     "Empty": ConsumerGroupState.EMPTY,
 }
+_AT_ONCE: Final = 64
+"""Groups whose offsets are asked for at a time."""
+
 _NOBODY: Final[Any] = None
 """The coordinator of a group that is not there."""
 
@@ -97,21 +100,35 @@ def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupD
     return found
 
 
-def committed(cluster: Cluster, group: str) -> dict[tuple[str, int], int]:
-    """The group's offsets.
+def committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
+    """The offsets of these groups.
 
     Raises:
         CommandError: they cannot be told.
     """
-    asked = cluster.admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group)], request_timeout=cluster.timeout
-    )
-    answer = result_of(asked[group], f"group {group!r}")
-    return {
-        (tp.topic, tp.partition): tp.offset
-        for tp in answer.topic_partitions or []
-        if tp.error is None and tp.offset >= 0
-    }
+    found = {}
+    progress = Progress()
+    try:
+        for at in range(0, len(names), _AT_ONCE):
+            if progress.due():
+                progress.show(f"reading offsets of groups: {at:,} of {len(names):,} …")
+            # librdkafka takes one group in a call.
+            asked = {
+                name: cluster.admin.list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(name)], request_timeout=cluster.timeout
+                )[name]
+                for name in names[at : at + _AT_ONCE]
+            }
+            for name, future in asked.items():
+                answer = result_of(future, f"group {name!r}")
+                found[name] = {
+                    (tp.topic, tp.partition): tp.offset
+                    for tp in answer.topic_partitions or []
+                    if tp.error is None and tp.offset >= 0
+                }
+    finally:
+        progress.clear()
+    return found
 
 
 def existing(cluster: Cluster, options: argparse.Namespace) -> dict[str, ConsumerGroupDescription]:

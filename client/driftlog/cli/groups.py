@@ -248,7 +248,7 @@ def _partitions(
     cluster: Cluster, groups: Mapping[str, ConsumerGroupDescription]
 ) -> dict[str, list[Partition]]:
     """By group: what is committed or assigned, with the ends of the logs, asked for at once."""
-    offsets = {name: committed(cluster, name) for name in groups}
+    offsets = committed(cluster, list(groups))
     readers = {
         name: {at: member for member in group.members for at in _assigned(member)}
         for name, group in groups.items()
