@@ -32,6 +32,7 @@ import structlog
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer_messages import ResolveRegexes
+from driftlog_agents.groups.forgetting import Forgetting
 from driftlog_agents.groups.loading import GroupLoader
 from driftlog_agents.groups.placing import Coordinators
 from driftlog_agents.groups.regex import resolve
@@ -42,9 +43,7 @@ from driftlog_agents.groups.writes import Confirmations, GroupWrites
 from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_at, decode_topic
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import TOPICS_PREFIX
+from driftlog_metadata.codec import decode_at
 
 _LOADS_AT_ONCE: Final = 16
 """Claims and reads of groups in flight.  More: thousands of groups are taken over sooner, and
@@ -53,6 +52,9 @@ commits of those that are served wait longer behind them."""
 _LOOK_AGAIN_S: Final = 5.0
 """After the agents have changed all groups are read, and once more when this has passed: one that
 was made at an agent that did not know yet is found then."""
+
+_TOPICS_S: Final = 0.2
+"""Between two looks at which topics there are.  Shorter: groups learn of a new one sooner."""
 
 _NOT_ALIVE_S: Final = 0.1
 """Between two looks whether the session lives after all."""
@@ -108,8 +110,14 @@ class GroupCoordinator:
         self._pushed = 0
         self._cluster_topics = ClusterTopics(-1, ())
         """As the view had them last."""
-        self._unknown_topics = asyncio.Event()
-        """There may be offsets of topics that are gone."""
+        self._forgetting = Forgetting(
+            session=engine.session,
+            view=cluster.view,
+            groups=self.groups,
+            settings=settings,
+            counted=self.counted,
+            clock_ms=engine.ports.now_ms,
+        )
         self._tasks: asyncio.TaskGroup | None = None
         shell = GroupShell(
             session_id=engine.session.session_id,
@@ -149,7 +157,8 @@ class GroupCoordinator:
                 tasks.create_task(self._confirmations.run())
                 tasks.create_task(self._keep_time())
                 tasks.create_task(self._load_all())
-                tasks.create_task(self._expire())
+                tasks.create_task(self._forgetting.run())
+                tasks.create_task(self._follow_topics())
                 try:
                     await self._follow()
                 finally:
@@ -254,20 +263,27 @@ class GroupCoordinator:
     # ── What changes around us ──
 
     async def _follow(self) -> None:
-        """Drop what is another agent's by now, and notice topics that are gone, until cancelled."""
-        view = self._cluster.view
+        """Drop what is another agent's by now, until cancelled."""
         nodes: tuple[int, ...] | None = None
-        topics_version = -1
         with self._cluster.changes() as changed:
             while True:
                 changed.clear()
                 if nodes != self._coordinators.nodes:
                     nodes = self._coordinators.nodes
                     self._reassign()
-                if topics_version != view.topics_version:
-                    topics_version = view.topics_version
-                    self._topics_changed()
                 await changed.wait()
+
+    async def _follow_topics(self) -> None:
+        """Tell groups of KIP-848 what there is to assign, until cancelled."""
+        view = self._cluster.view
+        with self._cluster.changes() as changed:
+            while True:
+                changed.clear()
+                if self._cluster_topics.version != view.topics_version:
+                    self._topics_changed()
+                    await asyncio.sleep(_TOPICS_S)  # Thousands may be made one by one.
+                else:
+                    await changed.wait()
 
     def _topics_changed(self) -> None:
         view = self._cluster.view
@@ -280,7 +296,7 @@ class GroupCoordinator:
             ),
         )
         if known - self._cluster_topics.by_id.keys():
-            self._unknown_topics.set()
+            self._forgetting.look()
         for group in self.groups.values():
             if group.consumer is not None:
                 group.consumer.topics = self._cluster_topics
@@ -336,7 +352,7 @@ class GroupCoordinator:
             self.groups[group_id] = group
             self._schedule(group)
             if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
-                self._unknown_topics.set()
+                self._forgetting.look()
             self.loads.add((self._clock() - began_ms) / 1000)
         if not future.done():
             future.set_result(group)
@@ -426,70 +442,3 @@ class GroupCoordinator:
         if deadline_ms is not None and deadline_ms <= self.now_ms():
             group.tick()
         self._schedule(group)
-
-    # ── What is forgotten ──
-
-    async def _expire(self) -> None:
-        """Forget offsets that were kept long enough, and those of topics that are gone."""
-        interval_ms = self.settings.offsets_retention_check_interval_ms
-        next_ms = self._clock() + interval_ms
-        while True:
-            try:
-                async with asyncio.timeout((next_ms - self._clock()) / 1000):
-                    await self._unknown_topics.wait()
-            except TimeoutError:
-                next_ms = self._clock() + interval_ms
-                await self._expire_offsets()
-            else:
-                self._unknown_topics.clear()
-                await self._forget_topics()
-
-    async def _expire_offsets(self) -> None:
-        retention_ms = self.settings.offsets_retention_ms
-        topics = self._cluster.view.topics
-        expired = 0
-
-        def name_of(topic_id: UUID) -> str:
-            entry = topics.get(topic_id)
-            return "" if entry is None else entry.topic.name
-
-        for number, group in enumerate(list(self.groups.values())):
-            if number % _BREATHE_GROUPS == _BREATHE_GROUPS - 1:
-                await asyncio.sleep(0)
-            if group.dropped is None:
-                try:
-                    expired += await group.expire(retention_ms, name_of)
-                except RefusedError as error:
-                    self._log.info(
-                        "group_expiry_interrupted", group=group.group_id, reason=str(error)
-                    )
-        self.counted["driftlog_group_offsets_expired"] += expired
-        if expired:
-            self._log.info("group_offsets_expired", offsets=expired)
-
-    async def _forget_topics(self) -> None:
-        """Forget offsets of topics that are gone: absent from a read after they were committed."""
-        strangers: dict[UUID, list[ServedGroup]] = {}
-        for group in self.groups.values():
-            for topic_id in group.offsets.topic_ids - self._cluster.view.topics.keys():
-                strangers.setdefault(topic_id, []).append(group)
-        if not strangers:
-            return
-        try:
-            there = {
-                decode_at(kv.key, kv.value, decode_topic).topic_id
-                for kv in await self._session.read_prefix(TOPICS_PREFIX)
-            }
-        except CorruptError:
-            return  # Logged by the watch; a topic that cannot be read is not one that is gone.
-        for topic_id, groups in strangers.items():
-            if topic_id in there:
-                continue
-            for group in groups:
-                if group.dropped is None:
-                    try:
-                        await group.store(group.offsets.forget_topic(topic_id))
-                    except RefusedError as error:
-                        self._log.info(
-                            "group_expiry_interrupted", group=group.group_id, reason=str(error)
-                        )
