@@ -15,7 +15,6 @@ Shell.
 """
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +26,11 @@ from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.id_blocks import next_block
 from driftlog_agents.log.leaders import Answer, Ended, Leader, OwnLeader, Place
+from driftlog_agents.log.leftover_directory import Directory
 from driftlog_agents.log.leftovers import (
     MAX_REFUSED,
     NO_PRODUCER_ID,
     Leftover,
-    Note,
     Numbering,
     renumbered,
 )
@@ -80,46 +79,6 @@ KEPT: Final = (
     "acknowledged with acks=1 and in no log; the directory goes to DIR/kept when the rest of it is "
     "appended, with a leftovers.json that names these batches"
 )
-
-
-@dataclass(slots=True, eq=False)
-class Directory:
-    """One of an old session, as far as it goes elsewhere."""
-
-    session_id: str
-    note: Note
-    names: dict[TopicPartition, str] = field(default_factory=dict)
-    """What the topics are called."""
-    begins: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
-    """Leader epochs of its batches, and the first that has no place at its offset, or may have
-    none: where nobody was asked yet where these epochs ended."""
-    files: dict[TopicPartition, int] = field(default_factory=dict)
-    """The first file that may have something to append: without one, nothing is."""
-    changed: bool = False
-    """The note is not on the disk as it is here."""
-    reasons: dict[TopicPartition, str] = field(default_factory=dict)
-    """Why something waits, as of the last attempt."""
-    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def first_file(self, tp: TopicPartition) -> float:
-        """Files before it have nothing to append."""
-        return self.files.get(tp, math.inf)
-
-    @property
-    def pending(self) -> list[TopicPartition]:
-        """What is not over."""
-        return [tp for tp, of in self.note.partitions.items() if not of.done]
-
-    @property
-    def done(self) -> bool:
-        """Nothing is left to do, and the disk knows."""
-        return not self.changed and all(of.done for of in self.note.partitions.values())
-
-    def end(self, tp: TopicPartition) -> None:
-        """Nothing more is to be done for *tp*."""
-        self.note.partitions[tp].done = True
-        self.changed = True
-        self.reasons.pop(tp, None)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,14 +12,11 @@ Shell.
 """
 
 import asyncio
-from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from struct import Struct
 from typing import Final
-from uuid import UUID
 
 import structlog
 
@@ -41,6 +38,7 @@ from driftlog_agents.log.flush import (
     Stage,
     Upload,
 )
+from driftlog_agents.log.flush_bodies import Payload
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, TailSlice, Waiter
 from driftlog_agents.log.session import CommitOutcome, Session
@@ -51,9 +49,9 @@ from driftlog_metadata.errors import (
     UnavailableError,
 )
 from driftlog_metadata.model import FlushRecord
-from driftlog_tiering import kernel, layout
+from driftlog_tiering import layout
 from driftlog_tiering.flush_object import Slice, encode_footer
-from driftlog_tiering.object_store import AlreadyExistsError, Buffer, ObjectStore
+from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,29 +67,10 @@ class MemorySettings:
     longer outages and bursts are taken."""
 
 
-@dataclass(slots=True, eq=False)
-class _Payload:
-    data: TailData
-    topic_ids: tuple[UUID, ...]
-    columns: tuple["array[int]", ...]
-    slices: list[tuple[PartitionLog, Slice]]
-    puts: dict[int, tuple[FlushRecord, bytes]]
-    """Attempt → (what would name its object, footer)."""
-    tasks: dict[int, asyncio.Task[None]]
-    unreadable: int = 0
-    """How often the disk did not give back what memory had given up."""
-
-
 _JOIN_BYTES: Final = 2048
 """Batches of less than this on average are put as one buffer."""
 
-_READ_ATTEMPTS: Final = 3
-"""Of what only a buffer file has, before the disk is taken for broken."""
-
 _NO_COMMIT: Final = "the metadata store does not answer a commit"
-
-_PLACE: Final = Struct(">q4xi")
-"""Base offset and leader epoch in a batch's header, which its CRC does not cover."""
 
 Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]], None]
 
@@ -331,7 +310,7 @@ class Flusher:
     def _lay_out(self, flush: Flush) -> None:
         self._early_armed = False
         data, topic_ids, columns, slices = lay_out(flush.batches, self._session.session_id)
-        flush.payload = _Payload(data, topic_ids, columns, slices, {}, {})
+        flush.payload = Payload(data, topic_ids, columns, slices, {}, {})
         for batches in flush.batches.values():
             for batch in batches:
                 batch.view = None
@@ -341,7 +320,7 @@ class Flusher:
     # ── Upload ──
 
     async def _upload(self, flush: Flush, attempt: int) -> None:
-        payload: _Payload = flush.payload
+        payload: Payload = flush.payload
         throttled = False
         sent_ms = self._now_ms()
         try:
@@ -386,7 +365,7 @@ class Flusher:
             )
 
     async def _put(self, flush: Flush, attempt: int) -> None:
-        payload: _Payload = flush.payload
+        payload: Payload = flush.payload
         footer = encode_footer(
             session_id=self._session.session_id,
             seq=flush.seq,
@@ -402,50 +381,11 @@ class Flusher:
             footer_start=flush.size_bytes,
         )
         payload.puts[attempt] = (record, footer)
-        body = self._read_back(flush)
-        if payload.data.views is None:
-            self._check(flush, body)
+        body = payload.body(flush.seq)
         if flush.size_bytes < len(body) * _JOIN_BYTES:
             body = [b"".join(body)]  # takes less than handing on so many small ones
         body.append(footer)
         await self._objects.put(key, body)
-
-    def _read_back(self, flush: Flush) -> list[Buffer]:
-        """Its batches.  A disk that does not give them back is not a store that asks for less."""
-        payload: _Payload = flush.payload
-        try:
-            return list(_body(payload.data))
-        except UnavailableError as error:
-            payload.unreadable += 1
-            if payload.unreadable < _READ_ATTEMPTS:
-                raise OutcomeUnknownError(f"the buffer file: {error}") from error
-            self._log.error(
-                "buffer_file_unreadable",
-                seq=flush.seq,
-                error=str(error),
-                advice="the session ends, and all that wait are told so; replace the disk",
-            )
-            raise FencedError(f"the disk does not give back flush {flush.seq}") from error
-
-    def _check(self, flush: Flush, body: list[Buffer]) -> None:
-        """Whether these are what memory gave up.  A disk that loses a page says so at a sync, if
-        there is one, and gives back what the page held before: in a file that was used again
-        that may be another whole batch.
-        """
-        _, _, epochs, offsets, _, *admitted = flush.payload.columns[:10]
-        columns = zip(epochs, offsets, *admitted, strict=True)
-        for batch, (epoch, offset, *rest) in zip(body, columns, strict=True):
-            checked = kernel.check(batch, 0, len(batch), False)
-            sound = not isinstance(checked, int) and [*checked[1:5], checked[6]] == rest
-            if sound and _PLACE.unpack_from(batch) == (offset, epoch):
-                continue
-            self._log.error(
-                "buffer_file_lost_batches",
-                seq=flush.seq,
-                base_offset=offset,
-                advice="the session ends, and all that wait are told so; replace the disk",
-            )
-            raise FencedError(f"the disk lost batches of flush {flush.seq}")
 
     # ── Commit ──
 
@@ -480,7 +420,7 @@ class Flusher:
                 raise FencedError(f"the session ended; flush {flush.seq} was not committed")
 
     def _publish(self, flush: Flush) -> None:
-        payload: _Payload = flush.payload
+        payload: Payload = flush.payload
         record, footer = payload.puts[flush.stored_attempt]
         data = payload.data
         data.object_key = record.object_key
@@ -529,25 +469,3 @@ class Flusher:
             for flush in self._pipeline.flushes
             if flush.payload is not None and flush.payload.data.views is not None
         )
-
-
-def _body(data: TailData) -> list[Buffer]:
-    """The object's batches: from memory, or with one read per buffer file that holds them."""
-    if data.views is not None:
-        return list(data.views)
-    assert data.file_positions is not None
-    assert data.file_numbers is not None
-    whole: list[tuple[int, memoryview]] = []
-    for number, file in enumerate(data.files):
-        assert file.alive, "a file that holds what is not committed was given up"
-        places = [i for i, n in enumerate(data.file_numbers) if n == number]
-        start = min(data.file_positions[i] for i in places)
-        end = max(data.file_positions[i] + data.lengths[i] for i in places)
-        whole.append((start, memoryview(file.read(start, end - start))))
-    body: list[Buffer] = []
-    for number, position, length in zip(
-        data.file_numbers, data.file_positions, data.lengths, strict=True
-    ):
-        start, view = whole[number]
-        body.append(view[position - start : position - start + length])
-    return body

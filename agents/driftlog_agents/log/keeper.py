@@ -37,10 +37,11 @@ from driftlog_agents.log.consolidation import (
     choose,
 )
 from driftlog_agents.log.consolidator import Consolidator, Replacement
-from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.gone_topics import GoneTopics
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.record_reads import RecordReads
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
 from driftlog_agents.log.rewriting import DamagedSourceError, Rewriting
 from driftlog_agents.log.segment_writing import Offload, Spool
@@ -51,7 +52,6 @@ from driftlog_metadata.codec import (
     decode_at,
     decode_flush_record,
     decode_partition_state,
-    decode_topic,
 )
 from driftlog_metadata.errors import (
     CorruptError,
@@ -62,11 +62,8 @@ from driftlog_metadata.errors import (
 from driftlog_metadata.keys import (
     HEADS_PREFIX,
     SESSIONS_PREFIX,
-    TOPICS_PREFIX,
     flush_key,
-    flushes_prefix,
     parse_flush_key,
-    parse_topic_key,
     partition_key,
     partitions_prefix,
 )
@@ -132,6 +129,7 @@ class Keeper:
         )
         self._log = structlog.get_logger()
         self._strangers = Strangers()
+        self._reads = RecordReads(session, footers, self._strangers)
         self._own = KeptSession(session.session_id, dead=False)
         self._sessions: dict[str, KeptSession] = {session.session_id: self._own}
         self._finished: set[str] = set()
@@ -269,8 +267,8 @@ class Keeper:
 
     async def _look_for_sessions(self) -> None:
         # Heads first: a head and its session's key are created together.
-        heads = await self._named(HEADS_PREFIX, head_of)
-        live = await self._named(SESSIONS_PREFIX, session_of)
+        heads = await self._reads.named(HEADS_PREFIX, head_of)
+        live = await self._reads.named(SESSIONS_PREFIX, session_of)
         dead = heads - live
         self._finished &= dead
         for session_id in [s for s, kept in self._sessions.items() if kept.dead]:
@@ -281,19 +279,9 @@ class Keeper:
             if not known and self._is_kept(session_id):
                 await self._load(session_id)
 
-    async def _named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
-        """The sessions that keys under *prefix* name."""
-        kvs = await self._session.read_prefix(prefix)
-        found = (self._strangers.parsed(kv.key, parse) for kv in kvs)
-        return {session_id for session_id in found if session_id is not None}
-
-    async def _records(self, session_id: str) -> list[KeyValue]:
-        kvs = await self._session.read_prefix(flushes_prefix(session_id))
-        return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
-
     async def _load(self, session_id: str) -> None:
         """Know the records of a session that is over."""
-        kvs = await self._records(session_id)
+        kvs = await self._reads.records(session_id)
         if not kvs:
             self._finished.add(session_id)
             return
@@ -312,7 +300,7 @@ class Keeper:
                 records.append((kv.key, decode_at(kv.key, kv.value, decode_flush_record)))
             except CorruptError as error:
                 self.set_aside(kept, kv.key, str(error))
-        footers = await self._read_footers(records)
+        footers = await self._reads.footers(records)
         if footers is None:
             return False
         for (key, record), footer in zip(records, footers, strict=True):
@@ -342,22 +330,6 @@ class Keeper:
         )
         if unneeded is not None:
             self._forget([unneeded])
-
-    async def _read_footers(
-        self, records: Sequence[tuple[str, FlushRecord]]
-    ) -> list[Footer | str] | None:
-        """None: one of the records is not there any more."""
-
-        async def read(key: str, record: FlushRecord) -> Footer | str | None:
-            try:
-                return await self._footers.get(key, record)
-            except RecordGoneError:
-                return None  # not the group's to raise: see `Rewriting.write`
-
-        async with asyncio.TaskGroup() as tasks:
-            reads = [tasks.create_task(read(key, record)) for key, record in records]
-        found = [footer for each in reads if (footer := each.result()) is not None]
-        return found if len(found) == len(records) else None
 
     def set_aside(self, kept: KeptSession, key: str, reason: str) -> None:
         """See `Keeping`."""
@@ -410,19 +382,10 @@ class Keeper:
         if not suspects:
             return
         # Whatever is known by now was read or committed before this read begins.
-        kvs = await self._session.read_prefix(TOPICS_PREFIX)
-        try:
-            topics = self._strangers.decoded(kvs, decode_topic, parse_topic_key)
-        except CorruptError as error:
-            # It may be any of them: nothing is known to be gone.
-            self._log.error(
-                "topics_unreadable",
-                error=str(error),
-                advice="flush records of topics that were deleted stay until that key is what it "
-                "was; or upgrade the agent",
-            )
-            return
-        for topic_id in suspects - {topic.topic_id for topic in topics}:
+        there = await self._reads.topic_ids()
+        if there is None:
+            return  # it may be any of them: nothing is known to be gone
+        for topic_id in suspects - there:
             self._gone.add(topic_id)
             for kept in self._sessions.values():
                 self._forget(kept.index.topic_gone(topic_id))
@@ -498,7 +461,7 @@ class Keeper:
             return
         # Of our own only we ourselves can have replaced some, by an attempt that was given up.
         before = list(kept.index)
-        kvs = await self._records(kept.session_id)
+        kvs = await self._reads.records(kept.session_id)
         there = {kv.key for kv in kvs}
         for known in before:
             if known.key not in there and known.key in kept.index:

@@ -45,9 +45,10 @@ import structlog
 from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
-from driftlog_agents.log.elsewhere import Directory, Elsewhere
+from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import Batch
 from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.leftover_directory import Directory
 from driftlog_agents.log.leftovers import Leftover, Note, decode_note
 from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog, State
 from driftlog_agents.log.takeover import Taken

@@ -12,19 +12,7 @@ committed, of one whose head is closed neither, and one that has released a part
 nothing of it: what is read after the claim is all there is.  Footers are read once per session,
 not once per partition.
 
-A session is *finished* for a partition when its key was gone before the flush records were
-read, and none of them holds a batch of it above the partition's sealed end:
-
-1. It was in the list when we claimed, so its key had been created; that it is gone later says
-   that it will never commit again, whatever its head says: every commit compares its key.
-2. So its flush records only go, and those that were there before the read held, of this
-   partition, what was sealed then; sealed ends never go back.
-3. The list is written comparing leader key and partition key as our claim left them, so what is
-   dropped is what we looked at.
-
-Without this a partition that is idle gets a session per start for ever: the write of a sealed
-end, which drops them too, never comes.  A session whose directory is still on this disk stays in
-the lists of the partitions that go on here: see `recovery`, where a directory cannot be read.
+What sessions are *finished* for a partition, and dropped: see `finished_sessions`.
 
 Shell.
 """
@@ -38,11 +26,12 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.finished_sessions import drop_finished
 from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.session import Session, close_head
 from driftlog_agents.log.strangers import Strangers
-from driftlog_agents.log.tail import TailData, unsealed_sessions
+from driftlog_agents.log.tail import TailData
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import (
     decode_at,
@@ -64,7 +53,7 @@ from driftlog_metadata.keys import (
 )
 from driftlog_metadata.model import FlushRecord, Leader, PartitionState, Topic, TopicPartition
 from driftlog_metadata.store import MAX_TXN_OPS, Get, KeyValue
-from driftlog_metadata.transactions import STATES_PER_TXN, Claim, StateWrite, claim_batches
+from driftlog_metadata.transactions import Claim, claim_batches
 from driftlog_tiering.flush_object import Footer
 
 _TXNS_AT_ONCE: Final = 4
@@ -76,10 +65,6 @@ _READ_ALL: Final = 2_000
 
 _BREATHE_SLICES: Final = 2_000
 """Let the loop run after so many: keep-alives and other partitions must not wait."""
-
-_FINISHED_SESSIONS: Final = 4
-"""A list is written again when so many in it are finished.  Fewer: more writes at each start;
-more: larger keys.  10,000 idle partitions take 157 transactions at every fourth start."""
 
 
 @dataclass(slots=True)
@@ -349,7 +334,7 @@ class Takeover:
         # After the claims and before the flush records: see the module.
         live = await self._live()
         await self._read_flushes(taken, now_ms)
-        await self._drop_finished(taken, live)
+        await drop_finished(self._session, taken.logs, live, taken.buffering)
 
     async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
         listed = {session for log in taken.logs.values() for session in log.sessions}
@@ -448,49 +433,6 @@ class Takeover:
         for log in taken.logs.values():
             if session_id in log.sessions:
                 log.offline_reason = reason
-
-    async def _drop_finished(self, taken: Taken, live: set[str]) -> None:
-        """Shorten the lists that name many sessions that are finished for their partition."""
-        writes: list[StateWrite] = []
-        for tp, log in taken.logs.items():
-            if log.state is State.OFFLINE or len(log.sessions) <= _FINISHED_SESSIONS:
-                continue  # what is damaged may be anybody's
-            needed = live | taken.buffering(tp) | unsealed_sessions(log, log.sealed_end)
-            needed.add(self._session.session_id)
-            kept = tuple(s for s in log.sessions if s in needed)
-            if len(log.sessions) - len(kept) >= _FINISHED_SESSIONS:
-                state = PartitionState(
-                    sealed_end=log.sealed_end,
-                    manifest_version=log.manifest_version,
-                    log_start=log.log_start,
-                    sessions=kept,
-                )
-                writes.append(
-                    StateWrite(
-                        tp=tp,
-                        leader_revision=log.leader_revision,
-                        state_revision=log.partition_revision,
-                        state=state,
-                    )
-                )
-        for at in range(0, len(writes), STATES_PER_TXN):
-            batch = writes[at : at + STATES_PER_TXN]
-            result = await self._session.transact(transactions.write_states(batch))
-            for i, write in enumerate(batch):
-                revision = result.revision
-                if not result.succeeded:
-                    leader, current = result.reads[2 * i : 2 * i + 2]
-                    if (
-                        not leader
-                        or leader[0].mod_revision != write.leader_revision
-                        or not current
-                        or decode_partition_state(current[0].value) != write.state
-                    ):
-                        continue  # not ours any more, or its neighbour is not: another time
-                    revision = current[0].mod_revision  # our own attempt, its answer lost
-                log = taken.logs[write.tp]
-                log.sessions = write.state.sessions
-                log.partition_revision = revision
 
 
 async def release(session: Session, releases: Sequence[transactions.Release]) -> None:

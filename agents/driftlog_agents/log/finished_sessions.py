@@ -1,0 +1,89 @@
+"""Sessions that are finished for a partition go from its list.
+
+A session is *finished* for a partition when its key was gone before the flush records were
+read, and none of them holds a batch of it above the partition's sealed end:
+
+1. It was in the list when we claimed, so its key had been created; that it is gone later says
+   that it will never commit again, whatever its head says: every commit compares its key.
+2. So its flush records only go, and those that were there before the read held, of this
+   partition, what was sealed then; sealed ends never go back.
+3. The list is written comparing leader key and partition key as our claim left them, so what is
+   dropped is what we looked at.
+
+Without this a partition that is idle gets a session per start for ever: the write of a sealed
+end, which drops them too, never comes.  A session whose directory is still on this disk stays in
+the lists of the partitions that go on here: see `recovery`, where a directory cannot be read.
+
+Shell.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.session import Session
+from driftlog_agents.log.tail import unsealed_sessions
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_partition_state
+from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_metadata.transactions import STATES_PER_TXN, StateWrite
+
+_FINISHED_SESSIONS: Final = 4
+"""A list is written again when so many in it are finished.  Fewer: more writes at each start;
+more: larger keys.  10,000 idle partitions take 157 transactions at every fourth start."""
+
+
+async def drop_finished(
+    session: Session,
+    logs: Mapping[TopicPartition, PartitionLog],
+    live: set[str],
+    buffering: Callable[[TopicPartition], set[str]],
+) -> None:
+    """Shorten the lists that name many sessions that are finished for their partition.
+
+    *live*: sessions whose keys were there before the flush records were read; *buffering*: those
+    that stay in the partition's list, for their directories.
+
+    Raises:
+        FencedError: our own session ended first.
+    """
+    writes: list[StateWrite] = []
+    for tp, log in logs.items():
+        if log.state is State.OFFLINE or len(log.sessions) <= _FINISHED_SESSIONS:
+            continue  # what is damaged may be anybody's
+        needed = live | buffering(tp) | unsealed_sessions(log, log.sealed_end)
+        needed.add(session.session_id)
+        kept = tuple(s for s in log.sessions if s in needed)
+        if len(log.sessions) - len(kept) >= _FINISHED_SESSIONS:
+            state = PartitionState(
+                sealed_end=log.sealed_end,
+                manifest_version=log.manifest_version,
+                log_start=log.log_start,
+                sessions=kept,
+            )
+            writes.append(
+                StateWrite(
+                    tp=tp,
+                    leader_revision=log.leader_revision,
+                    state_revision=log.partition_revision,
+                    state=state,
+                )
+            )
+    for at in range(0, len(writes), STATES_PER_TXN):
+        batch = writes[at : at + STATES_PER_TXN]
+        result = await session.transact(transactions.write_states(batch))
+        for i, write in enumerate(batch):
+            revision = result.revision
+            if not result.succeeded:
+                leader, current = result.reads[2 * i : 2 * i + 2]
+                if (
+                    not leader
+                    or leader[0].mod_revision != write.leader_revision
+                    or not current
+                    or decode_partition_state(current[0].value) != write.state
+                ):
+                    continue  # not ours any more, or its neighbour is not: another time
+                revision = current[0].mod_revision  # our own attempt, its answer lost
+            log = logs[write.tp]
+            log.sessions = write.state.sessions
+            log.partition_revision = revision
