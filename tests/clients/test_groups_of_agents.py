@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
-from tests.clients.grouping import Members
+from tests.clients.grouping import KIP_848, Members
 from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -150,6 +150,34 @@ def test_members_do_not_notice_that_their_coordinator_goes(cluster: Cluster, how
         assert {1} == set(members.places.values())
         assert before == (one.rebalances, other.rebalances)
         members.leave(one)
+        members.leave(other)
+    ends = {n: 1 + max(o for p, o in producing.sent if p == n) for n in range(PARTITIONS)}
+    assert ends == committed(cluster, group_id, topic)
+
+
+def test_members_of_the_new_protocol_do_not_notice_it_either(cluster: Cluster) -> None:
+    """
+    KIP-848: epochs and assignments are where another coordinator finds them.
+    """
+    topic, group_id = cluster.topic(), f"g-{uuid.uuid4().hex[:12]}"
+    with Members(cluster.bootstrap, group_id, topic) as members:
+        one, other = members.join("confluent", **KIP_848), members.join("confluent", **KIP_848)
+        members.until(lambda: members.shared(PARTITIONS), what="two")
+        before = one.rebalances, other.rebalances
+        with Producing(cluster.bootstrap, topic) as producing:
+            time.sleep(1)
+            agent = cluster.coordinator(group_id)
+            agent.kill()
+            time.sleep(10)
+            assert agent is not cluster.coordinator(group_id)
+            agent.start()
+            time.sleep(6)
+        members.until(lambda: producing.sent <= set(members.places), what="all read")
+
+        assert {1} == set(members.places.values())
+        assert before == (one.rebalances, other.rebalances)
+        members.leave(one)
+        members.until(lambda: members.shared(PARTITIONS), what="one")
         members.leave(other)
     ends = {n: 1 + max(o for p, o in producing.sent if p == n) for n in range(PARTITIONS)}
     assert ends == committed(cluster, group_id, topic)
