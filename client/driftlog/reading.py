@@ -317,11 +317,11 @@ class Reader:
         if uncommitted:
             names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(uncommitted))
             LOG.warning(
-                "group %s: %s went to other members before what was processed could be committed: "
-                "it is read again there. %s",
+                "group %s: this member's session ended before it had committed what it processed "
+                "of %s: that is read again, here or elsewhere. Processing took longer than "
+                "max_poll_interval_ms, or nothing reached the coordinator for session_timeout_ms.",
                 self.group,
                 names,
-                advice(KafkaError._MAX_POLL_EXCEEDED),
             )
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
