@@ -4,8 +4,12 @@ find then, and what a killed agent still knows.
 Shell.
 """
 
+import json
+import os
+import signal
 import time
 import uuid
+from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka
@@ -18,11 +22,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from tests.clients.conftest import make_topic, seal
+from tests.clients.test_dev_agents import Cluster, until
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [pytest.mark.timeout(120)]
 
 RECORDS: Final = 20
+PARTITIONS: Final = 6
 _WAIT_S: Final = 30.0
 
 
@@ -179,3 +185,48 @@ def test_what_was_deleted_stays_so_when_the_agent_is_killed(
     assert list(range(start, end)) == _read(
         agent.bootstrap, topic, confluent_kafka.OFFSET_BEGINNING
     )
+
+
+def test_what_was_deleted_stays_so_where_others_lead(tmp_path: Path) -> None:
+    """
+    Each leader deletes its own; an agent that stands still loses its partitions to others, who
+    know where their logs start.
+    """
+    earliest: Any = OffsetSpec
+    with Cluster(tmp_path / "cluster", 3).start() as cluster:
+        first, _, _ = cluster.bootstrap.partition(",")
+        admin = AdminClient({"bootstrap.servers": first})
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(_WAIT_S)
+        producer = confluent_kafka.Producer({"bootstrap.servers": first})
+        for partition in range(PARTITIONS):
+            for number in range(RECORDS):
+                producer.produce("t", b"%d" % number, partition=partition)
+        assert 0 == producer.flush(_WAIT_S)
+        starts = {partition: 3 + partition for partition in range(PARTITIONS)}
+
+        told = admin.delete_records([TopicPartition("t", p, starts[p]) for p in starts])
+
+        assert starts == {at.partition: f.result(_WAIT_S).low_watermark for at, f in told.items()}
+        held = json.loads((tmp_path / "cluster/agent-2/node_id.json").read_text())["node_id"]
+        assert held in _leaders(first).values()
+        os.kill(cluster.pid("agent-2"), signal.SIGSTOP)
+        try:
+            until(
+                lambda: not {held, -1} & set(_leaders(first).values()),
+                "nobody takes over",
+            )
+            # One that was connected to all would ask the agent that stands still, too.
+            admin = AdminClient({"bootstrap.servers": first})
+            asked = {TopicPartition("t", p): earliest.earliest() for p in starts}
+            found = {at.partition: f.result(_WAIT_S) for at, f in admin.list_offsets(asked).items()}
+        finally:
+            os.kill(cluster.pid("agent-2"), signal.SIGCONT)
+
+    assert starts == {partition: at.offset for partition, at in found.items()}
+
+
+def _leaders(bootstrap: str) -> dict[int, int]:
+    """As the agent says that is named there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = admin.list_topics("t", timeout=_WAIT_S).topics["t"].partitions
+    return {number: partition.leader for number, partition in partitions.items()}
