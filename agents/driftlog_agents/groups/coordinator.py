@@ -332,30 +332,38 @@ class GroupCoordinator:
 
     async def _loaded(self, group_id: str, future: asyncio.Future[ServedGroup | None]) -> None:
         def wanted() -> bool:
-            return self._coordinators.of(group_id) == self._node_id
+            return group_id not in self.groups and self._coordinators.of(group_id) == self._node_id
 
         began_ms = self._clock()
+        error: RefusedError | None = RefusedError(ErrorCode.NOT_COORDINATOR)
+        group: ServedGroup | None = None
         try:
             async with self._limit:
                 group = await self._loader.load(group_id, wanted)
-            if group is not None and not wanted():
-                raise RefusedError(ErrorCode.NOT_COORDINATOR)  # Whose it is claims it again.
-        except RefusedError as error:
-            if not future.done():
+            if group is None or wanted():
+                error = None
+        except RefusedError as refused:
+            error = refused
+        finally:  # Whatever happens, who waits is told.
+            del self._loading[group_id]
+            if group_id in self.groups:  # Made by a request that was told that it was not there.
+                group, error = self.groups[group_id], None
+            elif group is not None and error is None:
+                self._serve(group)
+                self.loads.add((self._clock() - began_ms) / 1000)
+            if future.done():
+                pass  # The session is over, and all were told.
+            elif error is None:
+                future.set_result(group)
+            else:
                 future.set_exception(error)
                 future.exception()
-            return
-        finally:
-            del self._loading[group_id]
-        if group is not None:
-            assert group_id not in self.groups
-            self.groups[group_id] = group
-            self._schedule(group)
-            if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
-                self._forgetting.look()
-            self.loads.add((self._clock() - began_ms) / 1000)
-        if not future.done():
-            future.set_result(group)
+
+    def _serve(self, group: ServedGroup) -> None:
+        self.groups[group.group_id] = group
+        self._schedule(group)
+        if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
+            self._forgetting.look()
 
     async def _load_all(self) -> None:
         """Load whatever is this agent's after each change, until cancelled."""

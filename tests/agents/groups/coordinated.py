@@ -36,7 +36,14 @@ from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import GROUPS_PREFIX
 from driftlog_metadata.model import TopicPartition
-from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.store import (
+    Compare,
+    KeyValue,
+    MetadataStore,
+    Operation,
+    Put,
+    TxnResult,
+)
 from tests.agents.log.lives import Life, World, now_ms
 
 SETTINGS = GroupSettings(classic=ClassicSettings(initial_rebalance_delay_ms=0))
@@ -54,11 +61,23 @@ class Lossy:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.fates: list[str] = []
+        self.latency_s: Callable[[], float] | None = None
+        """How long a request takes on its way, and its answer on the way back."""
         self.written: list[Sequence[Operation]] = []
         """What transactions that write groups put and delete."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    async def get(self, key: str) -> KeyValue | None:
+        await self._travel()
+        found = await self._store.get(key)
+        await self._travel()
+        return found
+
+    async def _travel(self) -> None:
+        if self.latency_s is not None:
+            await asyncio.sleep(self.latency_s())
 
     async def txn(
         self,
@@ -85,7 +104,10 @@ class Lossy:
                 raise OutcomeUnknownError("travels")
             case _:
                 pass
-        return await self._store.txn(compares, then, otherwise)
+        await self._travel()
+        result = await self._store.txn(compares, then, otherwise)
+        await self._travel()
+        return result
 
 
 class Coordinated:

@@ -1,8 +1,12 @@
 """Groups of real engines on a memory store: claims, takeovers, lost answers, time."""
 
 import asyncio
+import contextlib
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -506,6 +510,66 @@ async def test_a_group_that_cannot_be_read_is_nobodys_and_stays() -> None:
     kv = await world.metadata.get(f"{GROUPS_PREFIX}bad")
     assert kv is not None
     assert b"{}" == kv.value
+
+
+@pytest.mark.parametrize("seed", range(8))
+@on_virtual_time
+async def test_requests_of_all_kinds_at_once(seed: int) -> None:
+    """
+    Commits, reads, deletions and loads of a few groups, all the time, of two agents of which one
+    comes and goes: who reads sees at least what was acknowledged before, and whatever is
+    acknowledged at the end is stored.
+    """
+    rng = Random(seed)
+    world = World(t=4)
+    one = await Coordinated.start(world)
+    one.store.latency_s = lambda: rng.choice((0, 0, 0.001, 0.01, 0.05))
+    acknowledged: Counter[tuple[str, int]] = Counter()
+    numbers = itertools.count(1)
+    agents = [one]
+
+    async def ask() -> None:
+        at, name, partition = rng.choice(agents), rng.choice("abc"), rng.randrange(4)
+        with contextlib.suppress(RefusedError):
+            match rng.randrange(8):
+                case 0 | 1 | 2 | 3:
+                    number = next(numbers)
+                    await at.commit(name, {partition: number})
+                    acknowledged[name, partition] = max(acknowledged[name, partition], number)
+                case 4 | 5:
+                    least = acknowledged[name, partition]
+                    assert least <= (await at.fetch(name)).get(partition, 0)
+                case 6:
+                    await at.groups._load(name)
+                case _:
+                    await (await at.groups.made("gone", CLASSIC)).delete()
+
+    async def client() -> None:
+        for _ in range(60):
+            await ask()
+            await asyncio.sleep(rng.choice((0, 0.001, 0.02, 0.1)))
+
+    async def come_and_go() -> None:
+        for _ in range(2):
+            await asyncio.sleep(rng.random())
+            disk = world.other_disk()
+            disk.rng = Random(rng.random())
+            other = await Coordinated.start(disk)
+            other.store.latency_s = one.store.latency_s
+            agents.append(other)
+            await asyncio.sleep(rng.random())
+            agents.remove(other)
+            await other.stop()
+
+    async with asyncio.timeout(600):
+        await asyncio.gather(come_and_go(), *(client() for _ in range(8)))
+
+    assert not one.task.done()
+    await one.until(lambda: one.groups._coordinators.nodes == (1,))
+    for name in "abc":
+        found = await one.fetch(name)
+        for partition in range(4):
+            assert acknowledged[name, partition] <= found.get(partition, 0)
 
 
 @on_virtual_time
