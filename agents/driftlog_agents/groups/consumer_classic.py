@@ -127,6 +127,10 @@ class ClassicSide:
         """Heartbeat; `refuse_group_id` has been asked."""
         member, _ = self._known(request.member_id, request.instance_id, request.generation)
         self._alive(member, now_ms)
+        if self._group.is_classic():
+            # No member of KIP-848 is there, whose heartbeats would see to it; in Kafka nobody does.
+            self._group.raise_epoch(bump=False)
+            self._group.assign(now_ms)
         if not self._has_to_join(member):
             return HeartbeatResponse(), None
         self._must_join(member, now_ms)

@@ -222,12 +222,14 @@ class Membership:
     def may_downgrade(self, but: Collection[str] = ()) -> bool:
         """Whether all members *but* some speak the classic protocol, and may have a group of it."""
         settings = self.settings
-        left = [m for member_id, m in self.state.members.items() if member_id not in but]
-        return (
-            settings.migration_policy in ("downgrade", "bidirectional")
-            and 0 < len(left) <= settings.classic_max_size
-            and all(member.classic is not None for member in left)
-        )
+        left = len(self.state.members) - len(but)
+        allowed = settings.migration_policy in ("downgrade", "bidirectional")
+        return allowed and 0 < left <= settings.classic_max_size and self.is_classic(but)
+
+    def is_classic(self, but: Collection[str] = ()) -> bool:
+        """Whether all members, *but* some, speak the classic protocol."""
+        members = self.state.members.items()
+        return all(one.classic is not None for member_id, one in members if member_id not in but)
 
     def ring(self, timer: Timer) -> None:
         """A timer rang: the member goes, unless what was waited for has come."""

@@ -53,6 +53,36 @@ def topics(version: int = 1, **sizes: int) -> ClusterTopics:
     return ClusterTopics(version, found)
 
 
+def join_request(
+    member_id: str,
+    names: Iterable[str] = ("orders",),
+    owned: Mapping[str, Iterable[int]] | None = None,
+    protocols: Iterable[str] = ("range",),
+    **said: Any,
+) -> JoinRequest:
+    """Of a member of the classic protocol, without a word of what needs none."""
+    subscription = encode_subscription(
+        1,
+        ConsumerProtocolSubscription(
+            topics=list(names),
+            owned_partitions=[
+                TopicPartition(topic=topic, partitions=sorted(numbers))
+                for topic, numbers in (owned or {}).items()
+            ],
+        ),
+    )
+    fields: dict[str, Any] = {"version": 3, "protocol_type": "consumer", **said}
+    return JoinRequest(
+        client_id="classic",
+        client_host="/127.0.0.1",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        member_id=member_id,
+        protocols=tuple(Protocol(name, subscription) for name in protocols),
+        **fields,
+    )
+
+
 class Group:
     """See the module."""
 
@@ -111,36 +141,9 @@ class Group:
 
     # ── Members of the classic protocol ──
 
-    def enter(
-        self,
-        member_id: str,
-        *,
-        names: Iterable[str] = ("orders",),
-        owned: Mapping[str, list[int]] | None = None,
-        protocols: Iterable[str] = ("range",),
-        **said: Any,
-    ) -> JoinResponse:
+    def enter(self, member_id: str, **said: Any) -> JoinResponse:
         """JoinGroup, and its answer."""
-        subscription = encode_subscription(
-            1,
-            ConsumerProtocolSubscription(
-                topics=list(names),
-                owned_partitions=[
-                    TopicPartition(topic=topic, partitions=numbers)
-                    for topic, numbers in (owned or {}).items()
-                ],
-            ),
-        )
-        fields: dict[str, Any] = {"version": 3, "protocol_type": "consumer", **said}
-        request = JoinRequest(
-            client_id="classic",
-            client_host="/127.0.0.1",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=20_000,
-            member_id=member_id,
-            protocols=tuple(Protocol(name, subscription) for name in protocols),
-            **fields,
-        )
+        request = join_request(member_id, **said)
         response = self._asked(lambda id_: self.machine.join(id_, request, self.now_ms))
         assert isinstance(response, JoinResponse)
         return response
@@ -173,10 +176,14 @@ class Group:
         assert isinstance(response, LeaveResponse)
         return [member.error for member in response.members]
 
-    def _asked(self, event: Callable[[int], Iterable[ConsumerEffect]]) -> object:
+    def send(self, event: Callable[[int], Iterable[ConsumerEffect]]) -> int:
+        """A request of either protocol; its id."""
         self._requests += 1
         self.perform(event(self._requests))
-        return self.answers.pop(self._requests)
+        return self._requests
+
+    def _asked(self, event: Callable[[int], Iterable[ConsumerEffect]]) -> object:
+        return self.answers.pop(self.send(event))
 
     def error_of(self, request_id: int) -> ErrorCode:
         """What a heartbeat was refused with."""
