@@ -227,6 +227,8 @@ def test_whoever_reaches_nobody_is_told_what_to_do(line: str) -> None:
         ("consume t -f %q", "there is no %q"),
         ("consume t --group g -o 5", "groups reset-offsets"),
         ("consume t -o stored", "of which group?"),
+        ("consume t --property print.kye=true", "did you mean 'print.key'"),
+        ("produce t --property parse.headers=true", "there is no 'parse.headers'"),
         ("groups reset-offsets g --topic t", "required"),
         ("groups reset-offsets g --to-latest", "of which topics?"),
         ("groups reset-offsets --all-topics --to-latest", "which group?"),

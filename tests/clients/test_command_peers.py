@@ -6,6 +6,7 @@ Each test types the same commands at both, and compares what they say to program
 import contextlib
 import io
 import json
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from confluent_kafka import Consumer
 from driftlog.cli import main
 from tests.clients.command import read, refused, run, said
 from tests.support.driftlog_process import DriftlogProcess
-from tests.support.kafka_peer import KafkaPeer, kafka_jars
+from tests.support.kafka_peer import KafkaPeer, java_command, kafka_jars
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
@@ -69,6 +70,7 @@ def test_topics_are_made_altered_described_and_deleted(both: Both, name: str) ->
         found.append(said(at, "topics", "create", name, "--if-not-exists"))
         found.append(refused(at, "topics", "create", name))
         found.append(said(at, "topics", "create", f"{name}-2", "--dry-run"))
+        assert said(at, "topics", "list", f"{name}-2", "-q") == ""
         said(at, "produce", name, "-p", "0", "-q", stdin=b"a\nb\nc\n")
         found.append(the_topic(at))
         found.append(refused(at, "topics", "alter", name, "--partitions", "1"))
@@ -408,6 +410,56 @@ def test_a_group_that_is_not_there_is_named(both: Both, name: str) -> None:
 
     assert f"there is no group 'biling-{name}'; did you mean 'billing-{name}'" in found[0]
     assert ["driftlog: there is no group 'nosuch'\n"] * 2 == found[1:]
+
+
+# ── Kafka's console tools ──
+
+
+def console(main_class: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    """What Kafka's own tool prints."""
+    quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-XX:TieredStopAtLevel=1")
+    done = subprocess.run(
+        java_command(f"org.apache.kafka.tools.{main_class}", *arguments, jvm=quiet),
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_properties_of_the_console_tools_mean_the_same(agent: DriftlogProcess, name: str) -> None:
+    """
+    What their producer reads, ours reads; what their consumer prints, ours prints.
+    """
+    at = agent.bootstrap
+    how = ("parse.key=true", "key.separator=:", "null.marker=NONE")
+    reading = [word for one in how for word in ("--reader-property", one)]
+    text = b"k:v\nNONE:v\nk:NONE\n:\nk:v:w\n"
+    for topic in (name, f"{name}-2"):
+        said(at, "topics", "create", topic)
+    console("ConsoleProducer", "--bootstrap-server", at, "--topic", name, *reading, stdin=text)
+    said(at, "produce", f"{name}-2", *reading, stdin=text)
+    said(at, "produce", name, "-H", "a=1", "-H", "b", stdin=b"with headers\n")
+    form = ["print.key", "print.headers", "print.timestamp", "print.offset", "print.partition"]
+    form = [f"{column}=true" for column in form] + ["key.separator=|", "null.literal=(none)"]
+    printing = [word for one in form for word in ("--formatter-property", one)]
+    where = ("--topic", name, "--partition", "0", "--max-messages", "6")
+
+    theirs = console(
+        "consumer.ConsoleConsumer",
+        *("--bootstrap-server", at, "--offset", "earliest", *where, *printing),
+    )
+    ours = run("consume", *where, "--from-beginning", *printing, bootstrap=at)
+
+    assert theirs == ours.stdout
+    assert b"Partition:0|Offset:2|NO_HEADERS|k|(none)\n" in theirs
+    read_by_both = [
+        said(at, "consume", topic, "-o", "beginning", "-c", "5", "-f", "%K %k %S %s\n")
+        for topic in (name, f"{name}-2")
+    ]
+    assert read_by_both[0] == read_by_both[1]
 
 
 # ── Segments ──

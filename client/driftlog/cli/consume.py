@@ -28,10 +28,11 @@ from driftlog.cli.connection import (
     properties,
     reason,
 )
+from driftlog.cli.console_properties import console_formatter
 from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.formats import Formatter, compile_format, to_json, unescape
 from driftlog.cli.output import Progress, complain, plural, size
-from driftlog.cli.parsers import Commands, add_command, natural, partitions, positive
+from driftlog.cli.parsers import Commands, add_command, key_value, natural, partitions, positive
 from driftlog.cli.positions import Position, UntilTime, Where, parse_position
 from driftlog.cli.starting import Range, ranges
 
@@ -129,6 +130,15 @@ def add_commands(commands: Commands) -> None:
     how.add_argument(
         "-Z", "--null", action="store_true", help="NULL for values and keys that are null or empty"
     )
+    how.add_argument(
+        "--property",
+        "--formatter-property",
+        dest="formatter_properties",
+        action="append",
+        type=key_value,
+        metavar="NAME=VALUE",
+        help="as Kafka's console consumer has it: print.key=true, key.separator=:, …",
+    )
     how.add_argument("-u", "--unbuffered", action="store_true", help="write each by itself")
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     add_connection_options(parser)
@@ -201,6 +211,13 @@ def _reset(options: argparse.Namespace, first: Position | None) -> str:
 
 
 def _formatter(options: argparse.Namespace) -> Formatter:
+    if options.formatter_properties:
+        if options.format or options.json or options.key_delimiter:
+            raise UsageError("--property with -f, -J or -K: which?")
+        try:
+            return console_formatter(dict(options.formatter_properties))
+        except ValueError as error:
+            raise UsageError(f"--property: {error}") from error
     end = unescape(options.delimiter)
     if options.json:
         return lambda message: to_json(message) + end

@@ -28,11 +28,12 @@ from driftlog.cli.connection import (
     properties,
     reason,
 )
+from driftlog.cli.console_properties import LineReading, console_reading
 from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError, UsageError, similar
 from driftlog.cli.formats import NewRecord, from_json, unescape
 from driftlog.cli.lines import MAX_RECORD_BYTES, TooLongError, split
 from driftlog.cli.output import Progress, complain, plural, size
-from driftlog.cli.parsers import Commands, add_command, positive
+from driftlog.cli.parsers import Commands, add_command, key_value, positive
 
 _SAID_FAILURES: Final = 10
 """Failures that are told one by one; the others are counted."""
@@ -97,6 +98,15 @@ def add_commands(commands: Commands) -> None:
         help='each line is {"key": …, "value": …, "headers": {…}, "partition": N, '
         '"timestamp": MS}, or what `consume -J` prints',
     )
+    record.add_argument(
+        "--property",
+        "--reader-property",
+        dest="reader_properties",
+        action="append",
+        type=key_value,
+        metavar="NAME=VALUE",
+        help="as Kafka's console producer has it: parse.key=true, key.separator=:, null.marker=…",
+    )
     record.add_argument("-c", "--count", type=positive, metavar="N", help="stop after so many")
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -140,6 +150,7 @@ def _produce(options: argparse.Namespace) -> int:
     files = [Path(word) for word in words]
     if options.json and (options.key_delimiter or options.null):
         raise UsageError("--json has keys and nulls of its own: leave -K and -Z out")
+    _console_reading(options)
     for file in files:
         if not os.access(file, os.R_OK):
             raise CommandError(
@@ -231,10 +242,39 @@ def _records(
 def _lines(
     options: argparse.Namespace, fd: int, of: str, key: bytes | None, idle: Callable[[], None]
 ) -> Iterator[tuple[str, NewRecord]]:
+    console = _console_reading(options)
     for number, line in enumerate(split(fd, options.delimiter, idle), 1):
-        if line:
-            where = f"{of}line {number}"
+        where = f"{of}line {number}"
+        if console is not None:
+            yield where, _parse_as_console(where, line, console)
+        elif line:
             yield where, _parse(options, where, line, key)
+
+
+def _console_reading(options: argparse.Namespace) -> LineReading | None:
+    """What --property asks for.
+
+    Raises:
+        UsageError: what there is not, or beside what says otherwise.
+    """
+    if not options.reader_properties:
+        return None
+    if options.json or options.key_delimiter or options.null:
+        raise UsageError("--property with --json, -K or -Z: which?")
+    try:
+        return console_reading(dict(options.reader_properties))
+    except ValueError as error:
+        raise UsageError(f"--property: {error}") from error
+
+
+def _parse_as_console(where: str, line: bytes, reading: LineReading) -> NewRecord:
+    key: bytes | None = None
+    value = line
+    if reading.key_separator is not None:
+        key, found, value = line.partition(reading.key_separator)
+        if not found:
+            raise _UnreadableError(f"{where}: there is no {reading.key_separator!r} behind a key")
+    return NewRecord(None if key == reading.null else key, None if value == reading.null else value)
 
 
 def _parse(
