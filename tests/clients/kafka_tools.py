@@ -4,7 +4,9 @@ Shell.
 """
 
 import json
+import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -13,9 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.support.kafka_peer import java_command
+from tests.support.kafka_peer import kafka_jars
 
-_SOURCE: Final = Path(__file__).with_name("KafkaTools.java")
+_SOURCES: Final = [
+    Path(__file__).with_name(f"{name}.java") for name in ("KafkaTools", "UserInterface")
+]
 _JVM: Final = (
     "-Xmx768m",
     "-XX:TieredStopAtLevel=1",
@@ -49,8 +53,9 @@ MAIN: Final = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "user-interface": "UserInterface",
 }
-"""The class behind each script of Kafka's ``bin``, by the script's name."""
+"""The class behind each script of Kafka's ``bin``, by the script's name; the last one is ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,21 @@ class KafkaTools:
     """The JVM; runs of several threads go on side by side."""
 
     def __init__(self) -> None:
+        jars = kafka_jars()
+        assert jars is not None, "Java or Kafka's jars are missing"
+        self._classes = tempfile.TemporaryDirectory(prefix="kafka-tools-")
+        # The compiler is part of the java that runs single source files too.
+        compiler = ["java", "--module", "jdk.compiler/com.sun.tools.javac.Main"]
+        options = [
+            "-cp",
+            os.pathsep.join(map(str, sorted(jars.glob("*.jar")))),
+            "-d",
+            self._classes.name,
+        ]
+        subprocess.run([*compiler, *options, *map(str, _SOURCES)], check=True, timeout=120)
+        where = ["-cp", f"{self._classes.name}{os.pathsep}{jars}/*"]
         self._process: subprocess.Popen[str] = subprocess.Popen(
-            java_command(str(_SOURCE), jvm=_JVM),
+            ["java", *_JVM, *where, "KafkaTools"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -91,6 +109,7 @@ class KafkaTools:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        self._classes.cleanup()
 
     def run(
         self, tool: str, arguments: Sequence[str], stdin: str = "", timeout_s: float = 60
