@@ -76,12 +76,8 @@ class KafkaTools:
         self._classes = tempfile.TemporaryDirectory(prefix="kafka-tools-")
         # The compiler is part of the java that runs single source files too.
         compiler = ["java", "--module", "jdk.compiler/com.sun.tools.javac.Main"]
-        options = [
-            "-cp",
-            os.pathsep.join(map(str, sorted(jars.glob("*.jar")))),
-            "-d",
-            self._classes.name,
-        ]
+        path = os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")))
+        options = ["-cp", path, "-d", self._classes.name]
         subprocess.run([*compiler, *options, *map(str, _SOURCES)], check=True, timeout=120)
         where = ["-cp", f"{self._classes.name}{os.pathsep}{jars}/*"]
         self._process: subprocess.Popen[str] = subprocess.Popen(
