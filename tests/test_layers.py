@@ -28,7 +28,7 @@ KIND: Final = re.compile(r"^(Pure|Port|Adapter|Shell|Root)(\.|: \S.*\.)$", re.DO
 PURE_STDLIB: Final = set(
     (
         "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses "
-        "datetime decimal enum errno fractions functools gzip hashlib heapq io itertools json math "
+        "datetime decimal difflib enum errno fractions functools gzip hashlib heapq io itertools json math "
         "numbers "
         "operator random re statistics string struct sys textwrap threading types typing "
         "unicodedata urllib uuid warnings zlib"
