@@ -81,6 +81,12 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
     ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to a fetch."),
     (
+        "group.consumer.assignment.interval.ms",
+        INT,
+        "1000",
+        "How long what members of a KIP-848 group are to have stands at least.",
+    ),
+    (
         "group.consumer.assignors",
         LIST,
         "uniform,range",
@@ -91,6 +97,12 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         INT,
         "5000",
         "How often members of a KIP-848 group are to say that they live.",
+    ),
+    (
+        "group.consumer.max.assignment.interval.ms",
+        INT,
+        "15000",
+        "Most that consumer.assignment.interval.ms may be.",
     ),
     (
         "group.consumer.max.heartbeat.interval.ms",
@@ -110,6 +122,12 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         STRING,
         "bidirectional",
         "Which groups may go over to the other protocol.",
+    ),
+    (
+        "group.consumer.min.assignment.interval.ms",
+        INT,
+        "0",
+        "Least that consumer.assignment.interval.ms may be.",
     ),
     (
         "group.consumer.min.heartbeat.interval.ms",

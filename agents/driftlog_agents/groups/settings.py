@@ -33,6 +33,7 @@ class GroupSettings:
         """By the names of Kafka's broker configs."""
         classic, consumer = self.classic, self.consumer
         values = {
+            "group.consumer.assignment.interval.ms": consumer.assignment_interval_ms,
             "group.consumer.assignors": ",".join(consumer.assignors),
             "group.consumer.heartbeat.interval.ms": consumer.heartbeat_interval_ms,
             "group.consumer.max.size": consumer.max_size,
