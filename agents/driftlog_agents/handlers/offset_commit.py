@@ -26,6 +26,8 @@ from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from driftlog_agents.topic_files import topic_of
+from driftlog_metadata.keys import topic_key
 from driftlog_metadata.model import Topic, TopicPartition
 
 _PATIENCE_S: Final = 5.0
@@ -70,7 +72,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
     groups = coordinating(broker)
     if not broker.topics.known:
         raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    topics = [_topic(broker, topic, version) for topic in request.topics]
+    topics = [await _topic(broker, topic, version) for topic in request.topics]
     ids = [None if topic is None else topic.topic_id for topic in topics]
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not any(ids):
@@ -142,9 +144,16 @@ def _refused(
     )
 
 
-def _topic(broker: Broker, topic: OffsetCommitRequestTopic, version: int) -> Topic | None:
+async def _topic(broker: Broker, asked: OffsetCommitRequestTopic, version: int) -> Topic | None:
     topics = broker.topics
-    return topics.by_id.get(topic.topic_id) if version >= 10 else topics.by_name.get(topic.name)
+    topic = topics.by_id.get(asked.topic_id) if version >= 10 else topics.by_name.get(asked.name)
+    largest = max((partition.partition_index for partition in asked.partitions), default=0)
+    if topic is None or largest < topic.partitions:
+        return topic
+    # It may have more by now: who told the client has seen that, and this agent has not yet.
+    kv = await broker.led().session.read(topic_key(topic.name))
+    newest = None if kv is None else topic_of(kv)
+    return newest if newest is not None and newest.topic_id == topic.topic_id else topic
 
 
 def _as_committed(
