@@ -38,10 +38,6 @@ class ProducerSettings:
     """A batch goes at this size, before compression.  More helps `idempotence` with few
     partitions; the topic's `max.message.bytes` must allow it."""
 
-    batch_records: int = 100_000
-    """A batch goes at this many records.  librdkafka's own 10,000 make small batches of small
-    records."""
-
     max_message_bytes: int = 1_048_588
     """The largest record, before compression: what topics take unless their `max.message.bytes`
     says otherwise.  Records above it are refused at `produce`."""
@@ -78,7 +74,6 @@ class ProducerSettings:
             "enable.idempotence": self.idempotence,
             "linger.ms": self.linger_ms,
             "batch.size": self.batch_bytes,
-            "batch.num.messages": self.batch_records,
             # Of the whole request: the record, and what is around it.
             "message.max.bytes": self.max_message_bytes,
             "compression.type": self.compression,
