@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from driftlog_agents.broker import RequestContext
 from driftlog_agents.groups.classic_messages import ClassicSettings
@@ -49,7 +48,7 @@ from driftlog_agents.protocol.messages.sync_group import (
     SyncGroupRequestAssignment,
 )
 from driftlog_metadata.errors import StoreError
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.model import Topic, TopicPartition
 from tests.simulation.loop import NOBODY
 
 if TYPE_CHECKING:
@@ -367,14 +366,15 @@ class Member:
         self.generation = joined.generation_id
         topics = self._topics()
         self.assigned = [
-            TopicPartition(topics[int(p) // 2], int(p) % 2)
+            TopicPartition(topics[int(p) // 2].topic_id, int(p) % 2)
             for p in parts.split(",")
-            if p and int(p) // 2 < len(topics)
+            if p and int(p) // 2 < len(topics) and int(p) % 2 < topics[int(p) // 2].partitions
         ]
 
-    def _topics(self) -> list[UUID]:
+    def _topics(self) -> list[Topic]:
         assert self._coordinator is not None
-        return sorted(t.topic_id for t in self._coordinator.broker.topics.by_name.values())[:2]
+        known = self._coordinator.broker.topics.by_name.values()
+        return sorted(known, key=lambda topic: topic.topic_id)[:2]
 
     async def commit(self) -> bool:
         """Commit what it is assigned; whether it could."""
