@@ -16,6 +16,13 @@ _NOT_ASKED: Final = " Clients are not asked for their metrics here."
 
 _OF_GROUP: Final = (
     ConfigDef(
+        name="consumer.assignment.interval.ms",
+        type=ConfigType.INT,
+        default="1000",
+        broker_name="group.consumer.assignment.interval.ms",
+        documentation="How long a target of the group's assignment stands at least (KIP-848).",
+    ),
+    ConfigDef(
         name="consumer.heartbeat.interval.ms",
         type=ConfigType.INT,
         default="5000",

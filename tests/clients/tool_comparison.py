@@ -47,6 +47,9 @@ MASKS: Final = (
     Mask("time", "runs are at different times", r"(?<=CreateTime:)\d{13}"),
     Mask("time", "runs are at different times", r'(?<="timestamp":)\d{13}'),
     Mask("time", "runs are at different times", r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.:,]\d{3}Z?"),
+    Mask(
+        "patience", "which call was waiting, and how often it asked", r"(?<=TimeoutException: ).*"
+    ),
     Mask("rate", "as fast as it is", r'(?<="avg_throughput":)[\d.E]+'),
     Mask("directory", "each has its place", r'(?<="logDir":")[^"]+|(?<="log_dirs":\[")[^"]+'),
 )

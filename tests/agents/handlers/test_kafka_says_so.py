@@ -377,7 +377,15 @@ CASES: Final[tuple[Case, ...]] = (
         "configs of a group",
         ApiKey.DESCRIBE_CONFIGS,
         4,
-        configs(32, "g", ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]),
+        configs(
+            32,
+            "g",
+            [
+                "consumer.assignment.interval.ms",
+                "consumer.heartbeat.interval.ms",
+                "consumer.session.timeout.ms",
+            ],
+        ),
     ),
     ("as many", ApiKey.CREATE_PARTITIONS, 3, extended(("a.b", 2, None))),
     ("fewer", ApiKey.CREATE_PARTITIONS, 3, extended(("a.b", 1, None))),
