@@ -27,6 +27,7 @@ import structlog
 from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.configs import InvalidConfigError
 from driftlog_agents.groups.classic_messages import ClassicSettings
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.http_api import HttpApi
@@ -52,6 +53,7 @@ from driftlog_agents.open_files import connections_possible
 from driftlog_agents.patience import patiently
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
+from driftlog_agents.static_configs import with_configs
 from driftlog_metadata.errors import (
     CorruptError,
     DeclinedError,
@@ -126,6 +128,8 @@ class Options:
     seal_ms: float | None = None
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     log_level: str = "info"
+    configs: tuple[str, ...] = ()
+    """``NAME=VALUE`` each, of broker configs."""
     banner: Callable[[str], None] = print
 
 
@@ -398,20 +402,22 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
     seal = SealSettings()
     if options.seal_ms is not None:
         seal = replace(seal, segment_ms=options.seal_ms, small_ms=options.seal_ms)
+    classic = ClassicSettings(initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms)
+    broker = BrokerSettings(
+        location=location,
+        seal_ms=options.seal_ms,
+        log_level=options.log_level,
+        max_connections=connections_possible(),
+        groups=GroupSettings(classic=classic),
+    )
+    try:
+        broker = with_configs(broker, options.configs)
+    except InvalidConfigError as error:
+        raise StartError(f"--config: {error}") from error
     return AgentSettings(
         listeners=listeners,
         rack=options.rack,
-        broker=BrokerSettings(
-            location=location,
-            seal_ms=options.seal_ms,
-            log_level=options.log_level,
-            max_connections=connections_possible(),
-            groups=GroupSettings(
-                classic=ClassicSettings(
-                    initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms
-                )
-            ),
-        ),
+        broker=broker,
         engine=EngineSettings(
             session=SessionSettings(ttl_ms=options.session_timeout_ms), flush=flush, seal=seal
         ),

@@ -106,6 +106,13 @@ def _agent_options(
         "2000; shorter: sooner, and a slow machine loses its session (default: %(default)s)",
     )
     parser.add_argument(
+        "--config",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a broker config under Kafka's name, such as offsets.retention.minutes=20160 or "
+        "num.partitions=6; once for each; one that is none is refused with those that are",
+    )
+    parser.add_argument(
         "--log-level", default="info", choices=["debug", "info", "warning", "error"]
     )
 
@@ -223,6 +230,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
                 DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
             ),
             log_level=options.log_level,
+            configs=tuple(options.config or ()),
             banner=lambda line: print(line, flush=True),
         )
     )

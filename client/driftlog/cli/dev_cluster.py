@@ -26,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
     same = ["--session-timeout-ms", str(options.session_timeout_ms)]
     if options.rack:
         same += ["--rack", options.rack]
+    for config in options.config or ():
+        same += ["--config", config]
     lock = local_cluster.DirectoryLock(directory)
     try:
         # Whatever can be refused is, before there is anything on the disk.
