@@ -87,8 +87,8 @@ class AdminLink:
             waiting = again
             if waiting:
                 time.sleep(_LOOK_AGAIN_S)
-        for error in failures[1:]:
-            failures[0].add_note(str(error))
+        for other in failures[1:]:
+            failures[0].add_note(str(other))
         if failures:
             raise failures[0]
         return answers

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -182,6 +183,21 @@ def test_a_group_without_records_keeps_where_it_began(servers: str) -> None:
     write(servers, topic, [b"between"])
     with member(servers, topic, group, from_beginning=False, end_of_topic=True) as consumer:
         assert [b"between"] == values_of(list(consumer))
+
+
+def test_a_seek_before_the_assignment_is_where_it_begins(servers: str) -> None:
+    """
+    Over what is committed; a time after the last record is the end, as a number.
+    """
+    topic, group = new_topic(servers, 2), uuid.uuid4().hex
+    for partition in range(2):
+        write(servers, topic, numbered(5), partition)
+    with member(servers, topic, group, end_of_topic=True) as consumer:
+        consumer.seek(topic, 0, 3)
+        consumer.seek(topic, 1, datetime.now(UTC) + timedelta(hours=1))
+        assert [b"3", b"4"] == values_of(list(consumer))
+
+    assert [5, 5] == [committed(servers, group, topic, partition) for partition in range(2)]
 
 
 def test_slow_processing_does_not_cost_the_membership(servers: str) -> None:
