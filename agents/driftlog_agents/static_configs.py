@@ -1,7 +1,8 @@
 """Broker configs that are said when an agent is started: `--config NAME=VALUE`.
 
-Under Kafka's names, those that mean something here; what is set shows in DescribeConfigs, and holds until the next
-start.  Addresses, directories and the session's timeout have options of their own.
+Under Kafka's names, those that mean something here; what is set shows in DescribeConfigs, and
+holds until the next start.  Addresses, directories and the session's timeout have options of their
+own.
 Shell.
 """
 
