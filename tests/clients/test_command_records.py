@@ -209,6 +209,26 @@ def test_ctrl_c_ends_a_consumer_quietly(agent: DriftlogProcess, written: str) ->
     assert (130, b"2 3 4 5 ", b"") == (it.returncode, rest, err)
 
 
+def test_sigterm_commits_and_leaves_the_group(agent: DriftlogProcess) -> None:
+    """
+    At once: the next member need not wait until a session ends.
+    """
+    topic = make_topic(agent)
+    group = f"g-{topic}"
+    said(agent.bootstrap, "produce", topic, "-q", stdin=b"one\ntwo\n")
+    with running("consume", topic, "-b", agent.bootstrap, "-G", group, "--from-beginning") as it:
+        assert it.stdout is not None
+        assert os.read(it.stdout.fileno(), 100) == b"one\ntwo\n"
+        (before,) = read(agent.bootstrap, "groups", "describe", group)
+        it.send_signal(signal.SIGTERM)
+        _, err = it.communicate(timeout=30)
+    (after,) = read(agent.bootstrap, "groups", "describe", group)
+
+    assert (128 + signal.SIGTERM, b"") == (it.returncode, err)
+    assert ("Stable", 1) == (before["state"], len(before["members"]))
+    assert ("Empty", 0, 0) == (after["state"], len(after["members"]), after["lag"])
+
+
 def test_records_are_printed_as_they_come(agent: DriftlogProcess) -> None:
     """
     Nobody waits for a buffer to be full.
