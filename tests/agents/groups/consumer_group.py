@@ -71,12 +71,16 @@ def join_request(
             ],
         ),
     )
-    fields: dict[str, Any] = {"version": 3, "protocol_type": "consumer", **said}
+    fields: dict[str, Any] = {
+        "version": 3,
+        "protocol_type": "consumer",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 20_000,
+        **said,
+    }
     return JoinRequest(
         client_id="classic",
         client_host="/127.0.0.1",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=20_000,
         member_id=member_id,
         protocols=tuple(Protocol(name, subscription) for name in protocols),
         **fields,

@@ -233,6 +233,7 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
     assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 4))
     assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 2))
     assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 2, owned={ORDERS: [0, 5]}))
+    assert_refused(ErrorCode.FENCED_MEMBER_EPOCH, group.beat("a", 1, owned={ORDERS: [0]}))
     assert_refused(NOBODY, group.beat("x", 2))
 
 
@@ -385,6 +386,21 @@ def test_a_static_member_that_does_not_come_back_is_gone() -> None:
     assert group.machine.is_empty
 
 
+def test_a_static_member_that_is_away_need_not_give_back() -> None:
+    """
+    It has nothing any more; its rebalance timeout does not end its place.
+    """
+    group = Group()
+    group.join("a", instance_id="i", rebalance_timeout_ms=10_000)
+    group.join("b")
+    group.beat("a", 2, instance_id="i")
+    group.beat("a", -2, instance_id="i")
+    group.pass_time(10_000)
+
+    assert {"a", "b"} == set(group.machine.members)
+    assert {ORDERS: [3, 4, 5]} == given(group.beat("b", 3))
+
+
 def test_a_static_member_may_leave_for_good() -> None:
     """
     Epoch -1 is that of other members.
@@ -447,6 +463,33 @@ def test_a_pattern_matches_topics_that_come_later() -> None:
     group.resolve()
 
     assert CLICKS in (given(group.beat("a", epoch)) or {})
+
+
+def test_a_pattern_shares_topics_that_others_name() -> None:
+    """
+    No topic is new to the group, and yet there is something to share.
+    """
+    group = Group(topics(orders=2))
+    group.join("x")
+    group.join("a", names=None, topic_regex="o.*")
+    group.resolve()
+    group.beat("x", 2)
+    group.beat("x", 2, owned={ORDERS: [0]})
+
+    assert 1 == len((given(group.beat("a", 2)) or {}).get(ORDERS, []))
+
+
+def test_a_group_that_begins_with_a_pattern_is_stored_at_once() -> None:
+    """
+    At epoch 1, which is that of a group that has nothing to assign.
+    """
+    group = Group(topics(orders=2))
+    assert (1, {}) == (group.join("a", names=None, topic_regex="o.*").member_epoch, {})
+    group.restart()
+    assert 1 == group.beat("a", 1).member_epoch
+    group.resolve()
+
+    assert {ORDERS: [0, 1]} == given(group.beat("a", 1))
 
 
 def test_a_pattern_that_another_member_has_is_matched_already() -> None:

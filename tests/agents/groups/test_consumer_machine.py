@@ -74,7 +74,11 @@ class Client:
                         for topic, numbers in response.assignment.items()
                         for p in numbers
                     }
-            case ErrorCode.FENCED_MEMBER_EPOCH | ErrorCode.UNKNOWN_MEMBER_ID:
+            case (
+                ErrorCode.FENCED_MEMBER_EPOCH
+                | ErrorCode.UNKNOWN_MEMBER_ID
+                | ErrorCode.FENCED_INSTANCE_ID
+            ):
                 self.epoch, self.owned = 0, set()
             case _:
                 self.is_full = True

@@ -172,6 +172,15 @@ def test_a_classic_member_that_does_not_join_again_is_gone() -> None:
     assert ErrorCode.UNKNOWN_MEMBER_ID is group.lives("k", 3)
 
     group = with_classic()
+    group.enter("l", session_timeout_ms=60_000)
+    group.sync("l", 4)
+    group.join("~z")
+    group.beat("~a", 3)
+    assert JOIN_AGAIN is group.sync("l", 4)
+    group.pass_time(20_000)
+    assert "l" not in group.machine.members
+
+    group = with_classic()
     for _ in range(2):
         group.pass_time(9_999)
         group.lives("k", 3)
@@ -330,6 +339,24 @@ def test_who_comes_while_a_group_goes_down_comes_again() -> None:
     group = with_classic()
     group.heartbeat("~a", -1)
     late = group.heartbeat("~b", 0, names=["orders"], owned={})
+    [effect] = group.downgrades
+    group.perform(group.machine.persisted(effect.token, group.now_ms))
+
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE is group.error_of(late)
+
+
+def test_who_comes_with_the_last_member_s_leave_is_not_forgotten() -> None:
+    """
+    Both wait while something else is stored.
+    """
+    group = with_classic()
+    group.holds = True
+    group.heartbeat("~b", 0, names=["orders"], owned={}, rebalance_timeout_ms=1_000)
+    for member, epoch in (("~a", -1), ("~b", -1)):
+        group.heartbeat(member, epoch)
+    late = group.heartbeat("~c", 0, names=["orders"], owned={}, rebalance_timeout_ms=1_000)
+    group.store()
+    group.holds = False
     [effect] = group.downgrades
     group.perform(group.machine.persisted(effect.token, group.now_ms))
 
