@@ -239,6 +239,8 @@ def _describe(options: argparse.Namespace) -> int:
     if options.json:
         print_json(described)
         return OK
+    if not described:
+        complain("every partition has a leader" if topics else "no topics yet")
     for at, topic in enumerate(described):
         if at:
             print()
