@@ -22,7 +22,7 @@ Shell.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 from uuid import UUID
@@ -33,7 +33,7 @@ from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer_messages import ResolveRegexes
 from driftlog_agents.groups.forgetting import Forgetting
-from driftlog_agents.groups.loading import GroupLoader
+from driftlog_agents.groups.loading import LISTED_AT_ONCE, LISTED_BYTES, GroupLoader, Listed
 from driftlog_agents.groups.placing import Coordinators
 from driftlog_agents.groups.regex import resolve
 from driftlog_agents.groups.served import CONSUMER, GroupShell, ServedGroup
@@ -381,25 +381,48 @@ class GroupCoordinator:
                     pass
 
     async def _load_mine(self) -> None:
-        ids = await self._loader.ids()
         began_ms, loaded = self._clock(), 0
-        mine = [
-            group_id
-            for group_id in ids
-            if group_id not in self.groups and self._coordinators.of(group_id) == self._node_id
-        ]
-        for first in range(0, len(mine), _LOADS_AT_ONCE):
+        left = [one for one in await self._loader.listed() if self._is_missing(one.group_id)]
+        while left:
+            some, left = _first(left)
             if self._look.is_set():
                 return  # The agents have changed again.
-            some = mine[first : first + _LOADS_AT_ONCE]
-            loads = [self._load(group_id) for group_id in some if group_id not in self.groups]
-            for group in await asyncio.gather(*loads, return_exceptions=True):
-                loaded += isinstance(group, ServedGroup)
+            some = [one for one in some if self._is_missing(one.group_id)]
+            loaded += await self._load_some(some) if some else 0
         self.complete = not self._look.is_set()
         if loaded:
             self._log.info(
                 "groups_loaded", groups=loaded, seconds=round((self._clock() - began_ms) / 1000, 3)
             )
+
+    def _is_missing(self, group_id: str) -> bool:
+        return (
+            group_id not in self.groups
+            and group_id not in self._loading
+            and self._coordinators.of(group_id) == self._node_id
+        )
+
+    async def _load_some(self, some: Sequence[Listed]) -> int:
+        """Load groups together, and one by one what could not be; returns how many there are."""
+        loop, began_ms = asyncio.get_running_loop(), self._clock()
+        futures: dict[str, asyncio.Future[ServedGroup | None]] = {
+            one.group_id: loop.create_future() for one in some
+        }
+        self._loading.update(futures)  # Who asks for one of them meanwhile waits for it.
+        async with self._limit:
+            found = await self._loader.load_many(some)
+        assert self._tasks is not None
+        for group_id, future in futures.items():
+            group = found.get(group_id)
+            if group is not None and self._coordinators.of(group_id) == self._node_id:
+                del self._loading[group_id]
+                self._serve(group)
+                self.loads.add((self._clock() - began_ms) / 1000)
+                future.set_result(group)
+            else:
+                self._tasks.create_task(self._loaded(group_id, future))
+        await asyncio.wait(futures.values())
+        return len(found)
 
     # ── Time ──
 
@@ -450,3 +473,14 @@ class GroupCoordinator:
         if deadline_ms is not None and deadline_ms <= self.now_ms():
             group.tick()
         self._schedule(group)
+
+
+def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:
+    """As many as are loaded together, and the others."""
+    count = size_bytes = 0
+    for one in listed[:LISTED_AT_ONCE]:
+        size_bytes += one.size_bytes
+        if count and size_bytes > LISTED_BYTES:
+            break
+        count += 1
+    return list(listed[:count]), list(listed[count:])

@@ -11,8 +11,10 @@ write, so nothing of it is written any more: what is read after the claim is all
 Shell.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -49,11 +51,34 @@ from driftlog_metadata.keys import (
     parse_group_key,
     session_key,
 )
-from driftlog_metadata.store import CreateRevisionIs, Get, KeyValue, ModRevisionIs, Put
+from driftlog_metadata.store import (
+    CreateRevisionIs,
+    Get,
+    GetPrefix,
+    KeyValue,
+    ModRevisionIs,
+    Put,
+)
 from driftlog_metadata.transactions import Txn
 
 _CLAIMS: Final = 20
 """Tries of one claim: each fails because somebody else wrote the group in between."""
+
+
+LISTED_AT_ONCE: Final = 50
+"""Groups that are claimed together; a transaction has room for about twice as many."""
+
+LISTED_BYTES: Final = 500_000
+"""What they come to, at most; one alone may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A group that is stored: its own key as it was read, and the size of all its keys."""
+
+    group_id: str
+    kv: KeyValue
+    size_bytes: int
 
 
 class GroupLoader:
@@ -116,21 +141,23 @@ class GroupLoader:
             group_id, self._settings.classic, self._new_member_id, now_ms, stored=value
         )
 
-    async def ids(self) -> list[str]:
+    async def listed(self) -> list[Listed]:
         """Every group that is stored.
 
         Raises:
             FencedError: the session ended first.
         """
-        found: list[str] = []
+        found: dict[str, KeyValue] = {}
+        sizes: Counter[str] = Counter()
         for kv in await self._session.read_prefix(GROUPS_PREFIX):
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
                 continue  # Somebody else's key, which is no group's.
+            sizes[key.group_id] += len(kv.key) + len(kv.value)
             if key.member_id is None and key.topic_id is None:
-                found.append(key.group_id)
-        return found
+                found[key.group_id] = kv
+        return [Listed(group_id, kv, sizes[group_id]) for group_id, kv in found.items()]
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         """Claim and read a group, while it is *wanted*; None: there is none.
@@ -162,46 +189,81 @@ class GroupLoader:
                 break
             if kv is None:
                 return None
-            stored = decode_at(key, kv.value, decode_group)
-            if stored.kind not in (CLASSIC, CONSUMER):  # Not taken from whom can read it.
-                raise UnsupportedFormatError(
-                    f"{key}: a group of kind {stored.kind!r}: upgrade this driftlog"
-                )
-            if stored.kind == CLASSIC:
-                body = decode_at(key, stored.body, claimed_value)
-                stored = dataclasses.replace(stored, body=body)
-            revision, kv = await self._claim(kv, stored)
+            claim = self._as_claimed(kv)
+            revision, (kv,) = await self._claim([(kv, claim)])
             if revision:
-                return await self._read(group_id, stored, revision)
+                kvs = await self._session.read_prefix(group_prefix(group_id))
+                return self._served(group_id, claim, revision, kvs)
         raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
-    async def _claim(self, kv: KeyValue, stored: StoredGroup) -> tuple[int, KeyValue | None]:
-        """The revision of the claim, or 0 and what is there."""
+    async def load_many(self, some: Sequence[Listed]) -> dict[str, ServedGroup]:
+        """Claim and read groups as they were listed, `LISTED_AT_ONCE` at most; some may be left
+        out, and are to be loaded one by one.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        claims: dict[str, tuple[KeyValue, StoredGroup]] = {}
+        for one in some:
+            with contextlib.suppress(CorruptError):  # Said when it is loaded alone.
+                claims[one.group_id] = one.kv, self._as_claimed(one.kv)
+        if not claims:
+            return {}
+        revision, _ = await self._claim(list(claims.values()))
+        if not revision:
+            return {}
+        prefixes = tuple(GetPrefix(group_prefix(group_id)) for group_id in claims)
+        result = await self._session.transact(Txn((), prefixes))
+        found: dict[str, ServedGroup] = {}
+        for (group_id, (_, claim)), kvs in zip(claims.items(), result.reads, strict=True):
+            with contextlib.suppress(CorruptError):
+                found[group_id] = self._served(group_id, claim, revision, kvs)
+        return found
+
+    def _as_claimed(self, kv: KeyValue) -> StoredGroup:
+        stored = decode_at(kv.key, kv.value, decode_group)
+        if stored.kind not in (CLASSIC, CONSUMER):  # Not taken from whom can read it.
+            raise UnsupportedFormatError(
+                f"{kv.key}: a group of kind {stored.kind!r}: upgrade this driftlog"
+            )
+        body = stored.body
+        if stored.kind == CLASSIC:
+            body = decode_at(kv.key, body, claimed_value)
+        return StoredGroup(session_id=self._session.session_id, kind=stored.kind, body=body)
+
+    async def _claim(
+        self, claims: Sequence[tuple[KeyValue, StoredGroup]]
+    ) -> tuple[int, list[KeyValue | None]]:
+        """Claim all or none: the revision of it, or 0; and what is there instead."""
         session = self._session
         fence = session_key(session.session_id)
-        mine = StoredGroup(session_id=session.session_id, kind=stored.kind, body=stored.body)
-        value = encode_group(mine, self._shell.nonce())
+        values = [encode_group(claim, self._shell.nonce()) for _, claim in claims]
+        keys = [kv.key for kv, _ in claims]
         result = await session.transact(
             Txn(
                 compares=(
                     CreateRevisionIs(fence, session.revision),
-                    ModRevisionIs(kv.key, kv.mod_revision),
+                    *(ModRevisionIs(kv.key, kv.mod_revision) for kv, _ in claims),
                 ),
-                then=(Put(kv.key, value),),
-                otherwise=(Get(fence), Get(kv.key)),
+                then=tuple(map(Put, keys, values)),
+                otherwise=(Get(fence), *map(Get, keys)),
             )
         )
+        there: list[KeyValue | None] = [None for _ in claims]
         if result.succeeded:
-            return result.revision, None
-        fences, now = result.reads
+            return result.revision, there
+        fences, *now = result.reads
         if not fences or fences[0].create_revision != session.revision:
-            raise FencedError("the session ended before a group was claimed")
-        if now and now[0].value == value:
-            return now[0].mod_revision, None  # Our own attempt, its answer lost.
-        return 0, now[0] if now else None
+            raise FencedError("the session ended before groups were claimed")
+        there = [kvs[0] if kvs else None for kvs in now]
+        first = there[0]
+        if first is not None and [kv and kv.value for kv in there] == values:
+            return first.mod_revision, there  # Our own attempt, its answer lost.
+        return 0, there
 
-    async def _read(self, group_id: str, stored: StoredGroup, revision: int) -> ServedGroup:
-        kvs = await self._session.read_prefix(group_prefix(group_id))
+    def _served(
+        self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
+    ) -> ServedGroup:
         bodies = {"": stored.body}
         pages: dict[PageId, Page] = {}
         for kv in kvs:

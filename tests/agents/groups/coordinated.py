@@ -126,12 +126,16 @@ class Coordinated:
         life.task.add_done_callback(lambda _: self.task.cancel())  # As the agent does.
 
     @classmethod
-    async def start(cls, world: World, settings: GroupSettings = SETTINGS) -> Self:
-        """A process on *world*'s disk, once it has read all groups."""
+    async def start(
+        cls, world: World, settings: GroupSettings = SETTINGS, fates: Sequence[str] = ()
+    ) -> Self:
+        """A process on *world*'s disk, once it has read all groups; *fates*: of its first writes
+        to groups, which are claims."""
         stores: list[Lossy] = []
 
         def lossy(store: MetadataStore) -> Any:
             stores.append(Lossy(store))
+            stores[0].fates = list(fates)
             return stores[0]
 
         life = await world.start(ready=False, metadata=lossy)

@@ -512,6 +512,36 @@ async def test_a_group_that_cannot_be_read_is_nobodys_and_stays() -> None:
     assert b"{}" == kv.value
 
 
+@pytest.mark.parametrize("fate", ["", "before", "after", "refused", "late"])
+@on_virtual_time
+async def test_groups_are_claimed_together_whatever_becomes_of_an_answer(fate: str) -> None:
+    """
+    A hundred groups after a restart: a few transactions, and all that can be read are served; one
+    that cannot keeps no other one back.
+    """
+    world = World()
+    one = await Coordinated.start(world)
+    names = [f"g{n}" for n in range(100)]
+    for name in names:
+        await one.commit(name, {0: 1})
+    await one.member("with-member")
+    one.kill()
+    bad = f"{GROUPS_PREFIX}bad"
+    await world.metadata.txn((), [Put(bad, b'{"v":9}'), Put(f"{bad}/offsets/x", b"")])
+
+    again = await Coordinated.start(world, fates=[fate, fate])
+    await asyncio.sleep(5)
+
+    assert {*names, "with-member"} == set(again.groups.groups)
+    assert len(again.store.written) <= (3 if not fate else 105)
+    for name in names:
+        await again.commit(name, {1: 2})
+    assert [{0: 1, 1: 2}] * 100 == [await again.fetch(name) for name in names]
+    kv = await world.metadata.get(bad)
+    assert kv is not None
+    assert b'{"v":9}' == kv.value
+
+
 @pytest.mark.parametrize("seed", range(8))
 @on_virtual_time
 async def test_requests_of_all_kinds_at_once(seed: int) -> None:
