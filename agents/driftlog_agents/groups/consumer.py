@@ -57,6 +57,7 @@ from driftlog_agents.groups.consumer_value import (
     decode_page,
     encode_head,
     encode_page,
+    encode_target,
     page_of,
 )
 from driftlog_agents.groups.effects import Answer, Persist
@@ -126,6 +127,8 @@ class ConsumerGroup:
         """Whether there is anything of the group: the first write has its own key."""
         self._queue: list[_Taken] = []
         """What came while something was being stored."""
+        self._target: tuple[object, bytes] | None = None
+        """The last target that was encoded, and what it came to: many writes have the same."""
         self._gone: ErrorCode | None = None
         """What everybody is told, if it is not our group any more."""
 
@@ -428,7 +431,9 @@ class ConsumerGroup:
                 pages[page].append(member)
         puts = {page: encode_page(members) if members else None for page, members in pages.items()}
         if head_changed or not self._is_stored:
-            puts[HEAD] = encode_head(state.head)
+            if self._target is None or self._target[0] is not state.head.target:
+                self._target = state.head.target, encode_target(state.head.target)
+            puts[HEAD] = encode_head(state.head, self._target[1])
         return puts
 
     def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:

@@ -25,6 +25,7 @@ import json
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 from zlib import crc32
@@ -47,16 +48,15 @@ _MAX_RANGE: Final = 1_000_000
 """Of partitions: a value that is damaged is not to fill the memory."""
 
 
+@lru_cache(maxsize=1 << 17)
 def page_of(member_id: str) -> str:
     """Where a member is stored."""
     return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
 
 
-def encode_head(head: Head) -> bytes:
-    """The value of the group itself."""
-    topics = sorted({topic for assigned in head.target.values() for topic, _ in assigned})
-    index = {topic: str(i) for i, topic in enumerate(topics)}
-    return _json(
+def encode_head(head: Head, target: bytes | None = None) -> bytes:
+    """The value of the group itself; *target*: `encode_target` of its target, made before."""
+    fields = _json(
         {
             "version": _VERSION,
             "kind": KIND,
@@ -64,10 +64,21 @@ def encode_head(head: Head) -> bytes:
             "assignment_epoch": head.assignment_epoch,
             "metadata_hash": head.metadata_hash,
             "regexes": {pattern: sorted(names) for pattern, names in head.regexes.items()},
+        }
+    )
+    return b"%b,%b" % (fields[:-1], (encode_target(head.target) if target is None else target)[1:])
+
+
+def encode_target(target: Mapping[str, frozenset[Partition]]) -> bytes:
+    """The part of the group's value that is large, and the same while members come and go."""
+    topics = sorted({topic for assigned in target.values() for topic, _ in assigned})
+    index = {topic: str(i) for i, topic in enumerate(topics)}
+    return _json(
+        {
             "topics": [str(topic) for topic in topics],
             "target": {
                 member: {index[topic]: _ranges(ps) for topic, ps in _by_topic(assigned).items()}
-                for member, assigned in head.target.items()
+                for member, assigned in target.items()
             },
         }
     )

@@ -136,6 +136,19 @@ def test_uniform_moves_nothing_that_need_not(
     assert 0 == moved({m: joined[m] for m in members}, left)
 
 
+def test_uniform_leaves_the_larger_share_where_it_is() -> None:
+    """
+    Whoever has one more than the others keeps it.
+    """
+    before = {
+        "a": frozenset({(A, 0)}),
+        "b": frozenset({(A, 1)}),
+        "c": frozenset({(A, 2), (A, 3)}),
+    }
+
+    assert before == uniform(specs({"a": {A}, "b": {A}, "c": {A}}, before), {A: 4})
+
+
 def test_uniform_spreads_new_partitions() -> None:
     """
     A topic that grows moves nothing of what is assigned.

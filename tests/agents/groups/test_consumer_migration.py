@@ -137,6 +137,20 @@ def test_a_classic_member_gives_back_before_others_get_it() -> None:
     assert {ORDERS: (5,)} == group.beat("~z", 4).assignment
 
 
+def test_a_classic_member_gives_back_what_it_dropped() -> None:
+    """
+    At once, though the target waits: it is told to join again at the epoch that it has.
+    """
+    group = Group(topics(orders=2, clicks=2), ConsumerSettings())
+    group.enter("k", names=["orders", "clicks"])
+    assert 2 == group.enter("k", owned={"orders": [0, 1], "clicks": [0, 1]}).generation
+    assert {"orders": [0, 1]} == group.sync("k", 2)
+
+    assert JOIN_AGAIN is group.lives("k", 2)
+    assert 2 == group.enter("k", owned={"orders": [0, 1]}).generation
+    assert GO_ON is group.lives("k", 2)
+
+
 def test_requests_of_other_generations_and_members_are_refused() -> None:
     """
     Each with the error of the classic protocol.
