@@ -23,8 +23,7 @@ async def handle(
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     groups = [
-        await _described(broker, group_id, context.api_version)
-        for group_id in request.groups
+        await _described(broker, group_id, context.api_version) for group_id in request.groups
     ]
     for group in groups:
         if not group.error_code:
