@@ -4,10 +4,13 @@ The classic protocol; what members see of several agents is in test_groups_of_ag
 """
 
 import itertools
+import select
+import socket
+import struct
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import confluent_kafka
 import kafka
@@ -15,7 +18,15 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
-from tests.clients.conftest import make_topic
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from driftlog_agents.protocol.messages.list_groups import ListGroupsRequest
+from driftlog_agents.protocol.registry import API
+from tests.clients.conftest import make_topic, metrics
 from tests.clients.grouping import Members
 from tests.support.components import java, kafka_jars
 from tests.support.driftlog_process import DriftlogProcess
@@ -382,3 +393,108 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted(
     ]
     assert read in offsets
     assert left not in offsets
+
+
+def test_groups_are_counted(
+    agent: DriftlogProcess, members: Members, spread: str, admin: AdminClient, group_id: str
+) -> None:
+    """
+    What an operator looks at: groups, members, commits, rebalances.
+    """
+    before = metrics(agent)
+    produce(agent, spread, 40)
+    one = members.join("confluent")
+    members.until(lambda: len(one.read) == 40, what="all read")
+
+    there = metrics(agent)
+    members.leave(one)
+    after = metrics(agent)
+    admin.delete_consumer_groups([group_id])[group_id].result(30)
+    gone = metrics(agent)
+
+    def rise(name: str, first: dict[str, float], last: dict[str, float]) -> float:
+        return last[f"driftlog_{name}"] - first[f"driftlog_{name}"]
+
+    groups = 'groups{protocol="classic"}'
+    assert 1 == rise(groups, before, there)
+    assert 1 == rise("group_members", before, there)
+    assert 1 == rise("group_rebalances_total", before, there)
+    assert -1 == rise("group_members", there, after)
+    assert 1 <= rise("group_commits_total", before, after)
+    assert PARTITIONS <= rise("group_offsets_committed_total", before, after)
+    assert -1 == rise(groups, after, gone)
+
+
+def test_a_join_that_waits_holds_up_its_own_connection_only(
+    agent: DriftlogProcess, group_id: str
+) -> None:
+    """
+    A group waits for a member that does not come back.  Who joins waits, and so does what is sent
+    behind it on its connection; other connections are answered.  Who hangs up meanwhile leaves
+    nothing behind: its connection is gone from the metrics at once.
+    """
+    with Talking(agent.port) as one, Talking(agent.port) as other, Talking(agent.port) as third:
+        one.joins(group_id)
+        assert ErrorCode.NONE == one.hears(ApiKey.JOIN_GROUP, 7).error_code
+        other.joins(group_id)
+        other.says(ApiKey.LIST_GROUPS, 3, ListGroupsRequest())
+        third.says(ApiKey.LIST_GROUPS, 3, ListGroupsRequest())
+
+        listed = third.hears(ApiKey.LIST_GROUPS, 3)
+
+        assert group_id in {group.group_id for group in listed.groups}
+        assert other.is_silent(1.0)
+        before = metrics(agent)["driftlog_connections"]
+        other.hang_up()
+        deadline = time.monotonic() + 10
+        while metrics(agent)["driftlog_connections"] >= before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+class Talking:
+    """One connection of a member."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        self._socket.close()
+
+    def says(self, key: ApiKey, version: int, request: Any) -> None:
+        self._socket.sendall(API[key].encode_request(version, 7, "test", request))
+
+    def hears(self, key: ApiKey, version: int) -> Any:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return API[key].decode_response(version, self._exactly(size))[1]
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            assert more, "it hung up"
+            data += more
+        return data
+
+    def is_silent(self, seconds: float) -> bool:
+        readable, _, _ = select.select([self._socket], [], [], seconds)
+        return not readable
+
+    def joins(self, group_id: str) -> None:
+        """The second time, with the id that the first answer gives."""
+        request = JoinGroupRequest(
+            group_id=group_id,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="p", metadata=b"")],
+        )
+        self.says(ApiKey.JOIN_GROUP, 7, request)
+        request.member_id = self.hears(ApiKey.JOIN_GROUP, 7).member_id
+        self.says(ApiKey.JOIN_GROUP, 7, request)
