@@ -270,6 +270,8 @@ class ServedGroup:
         if done is not None:
             self._wake()
             await done
+        else:
+            self._shell.schedule(self)  # It may have been made for this.
 
     async def delete(self) -> ErrorCode:
         """Delete it and its offsets, if it is empty; returns when it is gone.
@@ -415,7 +417,7 @@ class ServedGroup:
                 now_ms = self._shell.now_ms()
                 self._next = None
                 self._apply(self.machine.not_persisted(decided.token, code, now_ms))
-                self._shell.schedule(self)
+        self._shell.schedule(self)
         self._go_on()
 
     def _end(self, taken: Iterable[Decided]) -> None:
@@ -434,4 +436,5 @@ class ServedGroup:
     def _removed(self) -> None:
         if self.dropped is None:
             self.dropped = ErrorCode.NOT_COORDINATOR
+            self._pending.fail(self.dropped, in_flight=False)  # What came while it was going.
             self._shell.removed(self)

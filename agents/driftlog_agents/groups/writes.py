@@ -285,7 +285,7 @@ class Confirmations:
         try:
             while True:
                 await self._awake.wait()
-                asked = dict(list(self._waiting.items())[:_MAX_KEYS])
+                asked = self._first()
                 for wanted in asked:
                     del self._waiting[wanted]
                 if not self._waiting:
@@ -298,6 +298,17 @@ class Confirmations:
                 if not future.done():
                     future.set_result(False)
             self._waiting.clear()
+
+    def _first(self) -> dict[tuple[str, int], asyncio.Future[bool]]:
+        """As many as a transaction holds: the key of a group's id may be 100 KB long."""
+        some: dict[tuple[str, int], asyncio.Future[bool]] = {}
+        size_bytes = 0
+        for wanted, future in self._waiting.items():
+            size_bytes += len(wanted[0])
+            if some and (len(some) == _MAX_KEYS or size_bytes > _GATHER_BYTES):
+                break
+            some[wanted] = future
+        return some
 
     async def _are(self, wanted: Sequence[tuple[str, int]]) -> bool:
         fence = session_key(self._session.session_id)

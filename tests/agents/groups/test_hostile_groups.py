@@ -1,0 +1,99 @@
+"""What one client sends that no other is to notice: ids of 32 KB, groups that are never stored."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from driftlog_agents.groups.consumer_messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
+from driftlog_agents.groups.consumer_requests import heartbeat
+from driftlog_agents.groups.offsets import Committed
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from tests.agents.groups.coordinated import Coordinated
+from tests.agents.log.lives import World, on_virtual_time
+
+LARGEST = "%" * 32_767
+"""A group id as long as a string of the protocol can be; its key has three bytes for each."""
+
+
+@on_virtual_time
+async def test_offsets_of_groups_with_long_ids_are_read_at_once() -> None:
+    """
+    One OffsetFetch may name more groups than fit the transaction that confirms them.
+    """
+    one = await Coordinated.start(World())
+    groups = [f"{n:02}{LARGEST[2:]}" for n in range(20)]
+    for group in groups:
+        await one.commit(group, {0: 7})
+
+    found = await asyncio.gather(*(one.fetch(group) for group in groups))
+
+    assert [{0: 7}] * 20 == found
+    await asyncio.sleep(1)
+    assert not one.task.done()
+
+
+@on_virtual_time
+async def test_groups_with_long_ids_are_taken_over() -> None:
+    """
+    As many of them are claimed together as a transaction holds.
+    """
+    world = World()
+    one = await Coordinated.start(world)
+    groups = [f"{n:02}{LARGEST[2:]}" for n in range(20)]
+    for group in groups:
+        await one.commit(group, {0: 7})
+    one.kill()
+
+    again = await Coordinated.start(world)
+
+    assert set(groups) == set(again.groups.groups)
+    await asyncio.sleep(1)
+    assert not again.task.done()
+
+
+@on_virtual_time
+async def test_who_comes_while_a_group_is_being_deleted_is_answered() -> None:
+    """
+    Between the decision and the store's answer: told to come again.
+    """
+    one = await Coordinated.start(World())
+    await heartbeat(one.groups, "g", _beat(JOIN_EPOCH))
+    await heartbeat(one.groups, "g", _beat(LEAVE_EPOCH))
+    group = one.groups.groups["g"]
+    await group.store({one.tp(0): Committed(offset=7)})
+    one.store.latency_s = lambda: 0.2
+
+    deleting = asyncio.ensure_future(group.delete())
+    await asyncio.sleep(0.05)
+    late = asyncio.ensure_future(group.store({one.tp(0): None}))
+    again = asyncio.ensure_future(group.delete())
+
+    assert ErrorCode.NONE == await deleting
+    for came in (late, again):
+        with pytest.raises(RefusedError):
+            await asyncio.wait_for(came, 5)
+
+
+@on_virtual_time
+async def test_a_commit_of_nothing_leaves_no_group() -> None:
+    """
+    None of its partitions could be committed; or they do not fit the metadata store.
+    """
+    one = await Coordinated.start(World(t=256))
+    await one.commit("nothing", {})
+    with pytest.raises(RefusedError):
+        await one.commit("much", {0: 1}, metadata=Random(1).randbytes(2_000_000).hex())
+
+    assert {} == one.groups.groups
+
+
+def _beat(epoch: int) -> ConsumerHeartbeat:
+    joins = epoch == JOIN_EPOCH
+    return ConsumerHeartbeat(
+        member_id="m",
+        member_epoch=epoch,
+        rebalance_timeout_ms=30_000,
+        topic_names=("t",) if joins else None,
+        owned={} if joins else None,
+    )
