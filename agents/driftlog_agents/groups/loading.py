@@ -74,7 +74,8 @@ LISTED_BYTES: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A group that is stored: its own key as it was read, and the size of all its keys."""
+    """A group that is stored: its own key as it was read, and what a transaction takes of its keys,
+    which are named thrice, and of their values."""
 
     group_id: str
     kv: KeyValue
@@ -154,7 +155,7 @@ class GroupLoader:
                 key = parse_group_key(kv.key)
             except ValueError:
                 continue  # Somebody else's key, which is no group's.
-            sizes[key.group_id] += len(kv.key) + len(kv.value)
+            sizes[key.group_id] += 3 * len(kv.key) + len(kv.value)
             if key.member_id is None and key.topic_id is None:
                 found[key.group_id] = kv
         return [Listed(group_id, kv, sizes[group_id]) for group_id, kv in found.items()]

@@ -542,6 +542,25 @@ async def test_groups_are_claimed_together_whatever_becomes_of_an_answer(fate: s
     assert b'{"v":9}' == kv.value
 
 
+@on_virtual_time
+async def test_groups_of_the_longest_names_are_claimed_too() -> None:
+    """
+    Kafka's strings go up to 32,767 bytes, and a key writes three characters for some: a
+    transaction of fifty such groups would be refused.
+    """
+    world = World()
+    one = await Coordinated.start(world)
+    names = [f"{n}" + 32_700 * "/" for n in range(12)]
+    for name in names:
+        await one.commit(name, {0: 1})
+    one.kill()
+
+    again = await Coordinated.start(world)
+
+    assert [{0: 1}] * 12 == [await again.fetch(name) for name in names]
+    assert set(names) == set(again.groups.groups)
+
+
 @pytest.mark.parametrize("seed", range(8))
 @on_virtual_time
 async def test_requests_of_all_kinds_at_once(seed: int) -> None:
