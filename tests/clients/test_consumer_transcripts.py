@@ -2,7 +2,8 @@
 
 Both are told the same in one run, over a socket and as no client would say it; they answer the
 same, to the letter of their messages.  Scripts with two members or more ask for the `range`
-assignor: which of two equal members `uniform` gives what depends, in Kafka, on a hash.
+assignor: which of two equal members `uniform` gives what depends, in Kafka, on a hash; how much it
+gives them does not.
 Shell.
 """
 
@@ -329,6 +330,16 @@ class Talk:
                 f"gets {self._partitions(member.target_assignment.topic_partitions)}"
             )
 
+    def shares(self) -> None:
+        """How many partitions members are to have, whoever they are."""
+        request = cd.ConsumerGroupDescribeRequest(group_ids=[self._named("g")])
+        [found] = ask(self._port, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request).groups
+        shares = [
+            sum(len(topic.partitions) for topic in member.target_assignment.topic_partitions)
+            for member in found.members
+        ]
+        self._say(f"shares: {found.assignment_epoch} {found.assignor_name} {sorted(shares)}")
+
     def groups(self) -> None:
         for types in ([], ["consumer"], ["Classic"]):
             request = lg.ListGroupsRequest(types_filter=types)
@@ -578,6 +589,29 @@ def assignors_are_voted_for(c: Talk) -> None:
     c.describe()
 
 
+def uniform_shares(c: Talk) -> None:
+    c.topic("t", 7)
+    c.topic("u", 5)
+    for member in "abc":
+        c.join(member, assignor="uniform")
+    time.sleep(INTERVAL_S)
+    c.beat("a", 2)
+    c.shares()
+    c.join("d", assignor="uniform", names=["t", "u"])
+    time.sleep(INTERVAL_S)
+    c.join("e", assignor="uniform", names=["u"])
+    c.shares()
+    c.extend("u", 11)
+    time.sleep(INTERVAL_S)
+    c.join("f", assignor="uniform", names=["u"])
+    c.shares()
+    c.beat("a", -1)
+    time.sleep(INTERVAL_S)
+    c.join("g", assignor="uniform", names=["t"])
+    c.shares()
+    c.lines = [line for line in c.lines if line.startswith("shares")]
+
+
 def who_may_commit_and_fetch(c: Talk) -> None:
     c.topic("t", 2)
     c.commit("a", 2, {"t": [0]})
@@ -766,6 +800,7 @@ SCRIPTS: Final[tuple[Script, ...]] = (
     topics_change,
     subscriptions_change,
     assignors_are_voted_for,
+    uniform_shares,
     who_may_commit_and_fetch,
     patterns,
     a_pattern_alone,
