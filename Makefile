@@ -22,7 +22,7 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/*.pyx tiering/driftlog_tiering/*.pxd tiering/driftlog_tiering/*.h)
 
-.PHONY: help setup demo test check format bench sim fuzz chaos components kafka-jars spark-jars localstack etcd clean distclean
+.PHONY: help setup demo test check format bench sim fuzz chaos components kafka-jars spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -34,7 +34,7 @@ help:
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
-	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, etcd"
+	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, kaskade, etcd"
 	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
 
 # ── Set-up ──
@@ -56,11 +56,12 @@ $(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
 
 # ── What tests need beside Python packages; each is fetched once, and again when its list changes ──
 
-components: kafka-jars spark-jars localstack etcd
+components: kafka-jars spark-jars localstack kaskade etcd
 
 kafka-jars: .cache/kafka-jars.stamp
 spark-jars: .cache/spark-jars.stamp
 localstack: .cache/localstack.stamp
+kaskade: .cache/kaskade.stamp
 etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
 
 .cache/kafka-jars.stamp: tools/kafka-peer/pom.xml
@@ -73,6 +74,12 @@ etcd: .cache/etcd-go.stamp .cache/etcd-debian.stamp
 	@echo "driftlog: installing LocalStack into .venv-localstack (once)"
 	@test -x .venv-localstack/bin/python || $(BIN)/python -m venv .venv-localstack
 	@.venv-localstack/bin/python -m pip install $(PIP_FLAGS) --requirement $<
+	@touch $@
+
+.cache/kaskade.stamp: tools/kaskade-requirements.txt | $(STAMPS)/setup
+	@echo "driftlog: installing kaskade into .venv-kaskade (once)"
+	@test -x .venv-kaskade/bin/python || $(BIN)/python -m venv .venv-kaskade
+	@.venv-kaskade/bin/python -m pip install $(PIP_FLAGS) --requirement $<
 	@touch $@
 
 .cache/etcd-go.stamp: tools/etcd/go.mod tools/etcd/main.go
@@ -126,4 +133,4 @@ clean:
 	find metadata tiering agents spark_reader client tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) .venv-localstack .cache
+	rm -rf $(VENV) .venv-localstack .venv-kaskade .cache

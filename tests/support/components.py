@@ -36,6 +36,14 @@ def localstack_python() -> Path:
     return python
 
 
+def kaskade_python() -> Path:
+    """The interpreter of the venv that kaskade, a user interface of Kafka, has to itself."""
+    python = REPOSITORY / ".venv-kaskade" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("no kaskade: make kaskade")
+    return python
+
+
 def kcat() -> Path:
     """Debian's kcat, librdkafka's command line."""
     program = shutil.which("kcat") or shutil.which("kafkacat")
