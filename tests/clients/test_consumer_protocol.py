@@ -4,6 +4,7 @@ What members are told request by request is in test_consumer_transcripts.py.
 """
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupType
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
 from tests.clients.conftest import make_topic
 from tests.clients.grouping import KIP_848, Members
@@ -148,3 +149,37 @@ def test_a_group_changes_its_protocol_while_it_reads(
     classic, consumer = ConsumerGroupType.CLASSIC, ConsumerGroupType.CONSUMER
     assert [classic, consumer, consumer, classic] == types
     assert {1} == set(members.places.values())
+
+
+def test_a_pattern_is_matched_by_the_agent_also_when_topics_come(
+    agent: DriftlogProcess, group_id: str
+) -> None:
+    """
+    librdkafka sends it as it is; the topics of that name are assigned, and no others.
+    """
+    admin = AdminClient({"bootstrap.servers": agent.bootstrap, "log_level": 2})
+    first, later = [f"{group_id}-a", f"{group_id}-b"], f"{group_id}-c"
+    for name in [*first, f"x-{group_id}"]:
+        admin.create_topics([NewTopic(name, 2)])[name].result(60)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": agent.bootstrap,
+            "group.id": group_id,
+            "group.protocol": "consumer",
+            "log_level": 2,
+        }
+    )
+    consumer.subscribe([f"^{group_id}-.*"])
+
+    def until(names: set[str]) -> None:
+        deadline = time.monotonic() + 60
+        while (found := {(p.topic, p.partition) for p in consumer.assignment()}) != {
+            (name, partition) for name in names for partition in range(2)
+        }:
+            assert time.monotonic() < deadline, found
+            consumer.poll(0.1)
+
+    until(set(first))
+    admin.create_topics([NewTopic(later, 2)])[later].result(60)
+    until({*first, later})
+    consumer.close()
