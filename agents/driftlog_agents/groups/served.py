@@ -389,17 +389,17 @@ class ServedGroup:
             taken, write = self._pending.gather()
             if write is not None:
                 return write
+            self._end(taken)
             if any(decided.delete for decided in taken):
                 self._removed()
-            self._end(taken)
         return None
 
     def stored(self, revision: int) -> None:
         """See `writes.Writer`."""
         taken = self._pending.stored(revision)
+        self._end(taken)
         if any(decided.delete for decided in taken):
             self._removed()
-        self._end(taken)
         self._go_on()
 
     def refused(self) -> None:
@@ -435,6 +435,5 @@ class ServedGroup:
 
     def _removed(self) -> None:
         if self.dropped is None:
-            self.dropped = ErrorCode.NOT_COORDINATOR
-            self._pending.fail(self.dropped, in_flight=False)  # What came while it was going.
             self._shell.removed(self)
+            self.drop(ErrorCode.NOT_COORDINATOR)  # What came while it was going.

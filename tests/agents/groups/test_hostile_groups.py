@@ -76,6 +76,27 @@ async def test_who_comes_while_a_group_is_being_deleted_is_answered() -> None:
 
 
 @on_virtual_time
+async def test_the_last_one_that_leaves_is_answered_though_its_group_is_deleted() -> None:
+    """
+    Both are decided while another write is in flight: they go in one.
+    """
+    one = await Coordinated.start(World())
+    member = await one.member("g")
+    group = one.groups.groups["g"]
+    one.store.latency_s = lambda: 0.2
+    storing = asyncio.ensure_future(group.store({one.tp(0): Committed(offset=7)}))
+    await asyncio.sleep(0.05)
+
+    leaving = asyncio.ensure_future(member.leave())
+    await asyncio.sleep(0)
+    deleting = asyncio.ensure_future(group.delete())
+
+    await storing
+    assert ErrorCode.NONE == await asyncio.wait_for(leaving, 5)
+    assert ErrorCode.NONE == await asyncio.wait_for(deleting, 5)
+
+
+@on_virtual_time
 async def test_a_commit_of_nothing_leaves_no_group() -> None:
     """
     None of its partitions could be committed; or they do not fit the metadata store.
