@@ -12,7 +12,7 @@ from driftlog_agents.groups import consumer_requests
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer_messages import DescribedConsumer, DescribedConsumerGroup
 from driftlog_agents.handlers.cluster import NOT_ASKED
-from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, coordinating
+from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, as_message, coordinating
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.consumer_group_describe import (
     Assignment,
@@ -43,10 +43,12 @@ async def _described(broker: Broker, group_id: str) -> DescribedGroup:
     try:
         said = await consumer_requests.describe(coordinating(broker), group_id)
     except RefusedError as error:
-        return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        return DescribedGroup(
+            group_id=group_id, error_code=error.code, error_message=as_message(error.message)
+        )
     return DescribedGroup(
         error_code=said.error,
-        error_message=said.message,
+        error_message=as_message(said.message),
         group_id=group_id,
         group_state=said.state,
         group_epoch=said.group_epoch,

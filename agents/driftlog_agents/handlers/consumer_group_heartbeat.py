@@ -18,7 +18,7 @@ from driftlog_agents.groups.consumer_messages import (
     STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
 )
-from driftlog_agents.handlers.coordinating import client_host, coordinating
+from driftlog_agents.handlers.coordinating import as_message, client_host, coordinating
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -35,7 +35,9 @@ async def handle(
     try:
         return await _answer(broker, request, context)
     except RefusedError as error:
-        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        return ConsumerGroupHeartbeatResponse(
+            error_code=error.code, error_message=as_message(error.message)
+        )
 
 
 async def _answer(
@@ -62,7 +64,7 @@ async def _answer(
     assigned = answer.assignment
     return ConsumerGroupHeartbeatResponse(
         error_code=answer.error,
-        error_message=answer.message,
+        error_message=as_message(answer.message),
         member_id=answer.member_id,
         member_epoch=answer.member_epoch,
         heartbeat_interval_ms=answer.heartbeat_interval_ms,

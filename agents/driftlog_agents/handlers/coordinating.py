@@ -22,6 +22,15 @@ def coordinating(broker: Broker) -> GroupCoordinator:
     return broker.groups
 
 
+_MESSAGE_CHARACTERS = 8_000
+"""Of an error message: four bytes each fit a string of the protocol."""
+
+
+def as_message(text: str | None) -> str | None:
+    """An error message as it can be sent: it may quote 32 KB that the client has sent."""
+    return None if text is None else text[:_MESSAGE_CHARACTERS]
+
+
 def client_host(context: RequestContext) -> str:
     """As Kafka writes it (InetAddress#toString): ``/127.0.0.1``."""
     return "/" + context.client_host.rpartition(":")[0]

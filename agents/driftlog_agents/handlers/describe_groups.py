@@ -7,7 +7,7 @@ Shell.
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.classic_description import GroupState
 from driftlog_agents.handlers.cluster import NOT_ASKED
-from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, coordinating
+from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, as_message, coordinating
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -42,7 +42,8 @@ async def _described(broker: Broker, group_id: str, version: int) -> DescribedGr
         if version >= 6:
             dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             what = "found" if group is None else "a classic group"
-            dead.error_message = f"Group {group_id} {'is ' if group else ''}not {what}."
+            why = f"Group {group_id} {'is ' if group else ''}not {what}."
+            dead.error_message = as_message(why)
         return dead
     said = machine.describe()
     return DescribedGroup(

@@ -5,8 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.handlers import find_coordinator, list_groups, offset_commit, offset_fetch
+from driftlog_agents.handlers import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    describe_groups,
+    find_coordinator,
+    list_groups,
+    offset_commit,
+    offset_fetch,
+)
 from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import consumer_group_describe as cd
+from driftlog_agents.protocol.messages import consumer_group_heartbeat as ch
+from driftlog_agents.protocol.messages import describe_groups as dg
 from driftlog_agents.protocol.messages import find_coordinator as fc
 from driftlog_agents.protocol.messages import offset_commit as oc
 from driftlog_agents.protocol.messages import offset_fetch as of
@@ -111,3 +122,22 @@ async def test_a_transactional_producer_is_refused_at_once(tmp_path: Path) -> No
         [found] = answer.coordinators
         assert ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED == found.error_code
         assert not ErrorCode(found.error_code).retriable
+
+
+@pytest.mark.parametrize("name", ["g" * 32_767, "😀" * 8_191])
+async def test_errors_that_quote_the_longest_name_can_be_sent(tmp_path: Path, name: str) -> None:
+    """
+    A string of the protocol has no more bytes than what the client has sent already.
+    """
+    beat = ch.ConsumerGroupHeartbeatRequest(group_id=name, member_id="m", member_epoch=1)
+    about = cd.ConsumerGroupDescribeRequest(group_ids=[name])
+    classic = dg.DescribeGroupsRequest(groups=[name])
+    async with RunningAgent(tmp_path) as agent:
+        one, six = agent.context(1), agent.context(6)
+        beaten = await consumer_group_heartbeat.handle(agent.broker, beat, one)
+        said = await consumer_group_describe.handle(agent.broker, about, one)
+        dead = await describe_groups.handle(agent.broker, classic, six)
+
+    assert ch.API.encode_response(1, 1, beaten)
+    assert cd.API.encode_response(1, 1, said)
+    assert dg.API.encode_response(6, 1, dead)
