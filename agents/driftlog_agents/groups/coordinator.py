@@ -322,6 +322,14 @@ class GroupCoordinator:
     async def _load(self, group_id: str) -> ServedGroup | None:
         """Load a group once, however many ask for it."""
         future = self._loading.get(group_id)
+        if future is not None:
+            group = await asyncio.shield(future) or self.groups.get(group_id)
+            if group is not None:
+                return group
+            # Another agent may have made it since that was read, and before we were asked.
+            self._check()
+            self._check_mine(group_id)
+            future = self._loading.get(group_id)
         if future is None:
             if self._tasks is None:
                 raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

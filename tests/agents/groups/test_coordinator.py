@@ -198,6 +198,26 @@ async def test_a_coordinator_that_was_replaced_shows_nothing_old() -> None:
 
 
 @on_virtual_time
+async def test_a_read_that_is_under_way_is_not_for_who_asks_later() -> None:
+    """
+    It finds no group; another agent makes one and stores a commit before its answer is here: who
+    asks then is shown that.
+    """
+    one, other = await two(World())
+    group = group_of(1)
+    other.believes_in(2)
+    one.store.latency_s = lambda: 0.2
+    early = asyncio.ensure_future(one.fetch(group))
+    await asyncio.sleep(0.3)
+    await other.commit(group, {0: 7})
+
+    late = asyncio.ensure_future(one.fetch(group))
+
+    assert {} == await early
+    assert {0: 7} == await late
+
+
+@on_virtual_time
 async def test_a_late_copy_of_a_claim_takes_nothing_back() -> None:
     """
     A claim travels for two seconds; its repeat succeeds, then another agent claims the group.  When
