@@ -46,15 +46,14 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * The calls that kafbat's kafka-ui and AKHQ make of the admin client and of a consumer, as their
- * sources have them, and what is answered: a line for each fact, for test_user_interface.py.
+ * The calls that kafbat's kafka-ui and AKHQ make of the admin client, and reading records in their
+ * manner, and what is answered: a line for each fact, for test_user_interface.py.
  *
  *     BOOTSTRAP TOPIC NEW_TOPIC GROUP      TOPIC is read; NEW_TOPIC is made, changed and deleted,
  *                                          and GROUP is made by a reset, and deleted
  *
- * Sources: io.kafbat.ui.service.ReactiveAdminClient with ScrapedClusterState (its regular scrape),
- * ConsumerGroupService, TopicsService and emitter; org.akhq.modules.AbstractKafkaWrapper with
- * org.akhq.repositories.
+ * Sources: io.kafbat.ui.service.ReactiveAdminClient with ScrapedClusterState (its regular scrape)
+ * and ConsumerGroupService; org.akhq.modules.AbstractKafkaWrapper.
  */
 public class JavaInterfaces {
     private static final long DEADLINE_MS = 60_000;
