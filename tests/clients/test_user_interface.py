@@ -2,8 +2,8 @@
 
 kaskade, a terminal's: its keys are pressed, and what its tables show of Apache Kafka and of
 driftlog is the same, but for what is named here with its reason.  kafka-ui and AKHQ, a browser's:
-the calls that their admin clients make (kafbat's ReactiveAdminClient, AKHQ's AbstractKafkaWrapper) are
-made, and records read in their manner, and all is answered the same.
+the calls that their admin clients make (kafbat's ReactiveAdminClient, AKHQ's AbstractKafkaWrapper)
+are made, and records read in their manner, and all is answered the same.
 Shell.
 """
 
