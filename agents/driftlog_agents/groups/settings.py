@@ -37,6 +37,12 @@ class GroupSettings:
             "group.consumer.assignors": ",".join(consumer.assignors),
             "group.consumer.heartbeat.interval.ms": consumer.heartbeat_interval_ms,
             "group.consumer.max.size": consumer.max_size,
+            # What groups may set for themselves begins and ends there: nothing is refused here that
+            # the agent itself does.
+            "group.consumer.max.heartbeat.interval.ms": max(15_000, consumer.heartbeat_interval_ms),
+            "group.consumer.max.session.timeout.ms": max(60_000, consumer.session_timeout_ms),
+            "group.consumer.min.heartbeat.interval.ms": min(5_000, consumer.heartbeat_interval_ms),
+            "group.consumer.min.session.timeout.ms": min(45_000, consumer.session_timeout_ms),
             "group.consumer.migration.policy": consumer.migration_policy,
             "group.consumer.session.timeout.ms": consumer.session_timeout_ms,
             "group.initial.rebalance.delay.ms": classic.initial_rebalance_delay_ms,
