@@ -111,8 +111,10 @@ def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
 def _from_classic(
     member: classic_members.Member, group: ClassicFacts, assigned: Iterable[Partition]
 ) -> Member:
-    # Before its first generation a group has not chosen a protocol: all say the same.
-    protocol = group.protocol or member.protocols[0].name
+    # Before its first generation a group has not chosen a protocol: all say the same.  And who is
+    # about to join again may not speak any more what it chose.
+    spoken = [protocol.name for protocol in member.protocols]
+    protocol = group.protocol if group.protocol in spoken else spoken[0]
     subscription = decode_subscription(member.metadata(protocol))
     return Member(
         member_id=member.member_id,

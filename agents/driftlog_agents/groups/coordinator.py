@@ -87,6 +87,8 @@ class GroupCoordinator:
         self._rng = engine.ports.rng
         self._clock = engine.ports.now_ms
         self._since_1970_ms = wall_ms() - engine.ports.now_ms()
+        self.offload = engine.ports.offload_read or engine.ports.offload
+        """Runs what takes long, such as what patterns mean, beside the event loop."""
         self._coordinators = Coordinators(cluster.view)
         self.counted: Counter[str] = Counter()
         """What this session has counted, by the name of its metric."""
@@ -306,9 +308,7 @@ class GroupCoordinator:
             self._tasks.create_task(self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        ports = self._engine.ports
-        offload = ports.offload_read or ports.offload
-        group.resolved(await offload(resolve, wanted.patterns, wanted.topics))
+        group.resolved(await self.offload(resolve, wanted.patterns, wanted.topics))
 
     def _reassign(self) -> None:
         self.complete = False

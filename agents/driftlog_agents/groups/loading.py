@@ -267,8 +267,13 @@ class GroupLoader:
     ) -> ServedGroup:
         bodies = {"": stored.body}
         pages: dict[PageId, Page] = {}
+        revisions: dict[str, int] = {}
         for kv in kvs:
-            key = parse_group_key(kv.key)
+            try:
+                key = parse_group_key(kv.key)
+            except ValueError:
+                continue  # Somebody else's key.
+            revisions[kv.key] = kv.mod_revision
             if key.topic_id is not None:
                 page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
                 pages[PageId(key.topic_id, key.page)] = page
@@ -282,7 +287,7 @@ class GroupLoader:
             shell=self._shell,
             offsets=offsets,
             revision=revision,
-            revisions={kv.key: kv.mod_revision for kv in kvs},
+            revisions=revisions,
         )
 
     def _restored(self, group_id: str, kind: str, bodies: Mapping[str, bytes]) -> Machine:

@@ -9,6 +9,8 @@ from driftlog_agents.groups.consumer_messages import JOIN_EPOCH, LEAVE_EPOCH, Co
 from driftlog_agents.groups.consumer_requests import heartbeat
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.keys import GROUPS_PREFIX
+from driftlog_metadata.store import Put
 from tests.agents.groups.coordinated import Coordinated
 from tests.agents.log.lives import World, on_virtual_time
 
@@ -49,6 +51,25 @@ async def test_groups_with_long_ids_are_taken_over() -> None:
 
     assert set(groups) == set(again.groups.groups)
     await asyncio.sleep(1)
+    assert not again.task.done()
+
+
+@on_virtual_time
+async def test_a_strangers_key_under_a_group_is_passed_over() -> None:
+    """
+    What somebody puts there with etcdctl does not end the agent that takes the group over.
+    """
+    world = World()
+    one = await Coordinated.start(world)
+    await one.commit("g", {0: 7})
+    one.kill()
+    await world.metadata.txn((), [Put(f"{GROUPS_PREFIX}g/x", b"1")])
+
+    again = await Coordinated.start(world)
+
+    assert {0: 7} == await again.fetch("g")
+    await again.commit("g", {0: 8})
+    assert {0: 8} == await again.fetch("g")
     assert not again.task.done()
 
 
