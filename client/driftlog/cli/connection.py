@@ -307,7 +307,10 @@ def new_client(kind: Any, settings: dict[str, Any]) -> Any:
 
 def unknown_topic(name: str, there: Iterable[str]) -> CommandError:
     """There is no such topic."""
-    return CommandError(f"there is no topic {name!r}{similar(name, there)}")
+    near = similar(name, there)
+    return CommandError(
+        f"there is no topic {name!r}{near or ': driftlog topics list shows what is'}"
+    )
 
 
 def close_on_sigterm() -> None:

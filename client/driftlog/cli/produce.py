@@ -176,7 +176,10 @@ def _produce(options: argparse.Namespace) -> int:
     finally:
         interrupted = not writer.finish()
     if writer.unknown_topic:
-        complain(f"there is no topic {topic!r}{similar(topic, cluster.metadata().topics)}")
+        near = similar(topic, cluster.metadata().topics)
+        complain(
+            f"there is no topic {topic!r}{near or f': driftlog topics create {topic} makes it'}"
+        )
     if not options.quiet:
         _summarize(writer, topic, files, options)
     if interrupted:
@@ -326,6 +329,8 @@ class _Writer:
             # The broker says what is too large: its topics differ.
             message_max_bytes=_BROKER_DECIDES_BYTES,
             message_timeout_ms=120_000,
+            # A topic is told of when all agents know it.  librdkafka would wait for 30 s.
+            topic_metadata_propagation_max_ms=5_000,
         )
         self._producer = new_client(Producer, settings)
 
