@@ -96,6 +96,9 @@ class Clients:
     watched: dict[str, Watched] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
     phase_since_ms: int = 0
+    generation_since: tuple[int, int] = (0, 0)
+    """The generation that is told, and since when: so long its members may take to sync, Stable or
+    not by then."""
 
     def __post_init__(self) -> None:
         self.group = ClassicGroup("g", SETTINGS, self._new_member_id, self.now_ms)
@@ -185,6 +188,8 @@ class Clients:
             assert member.expires_ms is not None or member.waits or self.is_dead
         if self.group.state is not self.state:
             self.state, self.phase_since_ms = self.group.state, self.now_ms
+        if self.group.generation != self.generation_since[0]:
+            self.generation_since = self.group.generation, self.now_ms
         for effect in effects:
             match effect:
                 case Answer(request_id, response):
@@ -344,7 +349,9 @@ class Clients:
             late = phase_ms >= REBALANCE_MS
             preparing = self.state is GroupState.PREPARING_REBALANCE
             did_not_join = preparing and late and member_id not in joined
-            did_not_sync = not preparing and late and watched.synced < self.group.generation
+            no_sync_yet = watched.synced < self.group.generation
+            too_late = self.now_ms - self.generation_since[1] >= REBALANCE_MS
+            did_not_sync = not preparing and too_late and no_sync_yet
             waited_too_long = member.is_new and self.now_ms >= (member.expires_ms or 0)
             full = preparing and len(joined) >= SETTINGS.max_size
             assert silent or did_not_join or did_not_sync or waited_too_long or full, member
