@@ -187,7 +187,8 @@ def test_a_transactional_producer_is_told_that_there_are_no_transactions(
         producer.init_transactions(20)
 
     error = refused.value.args[0]
-    assert error.code() == confluent_kafka.KafkaError._UNSUPPORTED_FEATURE
+    assert error.code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "This version has no transactions" in error.str()
     assert (error.fatal(), error.retriable()) == (True, False)
 
 
