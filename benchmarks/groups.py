@@ -34,6 +34,8 @@ _SESSION_MS: Final = 45_000
 _HEARTBEAT_S: Final = 3.0
 _COMMIT_S: Final = 5.0
 _RETRY_S: Final = 0.2
+_AS_KAFKA: Final = ("--config", "group.initial.rebalance.delay.ms=3000")
+"""`driftlog dev` has nobody wait: each member that comes would have the others join again."""
 _MEMBER_ID_REQUIRED: Final = 79
 _AGAIN: Final = frozenset({14, 15, 16})
 """The coordinator loads, is not there, or is another one."""
@@ -336,7 +338,8 @@ def main() -> None:
     names = (options.only,) if options.only else (OURS, KAFKA)
     rows: list[Row] = []
     for name in names:
-        with brokers(Options(names=names), (name,)) as found, contextlib.ExitStack() as stack:
+        given = Options(names=names, driftlog_arguments=_AS_KAFKA)
+        with brokers(given, (name,)) as found, contextlib.ExitStack() as stack:
             for peer in found.values():
                 with connected(peer.bootstrap) as connection:
                     connection.create_topic(_TOPIC.decode(), _PARTITIONS)
