@@ -186,6 +186,8 @@ class Producer:
     """Sent with two epochs: nobody knows whether the first was taken."""
     promised: dict[tuple[int, int], _Attempt] = field(default_factory=dict)
     """What was acknowledged, by its epoch and the sequence behind it."""
+    skipped: set[tuple[int, int]] = field(default_factory=set)
+    """Behind what, by epoch and sequence, there is a gap that it made itself."""
     copies: list[_Attempt] = field(default_factory=list)
     connection: _Connection = field(default_factory=_Connection)
 
@@ -474,6 +476,8 @@ class Producer:
     def _has_gap(self, attempt: _Attempt) -> bool:
         """Whether the log may end before the batch in front of this one, or behind this one."""
         oracle = self.world.oracle
+        if (attempt.epoch, attempt.sequence) in self.skipped:
+            return True
         before = self.promised.get((attempt.epoch, attempt.sequence))
         if before is not None and before.tp != attempt.tp:
             return True  # in the topic that had the name before
@@ -503,6 +507,8 @@ class Producer:
         if sent not in self.unacknowledged:
             return  # an earlier attempt was answered first
         self.unacknowledged.remove(sent)
+        if attempt.epoch < sent.epoch:  # its place in the epoch that has begun is nobody's
+            self.skipped.add((sent.epoch, sent.sequence + len(sent.values)))
         if self.last is not None and attempt.epoch < self.last.epoch:
             return
         if self.last is not None and self.last.epoch < attempt.epoch:

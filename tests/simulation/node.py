@@ -62,8 +62,8 @@ class Node:
                 task = asyncio.current_task()
                 if not self.process.dead or (task is not None and task.cancelling()):
                     raise  # not killed: the simulation itself is over
+            self.process.kill()  # what has ended answers nobody
             if not self.last_life:
-                self.process.kill()
                 await asyncio.sleep(self.world.rng.choice(self.stays_away_s))
             if self.last_life:
                 self._ended.set()
