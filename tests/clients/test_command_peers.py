@@ -388,6 +388,51 @@ def test_offsets_go_where_they_are_sent(both: Both, name: str, tmp_path: Path) -
     assert f"nothing is committed of {name} [0] that could be shifted" in found[-1]
 
 
+def test_the_oldest_records_are_deleted(both: Both, name: str) -> None:
+    """
+    Before an offset, a time, or all: tried first, and then done; nothing goes before.
+    """
+    first_ms = 1_700_000_000_000
+    lines = [
+        json.dumps({"value": "v", "partition": n // 4, "timestamp": first_ms + n % 4})
+        for n in range(5)
+    ]
+
+    def scenario(at: str) -> Any:
+        said(at, "topics", "create", name, "-p", "2", "-r", "1")
+        said(at, "produce", name, "--json", "-q", stdin="\n".join(lines).encode())
+        found: list[Any] = []
+        for topic, *how in (
+            (f"{name}:0", "--before-offset", "1"),
+            (name, "--before-datetime", "2023-11-14T22:13:20.002"),
+            (name, "--all"),
+        ):
+            line = ("topics", "delete-records", topic, *how)
+            tried = read(at, *line)
+            before = starts(at)
+            done = read(at, *line, "--execute")
+            new = ("partition", "new_earliest_offset", "offsets")
+            assert [[r[n] for n in new] for r in tried] == [[r[n] for n in new] for r in done]
+            found.append(([[r[n] for n in new] for r in done], before, starts(at)))
+        found.append(refused(at, "topics", "delete-records", name, "--before-offset", "5"))
+        found.append(refused(at, "topics", "delete-records", f"{name}:7", "--all"))
+        return found
+
+    def starts(at: str) -> list[int]:
+        (topic,) = read(at, "topics", "describe", name)
+        return [p["earliest_offset"] for p in topic["partitions"]]
+
+    found = both(scenario)
+
+    assert [
+        ([[0, 1, 1]], [0, 0], [1, 0]),
+        ([[0, 2, 1], [1, 1, 1]], [1, 0], [2, 1]),
+        ([[0, 4, 2], [1, 1, 0]], [2, 1], [4, 1]),
+    ] == found[:3]
+    assert f"{name} [0] ends at 4, in front of 5" in found[3]
+    assert f"{name} has no partition 7: it has 0 to 1" in found[4]
+
+
 def test_a_group_that_is_not_there_is_named(both: Both, name: str) -> None:
     """
     With those that are called like it.
@@ -397,7 +442,8 @@ def test_a_group_that_is_not_there_is_named(both: Both, name: str) -> None:
         said(at, "topics", "create", name, "-r", "1")
         reset = ("reset-offsets", f"billing-{name}", "--topic", name, "--to-earliest", "--execute")
         said(at, "groups", *reset)
-        return [
+        typo = ("reset-offsets", f"biling-{name}", "--topic", name, "--to-earliest")
+        return [run("groups", *typo, bootstrap=at).stderr.decode()] + [
             refused(at, "groups", *line.split())
             for line in (
                 f"describe biling-{name}",
@@ -408,8 +454,10 @@ def test_a_group_that_is_not_there_is_named(both: Both, name: str) -> None:
 
     found = both(scenario)
 
-    assert f"there is no group 'biling-{name}'; did you mean 'billing-{name}'" in found[0]
-    assert ["driftlog: there is no group 'nosuch'\n"] * 2 == found[1:]
+    similar = f"; did you mean 'billing-{name}'?"
+    assert f"group 'biling-{name}' is not there yet: offsets make it{similar}" in found[0]
+    assert f"there is no group 'biling-{name}'{similar}" in found[1]
+    assert ["driftlog: there is no group 'nosuch'\n"] * 2 == found[2:]
 
 
 # ── Kafka's console tools ──

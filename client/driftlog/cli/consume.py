@@ -106,7 +106,11 @@ def add_commands(commands: Commands) -> None:
         "--timeout-ms", type=natural, metavar="MS", help="end when there is none for so long"
     )
     where.add_argument(
-        "-G", "--group", metavar="GROUP", help="share the partitions with others, and commit"
+        "-G",
+        "-g",
+        "--group",
+        metavar="GROUP",
+        help="share the partitions with others, and commit",
     )
     where.add_argument(
         "--isolation-level",

@@ -39,7 +39,7 @@ from driftlog.cli.group_reading import (
     listings,
 )
 from driftlog.cli.output import complain, print_json, print_table
-from driftlog.cli.parsers import Commands, Parser, add_command, partitions
+from driftlog.cli.parsers import Commands, Parser, add_command, topic_partitions
 from driftlog.cli.positions import parse_duration, parse_time
 from driftlog.cli.starting import for_time
 from driftlog.cli.wire import Wire
@@ -109,18 +109,13 @@ def _topic_options(parser: Parser) -> None:
         "-t",
         "--topic",
         action="append",
-        type=_topic,
+        type=topic_partitions,
         metavar="TOPIC[:N,…]",
         help="a topic, or some partitions of it; may be repeated",
     )
     parser.add_argument(
         "--all-topics", action="store_true", help="all of which the group has offsets"
     )
-
-
-def _topic(text: str) -> tuple[str, list[int] | None]:
-    name, colon, which = text.partition(":")
-    return name, partitions(which) if colon else None
 
 
 def _offset(text: str) -> int:
@@ -163,6 +158,7 @@ def _reset(options: argparse.Namespace) -> int:
     for group in described.values():
         if group.state not in _IDLE:
             raise CommandError(busy(group))
+    _say_new_ones(cluster, [n for n, g in described.items() if g.state is ConsumerGroupState.DEAD])
     moves = []
     for name, current in committed(cluster, names).items():
         if rows is None:
@@ -176,6 +172,14 @@ def _reset(options: argparse.Namespace) -> int:
     if not options.execute and not options.export:
         complain("nothing is changed yet: --execute does it")
     return status
+
+
+def _say_new_ones(cluster: Cluster, dead: list[str]) -> None:
+    """A typo looks like a group that is to be."""
+    there = [str(group.group_id) for group in listings(cluster)] if dead else []
+    for name in dead:
+        if name not in there:
+            complain(f"group {name!r} is not there yet: offsets make it{similar(name, there)}")
 
 
 def _wanted(cluster: Cluster, options: argparse.Namespace, current: Mapping[At, int]) -> list[At]:

@@ -4,6 +4,7 @@ Shell.
 """
 
 import argparse
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -33,6 +34,14 @@ STATES: Final = {
 }
 _AT_ONCE: Final = 64
 """Groups whose offsets are asked for at a time."""
+
+_NOT_YET: Final = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+"""A coordinator has begun, or another one is to: librdkafka tells it instead of asking again."""
+_PAUSE_S: Final = 0.2
 
 _NOBODY: Final[Any] = None
 """The coordinator of a group that is not there."""
@@ -84,20 +93,25 @@ def describe(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupD
     Raises:
         CommandError: one cannot be described.
     """
-    if not names:
-        return {}
-    asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=cluster.timeout)
-    found = {}
-    for name, future in asked.items():
-        try:
-            found[name] = future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                raise CommandError(f"group {name!r}: {reason(error)}") from error
-            found[name] = ConsumerGroupDescription(
-                name, False, [], "", ConsumerGroupState.DEAD, _NOBODY
-            )
-    return found
+    found: dict[str, ConsumerGroupDescription] = {}
+    until = time.monotonic() + cluster.timeout
+    while left := [name for name in names if name not in found]:
+        asked = cluster.admin.describe_consumer_groups(left, request_timeout=cluster.timeout)
+        for name, future in asked.items():
+            try:
+                found[name] = future.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in _NOT_YET and time.monotonic() < until:
+                    continue
+                if code != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise CommandError(f"group {name!r}: {reason(error)}") from error
+                found[name] = ConsumerGroupDescription(
+                    name, False, [], "", ConsumerGroupState.DEAD, _NOBODY
+                )
+        if len(found) < len(set(names)):
+            time.sleep(_PAUSE_S)
+    return {name: found[name] for name in names}
 
 
 def committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:

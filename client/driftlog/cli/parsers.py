@@ -211,6 +211,12 @@ def partitions(text: str) -> list[int]:
     return found
 
 
+def topic_partitions(text: str) -> tuple[str, list[int] | None]:
+    """TOPIC[:N,…]; None: all of its partitions."""
+    name, colon, which = text.partition(":")
+    return name, partitions(which) if colon else None
+
+
 def flatten(values: list[list[Any]] | None) -> list[Any]:
     """What an option that may be given several times, each with several values, holds."""
     return [value for inner in values or [] for value in inner]

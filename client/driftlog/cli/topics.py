@@ -1,4 +1,4 @@
-"""`driftlog topics`: list, describe, create, alter, delete.
+"""`driftlog topics`: list, describe, create, alter, delete; records go in `record_deletion`.
 
 Shell.
 """
@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     TopicMetadata,
 )
 
+from driftlog.cli import record_deletion
 from driftlog.cli.connection import (
     EARLIEST,
     LATEST,
@@ -129,6 +130,8 @@ def add_commands(commands: Commands) -> None:
     _topic_option(delete)
     delete.add_argument("--if-exists", action="store_true", help="it is no error when it is gone")
     add_connection_options(delete)
+
+    record_deletion.add_commands(topics)
 
 
 def _topic_option(parser: Parser) -> None:

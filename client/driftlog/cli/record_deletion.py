@@ -1,0 +1,159 @@
+"""`driftlog topics delete-records`: what comes before an offset or a time is forgotten.
+
+Shell.
+"""
+
+import argparse
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from driftlog.cli.connection import EARLIEST, LATEST, Cluster, add_connection_options, reason
+from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.output import complain, plural, print_json, print_table
+from driftlog.cli.parsers import Commands, add_command, natural, topic_partitions
+from driftlog.cli.positions import parse_time
+from driftlog.cli.starting import for_time
+
+At = tuple[str, int]
+
+_END: Final = -1
+"""As DeleteRecords has it: the high watermark, as it is when the broker reads the request."""
+
+
+def add_commands(commands: Commands) -> None:
+    """The command of this file."""
+    delete = add_command(
+        commands,
+        "delete-records",
+        _delete,
+        help="forget the oldest records of topics",
+        description="Forget what comes before an offset or a time: nobody reads it again.  It says "
+        "what would be; --execute does it.",
+        examples="  driftlog topics delete-records flights --before-datetime 2026-11-01\n"
+        "  driftlog topics delete-records flights:0,2 --before-offset 1000 --execute\n"
+        "  driftlog topics delete-records flights --all --execute\n",
+    )
+    delete.add_argument("names", nargs="*", type=topic_partitions, metavar="TOPIC[:N,…]")
+    delete.add_argument(
+        "-t",
+        "--topic",
+        action="append",
+        type=topic_partitions,
+        metavar="TOPIC[:N,…]",
+        help="the same as TOPIC without it",
+    )
+    before = delete.add_argument_group("which").add_mutually_exclusive_group(required=True)
+    before.add_argument(
+        "--before-offset", type=natural, metavar="N", help="those of lower offsets, by partition"
+    )
+    before.add_argument(
+        "--before-datetime",
+        type=_time,
+        metavar="TIME",
+        help="those in front of the first that is not older: 2026-11-22T01:02:03, in UTC unless it "
+        "says otherwise",
+    )
+    before.add_argument("--all", action="store_true", help="all that there are")
+    does = delete.add_mutually_exclusive_group()
+    does.add_argument("--dry-run", action="store_true", help="say what would be (default)")
+    does.add_argument("--execute", action="store_true", help="do it: there is no way back")
+    delete.add_argument("--json", action="store_true", help="for programs")
+    add_connection_options(delete)
+
+
+def _time(text: str) -> int:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _delete(options: argparse.Namespace) -> int:
+    named = [*options.names, *(options.topic or [])]
+    if not named:
+        raise UsageError(f"of which topic?  `{options.parser.prog} TOPIC`")
+    cluster = Cluster(options)
+    wanted = _wanted(cluster, named)
+    earliest = cluster.known_offsets(dict.fromkeys(wanted, EARLIEST))
+    latest = cluster.known_offsets(dict.fromkeys(wanted, LATEST))
+    starts = _new_starts(cluster, options, earliest, latest)
+    status = OK
+    if options.execute:
+        moved = {at: start for at, start in starts.items() if start > earliest[at]}
+        status, done = _execute(cluster, dict.fromkeys(moved, _END) if options.all else moved)
+        starts = {at: done.get(at, earliest[at]) for at in wanted}
+    rows = [(*at, earliest[at], start, start - earliest[at]) for at, start in starts.items()]
+    if options.json:
+        names = ("topic", "partition", "earliest_offset", "new_earliest_offset", "offsets")
+        print_json(
+            [dict(zip(names, row, strict=True)) | {"executed": options.execute} for row in rows]
+        )
+    else:
+        print_table(("topic", "partition", "earliest", "new earliest", "offsets"), rows)
+    if not options.execute:
+        count = sum(row[-1] for row in rows)
+        complain(f"nothing is deleted yet: --execute forgets {plural(count, 'offset')}")
+    return status
+
+
+def _wanted(cluster: Cluster, named: list[tuple[str, list[int] | None]]) -> list[At]:
+    """The partitions that are meant.
+
+    Raises:
+        CommandError: one is not there.
+    """
+    found: dict[At, None] = {}
+    for name, which in named:
+        topic = cluster.topics([name])[name]
+        for partition in sorted(topic.partitions) if which is None else which:
+            if partition not in topic.partitions:
+                raise CommandError(
+                    f"{name} has no partition {partition}: it has 0 to {len(topic.partitions) - 1}"
+                )
+            found[name, partition] = None
+    return list(found)
+
+
+def _new_starts(
+    cluster: Cluster,
+    options: argparse.Namespace,
+    earliest: dict[At, int],
+    latest: dict[At, int],
+) -> dict[At, int]:
+    """Where each log would start: not before it does now.
+
+    Raises:
+        CommandError: an offset lies behind the end, as Kafka has it.
+    """
+    if options.all:
+        return latest
+    if options.before_datetime is not None:
+        found = cluster.known_offsets(dict.fromkeys(earliest, for_time(options.before_datetime)))
+        return {at: offset if offset >= 0 else latest[at] for at, offset in found.items()}
+    for (topic, partition), end in latest.items():
+        if options.before_offset > end:
+            raise CommandError(
+                f"{topic} [{partition}] ends at {end}, in front of {options.before_offset}: name "
+                f"its partitions apart ({topic}:{partition}), or delete --all"
+            )
+    return {at: max(options.before_offset, start) for at, start in earliest.items()}
+
+
+def _execute(cluster: Cluster, starts: dict[At, int]) -> tuple[int, dict[At, int]]:
+    """Delete; the status, and where the logs start now."""
+    if not starts:
+        return OK, {}
+    asked: dict[Any, Any] = cluster.admin.delete_records(
+        [TopicPartition(*at, offset) for at, offset in starts.items()],
+        request_timeout=cluster.timeout,
+        operation_timeout=cluster.timeout,
+    )
+    status, done = OK, {}
+    for tp, future in asked.items():
+        try:
+            done[tp.topic, tp.partition] = future.result().low_watermark
+        except KafkaException as error:
+            complain(f"{tp.topic} [{tp.partition}]: nothing is deleted: {reason(error)}")
+            status = FAILED
+    return status, done
