@@ -109,7 +109,7 @@ def test_members_join_leave_and_are_killed(
     members.leave(other)
 
 
-@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+@pytest.mark.parametrize("strategy", ["roundrobin", "range"])
 def test_a_group_changes_its_protocol_while_it_reads(
     agent: DriftlogProcess,
     members: Members,
@@ -120,6 +120,9 @@ def test_a_group_changes_its_protocol_while_it_reads(
     """
     Members of the old protocol are replaced by members of the new one, one after the other, and
     those again by members of the old one: every record is read once.
+
+    Not with librdkafka's cooperative-sticky: its leaders write user data into assignments, as soon
+    as somebody has joined twice, and Kafka, too, refuses then to change the protocol.
     """
     old = {"partition.assignment.strategy": strategy}
     written = more()

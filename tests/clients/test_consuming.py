@@ -151,7 +151,8 @@ def test_log_append_time_is_what_every_client_reads(agent: DriftlogProcess, code
     topic = make_topic(agent, message_timestamp_type="LogAppendTime")
     began_ms = int(time.time() * 1000)
     records = [Record(b"k", b"%d" % n, T) for n in range(20)]
-    Confluent().produce_topic(agent.bootstrap, topic, codec, records)
+    one_batch = Confluent(**{"linger.ms": 5_000})  # which ends when there are no more
+    one_batch.produce_topic(agent.bootstrap, topic, codec, records)
     ended_ms = int(time.time() * 1000)
     clients: list[Peer] = [Confluent(), Aiokafka(), KafkaPython()]
 

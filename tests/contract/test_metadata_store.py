@@ -163,9 +163,11 @@ def etcd_subject(store: EtcdMetadataStore, cluster: etcd_server.EtcdCluster) -> 
     return Subject(store, wait_ms, forget_history)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[etcd_server.EtcdCluster]:
-    """One cluster for all tests of a worker: it takes two seconds to start."""
+    """One cluster for all tests of a worker: it takes two seconds to start.
+
+    Not longer: three idle members take a fifth of a core from what comes next."""
     directory = tmp_path_factory.mktemp("etcd")
     with etcd_server.start(etcd_server.newest_version(), directory, members=3) as cluster:
         yield cluster
