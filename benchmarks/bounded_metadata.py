@@ -63,16 +63,27 @@ def make_batch(size: int) -> bytearray:
 
 
 async def produce(agent: RunningAgent, options: argparse.Namespace) -> None:
-    """At a steady rate, until cancelled."""
+    """At a steady rate, until cancelled; while the agent reads no producers, as its server does
+    not then, nothing, and it is not made up for."""
     batch, partitions = make_batch(options.batch), options.partitions
     per_second = options.kib * 1024 / options.batch
+    held: set[str] = set()
+    for name in ("flusher", "sealer", "keeper"):
+
+        def press(there: bool, name: str = name) -> None:
+            (held.add if there else held.discard)(name)
+
+        getattr(agent.engine, name).on_pressure = press
     began, sent = time.monotonic(), 0
     async with asyncio.TaskGroup() as tasks:
         while True:
             due = int((time.monotonic() - began) * per_second)
-            for n in range(sent, due):
-                tasks.create_task(agent.append("t", n % partitions, batch))
-            sent = max(sent, due)
+            if held:
+                began += max(due - sent, 0) / per_second
+            else:
+                for n in range(sent, due):
+                    tasks.create_task(agent.append("t", n % partitions, batch))
+                sent = max(sent, due)
             await asyncio.sleep(0.02)
 
 

@@ -317,6 +317,7 @@ class AgentProcess:
         )
         engine.flusher.on_pressure = partial(self.server.set_pressure, "buffer")
         engine.sealer.on_pressure = partial(self.server.set_pressure, "sealing")
+        engine.keeper.on_pressure = partial(self.server.set_pressure, "consolidation")
         if self._footers is not None:
             engine.footers.inherit(self._footers)
         self._footers = engine.footers
@@ -348,7 +349,8 @@ class AgentProcess:
             self._group_loads = self.group_loads
             self.broker.engine = self._engine = self.broker.groups = None
             # Batches of it that are still rewritten have its flusher say so when they are done.
-            engine.flusher.on_pressure = engine.sealer.on_pressure = lambda _: None
+            for part in (engine.flusher, engine.sealer, engine.keeper):
+                part.on_pressure = lambda _: None
             for reason in list(self.server.pressures):
                 self.server.set_pressure(reason, False)
 

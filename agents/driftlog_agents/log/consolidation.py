@@ -16,6 +16,9 @@ Flushes of some MiB are few for what they hold: 4 GiB of those that are cut by s
 rewrite them is to move everything twice, when the agent has most to do, and nearly all of it is
 sealed within a minute anyway.  So they wait until 400 of them do, and become level 2 at once.
 
+An agent that cannot rewrite as fast as it flushes has its producers wait (`Held`): what it leaves
+in the metadata store is bounded whatever it has of cores, disk and network.
+
 A dead session gets no more flushes: what it has left below level 2 becomes as few as can be.
 
 Pure.
@@ -73,10 +76,35 @@ class ConsolidationSettings:
     """Of one rewrite: each takes 100 bytes of memory meanwhile, and 300 where it is alone in its
     partition."""
 
+    waiting_records: int = 2_000
+    """Of level 0 in the metadata store before producers wait until there are fewer.  More: who has
+    too few cores takes more before it slows down, and who takes over from it reads more."""
+
     check_interval_ms: float = 1_000
 
     sealed_interval_ms: float = 30_000
     """Between two looks at what others have sealed, and whose sessions are over."""
+
+
+class Held:
+    """Whether producers wait for consolidation.
+
+    They do at a bound, and go on when a rewrite has made it less: they come at its rate then.
+    """
+
+    __slots__ = ("_bound", "behind", "held")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self.held = False
+        """Producers wait."""
+        self.behind = False
+        """They did, and half of what had waited waits still."""
+
+    def update(self, waiting: int) -> None:
+        """Look again: so many records of level 0 wait."""
+        self.held = waiting >= self._bound
+        self.behind = self.held or (self.behind and waiting > self._bound // 2)
 
 
 def choose(

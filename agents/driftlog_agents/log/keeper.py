@@ -34,6 +34,7 @@ import structlog
 
 from driftlog_agents.log.consolidation import (
     ConsolidationSettings,
+    Held,
     choose,
 )
 from driftlog_agents.log.consolidator import Consolidator, Replacement
@@ -145,6 +146,9 @@ class Keeper:
         self._topics_wanted = asyncio.Event()
         self._retry_at_ms = 0.0
         self._outage = Outage()
+        self.on_pressure: Callable[[bool], None] = lambda _: None
+        """Told whether producers must be kept waiting."""
+        self.waits = Held(settings.waiting_records)
         self.forgotten = 0
 
     @property
@@ -200,6 +204,7 @@ class Keeper:
                 tasks.create_task(self._forgetting())
                 tasks.create_task(self._looking())
                 tasks.create_task(self._consolidating())
+                tasks.create_task(self._hold_back())
         except* FencedError as group:
             raise FencedError("the session is over") from group
 
@@ -224,6 +229,30 @@ class Keeper:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
             while await self.consolidate():
                 pass
+
+    async def _hold_back(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.check_interval_ms / 1000)
+            self.hold_back()
+
+    def hold_back(self) -> None:
+        """Keep producers waiting while too many flushes of ours wait to be consolidated."""
+        kept, waits = self._own, self.waits
+        held, behind = waits.held, waits.behind
+        # What is damaged waits for people.
+        waiting = sum(known.level == 0 for known in kept.index) - len(kept.set_aside)
+        waits.update(waiting)
+        if waits.held != held:
+            self.on_pressure(waits.held)
+        if waits.behind and not behind:
+            self._log.warning(
+                "consolidation_behind",
+                records=waiting,
+                advice="producers are slowed to the rate of consolidation: give the agent more "
+                "cores, or the partitions to more agents",
+            )
+        elif behind and not waits.behind:
+            self._log.info("consolidation_caught_up", records=waiting)
 
     # ── Forget ──
 

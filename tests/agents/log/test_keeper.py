@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
+from structlog.testing import capture_logs
+
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.tail import TailData
 from driftlog_metadata.codec import encode_partition_state
@@ -94,6 +96,52 @@ async def test_what_was_consolidated_becomes_objects_cut_between_partitions() ->
     await settled()
     left = [{s.partition for s in footer.slices()} for footer in await footers(world)]
     assert [p for p in partitions if p != {0}] == left
+
+
+@on_virtual_time
+async def test_producers_wait_while_too_much_waits_to_be_consolidated() -> None:
+    """
+    And go on as soon as a rewrite has made it less; what is behind is said once, and so is its end.
+    """
+    world = World(t=2)
+    few = replace(SMALL.consolidation, waiting_records=8)
+    life = await world.start(replace(SMALL, consolidation=few))
+    keeper, told = life.engine.keeper, list[bool]()
+    keeper.on_pressure = told.append
+    with capture_logs() as lines:
+        await flushes(life, 7)
+        await asyncio.sleep(3)
+        assert [] == told
+        await flushes(life, 1, first=7)
+        await asyncio.sleep(3)
+        assert [True] == told
+        await flushes(life, 2, first=8)  # on their way before
+        await settled()
+        await asyncio.sleep(3)
+
+    assert [True, False] == told
+    assert [1] == await levels(world)
+    events = [line["event"] for line in lines if line["event"].startswith("consolidation")]
+    assert ["consolidation_behind", "consolidation_caught_up"] == events
+
+
+@on_virtual_time
+async def test_what_is_damaged_holds_no_producers() -> None:
+    """
+    Nothing is rewritten of it until somebody puts it back.
+    """
+    world = World(t=2)
+    few = replace(NEVER.consolidation, waiting_records=8)
+    life = await world.start(replace(NEVER, consolidation=few))
+    keeper, told = life.engine.keeper, list[bool]()
+    keeper.on_pressure = told.append
+    await flushes(life, 10)
+    for known in list(keeper._own.index)[:3]:
+        keeper.set_aside(keeper._own, known.key, "a test")
+
+    await asyncio.sleep(3)
+
+    assert [] == told
 
 
 @on_virtual_time
