@@ -12,7 +12,10 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from driftlog_agents.groups import writes
+from driftlog_agents.groups import consumer_membership, writes
+from driftlog_agents.groups.consumer import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer_reconciliation import reconciled
+from driftlog_agents.groups.consumer_state import Member
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.groups.served import ServedGroup
 from driftlog_agents.log import takeover
@@ -274,6 +277,29 @@ def late_copies_of_commits_count(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def given_before_it_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A member of KIP-848 gets what it is to have, whoever holds that."""
+
+    def at_once(member: Member, **more: Any) -> Member:
+        return reconciled(member, **{**more, "is_free": lambda _: True})
+
+    patch.setattr(consumer_membership, "reconciled", at_once)
+
+
+def told_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """A group of KIP-848 answers while what it has decided is on its way."""
+    run = ConsumerGroup._run
+
+    def told(self: ConsumerGroup, queue: Any, now_ms: int) -> list[ConsumerEffect]:
+        effects = run(self, queue, now_ms)
+        if self._persisting:
+            effects = [*(answer for answer, _ in self._held), *effects]
+            self._held = []
+        return effects
+
+    patch.setattr(ConsumerGroup, "_run", told)
+
+
 CLUSTER_BUGS: tuple[Plant, ...] = (
     released_with_flushes_on_their_way,
     left_with_flushes_on_their_way,
@@ -295,4 +321,6 @@ CLUSTER_BUGS: tuple[Plant, ...] = (
     offsets_from_memory,
     groups_written_by_two,
     late_copies_of_commits_count,
+    given_before_it_is_given_up,
+    told_before_it_is_stored,
 )

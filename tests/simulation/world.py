@@ -59,9 +59,10 @@ from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle, Place
 
 _CLUSTERS: Final = (2, 5, 8)
-_GROUPS: Final = (4, 8)
-"""Last digits of the seeds that have consumer groups, too: of one agent, and of several."""
 """Last digits of the seeds that have several agents."""
+_GROUPS: Final = (4, 8)
+"""Last digits of the seeds that have consumer groups, too: of one agent, and of several.  Where the
+digit before is odd, there is also a group of KIP-848."""
 
 _LAST_TURNS: Final = 30
 """Of the loop, in which what is cancelled ends: task groups within task groups."""
@@ -109,7 +110,9 @@ class World:
             self.deletions = Deletions(self, Random(f"deletions {seed}"))
         self.producers: list[Producer] = []
         has_groups = seed % 10 in _GROUPS
-        self.groups = Groups(self, Random(f"groups {seed}")) if has_groups else None
+        self.groups: Groups | None = None
+        if has_groups:
+            self.groups = Groups(self, Random(f"groups {seed}"), both=seed // 10 % 2 == 1)
         self._clients: asyncio.TaskGroup | None = None
         self._machines: asyncio.TaskGroup | None = None
         self._consuming: asyncio.Task[None] | None = None

@@ -21,6 +21,7 @@ Shell.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -44,6 +45,7 @@ from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.codec import decode_at
+from driftlog_metadata.errors import FencedError
 
 _LOADS_AT_ONCE: Final = 16
 """Claims and reads of groups in flight.  More: thousands of groups are taken over sooner, and
@@ -221,7 +223,9 @@ class GroupCoordinator:
         if await self._confirmations.confirm(group.key, group.revision):
             return
         # Its key may have been written by ourselves meanwhile: what it says decides.
-        kv = await self._session.read(group.key) if self._session.alive else None
+        kv = None
+        with contextlib.suppress(FencedError):  # Nobody knows: it is as if it were not ours.
+            kv = await self._session.read(group.key) if self._session.alive else None
         mine = kv is not None and (
             decode_at(kv.key, kv.value, decode_group).session_id == self._session.session_id
         )

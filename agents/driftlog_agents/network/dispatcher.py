@@ -12,7 +12,7 @@ Shell.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -130,7 +130,7 @@ class Dispatcher:
             on_close=connection.on_close,
         )
         try:
-            response = await HANDLERS[header.api_key](self._broker, request, context)
+            response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
             answer = API[header.api_key].encode_response(
                 header.api_version, header.correlation_id, response
             )
@@ -156,3 +156,16 @@ class Dispatcher:
         else:
             if not connection.closed:
                 slot.respond([answer])
+
+
+async def _alone(work: Awaitable[Any]) -> Any:
+    """What *work* returns; of the errors of a task group one, a bug before any other."""
+    try:
+        return await work
+    except ExceptionGroup as group:
+        expected, bugs = group.split((RefusedError, StoreError, CorruptFrameError, CorruptError))
+        error: BaseException | None = bugs or expected
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        assert error is not None
+        raise error from group

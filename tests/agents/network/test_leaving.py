@@ -341,7 +341,12 @@ async def test_nothing_is_taken_that_came_behind_what_closed_a_connection(tmp_pa
 
 @pytest.mark.parametrize(
     ("error", "event"),
-    [(ValueError("a bug"), "handler_bug"), (StoreError("no such thing"), "request_failed")],
+    [
+        (ValueError("a bug"), "handler_bug"),
+        (StoreError("no such thing"), "request_failed"),
+        (ExceptionGroup("of a request's parts", [StoreError("no such thing")]), "request_failed"),
+        (ExceptionGroup("both", [StoreError("no such thing"), ValueError("a")]), "handler_bug"),
+    ],
 )
 async def test_a_request_that_fails_costs_its_connection_and_no_other(
     tmp_path: Path, error: Exception, event: str
