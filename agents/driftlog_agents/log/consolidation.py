@@ -40,7 +40,7 @@ from driftlog_tiering.flush_object import CorruptFlushObjectError, Footer, Slice
 
 MiB: Final = 1024 * 1024
 
-_LAST_LEVEL: Final = 2
+LAST_LEVEL: Final = 2
 """What is rewritten again only where most around it is sealed."""
 
 
@@ -76,9 +76,9 @@ class ConsolidationSettings:
     """Of one rewrite: each takes 100 bytes of memory meanwhile, and 300 where it is alone in its
     partition."""
 
-    waiting_records: int = 2_000
-    """Of level 0 in the metadata store before producers wait until there are fewer.  More: who has
-    too few cores takes more before it slows down, and who takes over from it reads more."""
+    waiting_records: int = 1_500
+    """Below level 2 in the metadata store before producers wait until there are fewer.  More: who
+    has too few cores takes more before it slows down, and who takes over from it reads more."""
 
     check_interval_ms: float = 1_000
 
@@ -102,7 +102,7 @@ class Held:
         """They did, and half of what had waited waits still."""
 
     def update(self, waiting: int) -> None:
-        """Look again: so many records of level 0 wait."""
+        """Look again: so many records below level 2 wait."""
         self.held = waiting >= self._bound
         self.behind = self.held or (self.behind and waiting > self._bound // 2)
 
@@ -126,7 +126,7 @@ def choose(
     if len(large) > settings.large_records:
         return large[: settings.level_one_records]
     if dead:
-        low = [known for known in records if known.level < _LAST_LEVEL and known not in large]
+        low = [known for known in records if known.level < LAST_LEVEL and known not in large]
         if len(low) > 1 and all(now_ms - known.known_ms >= settings.age_ms for known in low):
             return low[: settings.level_one_records]
     sparse = [known for known in records if _is_sparse(known, settings)]
@@ -137,7 +137,7 @@ def choose(
 
 def _is_sparse(known: KnownRecord, settings: ConsolidationSettings) -> bool:
     return (
-        known.level >= _LAST_LEVEL
+        known.level >= LAST_LEVEL
         and known.unsealed_bytes < settings.sparse_share * known.record.footer_start
     )
 
@@ -149,7 +149,7 @@ def _is_large(known: KnownRecord, settings: ConsolidationSettings) -> bool:
 def level_after(replaced: Sequence[KnownRecord], settings: ConsolidationSettings) -> int:
     """Of what replaces these."""
     if all(_is_large(known, settings) for known in replaced):
-        return max(_LAST_LEVEL, *(known.level + 1 for known in replaced))
+        return max(LAST_LEVEL, *(known.level + 1 for known in replaced))
     return max(known.level for known in replaced) + 1
 
 

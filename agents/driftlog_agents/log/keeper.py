@@ -33,6 +33,7 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.log.consolidation import (
+    LAST_LEVEL,
     ConsolidationSettings,
     Held,
     choose,
@@ -240,7 +241,7 @@ class Keeper:
         kept, waits = self._own, self.waits
         held, behind = waits.held, waits.behind
         # What is damaged waits for people.
-        waiting = sum(known.level == 0 for known in kept.index) - len(kept.set_aside)
+        waiting = sum(known.level < LAST_LEVEL for known in kept.index) - len(kept.set_aside)
         waits.update(waiting)
         if waits.held != held:
             self.on_pressure(waits.held)
