@@ -43,6 +43,7 @@ from driftlog_agents.groups.stored import decode_group
 from driftlog_agents.groups.writes import Confirmations, GroupWrites
 from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.spawning import spawn
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.codec import decode_at
 from driftlog_metadata.errors import FencedError
@@ -309,7 +310,8 @@ class GroupCoordinator:
 
     def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         if self._tasks is not None:
-            self._tasks.create_task(self._resolved(group, wanted))
+            with contextlib.suppress(FencedError):
+                spawn(self._tasks, self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
         group.resolved(await self.offload(resolve, wanted.patterns, wanted.topics))
@@ -338,8 +340,11 @@ class GroupCoordinator:
             if self._tasks is None:
                 raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             future = asyncio.get_running_loop().create_future()
+            try:
+                spawn(self._tasks, self._loaded(group_id, future))
+            except FencedError:
+                raise RefusedError(ErrorCode.NOT_COORDINATOR) from None
             self._loading[group_id] = future
-            self._tasks.create_task(self._loaded(group_id, future))
         return await asyncio.shield(future)
 
     async def _loaded(self, group_id: str, future: asyncio.Future[ServedGroup | None]) -> None:
@@ -432,7 +437,7 @@ class GroupCoordinator:
                 self.loads.add((self._clock() - began_ms) / 1000)
                 future.set_result(group)
             else:
-                self._tasks.create_task(self._loaded(group_id, future))
+                spawn(self._tasks, self._loaded(group_id, future))
         await asyncio.wait(futures.values())
         return len(found)
 

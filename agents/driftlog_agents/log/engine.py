@@ -48,6 +48,7 @@ from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
+from driftlog_agents.log.spawning import spawn
 from driftlog_agents.log.takeover import Taken, Takeover
 from driftlog_agents.quota import Quota
 from driftlog_metadata.errors import FencedError, UnavailableError
@@ -343,11 +344,11 @@ class Engine:
             background.append(tasks.create_task(self.buffer.run()))
             background.append(tasks.create_task(self.flusher.run()))
             if await self._unless_stopped(self._begin(tasks, background)):
-                leading = tasks.create_task(self.leading.run())
+                leading = spawn(tasks, self.leading.run())
                 background.append(leading)
-                background.append(tasks.create_task(self.keeper.run()))
-                background.append(tasks.create_task(self.sealer.run()))
-                background.append(tasks.create_task(self.sealer.hold_back()))
+                background.append(spawn(tasks, self.keeper.run()))
+                background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
                 await self._leave([leading])
             # Otherwise the directories stay for the next start.
@@ -362,7 +363,7 @@ class Engine:
         if self._tasks is None:
             work.close()
             raise UnavailableError("the session is over")
-        return self._tasks.create_task(work)
+        return spawn(self._tasks, work)
 
     async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
         mine = self.agent.session_id
@@ -382,7 +383,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.opened(taken)
-        background.append(tasks.create_task(recovery.remove_directories()))
+        background.append(spawn(tasks, recovery.remove_directories()))
         await self.leading.serve()
         await self.leading.begin()
         self._log.info(
@@ -513,8 +514,7 @@ class Engine:
             log.start_epoch(log.leader_epoch, log.log_end)
             entry.logs[tp.partition] = log
             if log.state is State.LOADING:
-                assert self._tasks is not None
-                self._loading.begin(self._tasks, log)
+                self._loading.begin(self._spawn, log)
         self.cluster.wake()
 
     def retire(self, log: PartitionLog) -> None:

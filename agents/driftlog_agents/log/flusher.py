@@ -13,10 +13,10 @@ Shell.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -42,6 +42,7 @@ from driftlog_agents.log.flush_bodies import Payload
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, TailSlice, Waiter
 from driftlog_agents.log.session import CommitOutcome, Session
+from driftlog_agents.log.spawning import spawn
 from driftlog_agents.log.tail import TailData, lay_out
 from driftlog_metadata.errors import (
     FencedError,
@@ -291,21 +292,30 @@ class Flusher:
             case Cut(flush):
                 self._lay_out(flush)
             case Upload(flush, attempt):
-                if self._tasks is not None:
-                    task = self._tasks.create_task(self._upload(flush, attempt))
+                task = self._spawn(self._upload(flush, attempt))
+                if task is not None:
                     flush.payload.tasks[attempt] = task
             case Abandon(flush, attempt):
                 task = flush.payload.tasks.pop(attempt, None)
                 if task is not None:
                     task.cancel()
             case Commit(flush):
-                if self._tasks is not None:
-                    self._tasks.create_task(self._commit(flush))
+                self._spawn(self._commit(flush))
             case Publish(flush):
                 self._publish(flush)
             case Lost():
                 self.lost = True
                 self._idle.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """None: the session is over."""
+        if self._tasks is None:
+            work.close()
+            return None
+        try:
+            return spawn(self._tasks, work)
+        except FencedError:
+            return None
 
     def _lay_out(self, flush: Flush) -> None:
         self._early_armed = False

@@ -14,8 +14,8 @@ Shell.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -26,6 +26,8 @@ from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, Unavaila
 from driftlog_tiering.manifest import Manifest
 from driftlog_tiering.object_store import NotFoundError
 from driftlog_tiering.producers import ProducerStates
+
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 _LOADS_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.2
@@ -57,9 +59,13 @@ class Loading:
         while log.state is State.LOADING and not log.damage:
             await self._loads.setdefault(log, asyncio.Event()).wait()
 
-    def begin(self, tasks: asyncio.TaskGroup, log: PartitionLog) -> None:
-        """Load *log* in the background."""
-        task = tasks.create_task(self._load(log))
+    def begin(self, spawn: Spawn, log: PartitionLog) -> None:
+        """Load *log* in the background.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        task = spawn(self._load(log))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

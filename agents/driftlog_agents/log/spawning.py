@@ -1,0 +1,28 @@
+"""Tasks of a session, begun when it may be ending.
+
+One that fails ends its group: the others are cancelled, and until they have ended the group takes
+no more tasks.  asyncio tells that as a bug (RuntimeError); here it is a session that is over.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from driftlog_metadata.errors import FencedError
+
+T = TypeVar("T")
+
+
+def spawn(tasks: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """As `TaskGroup.create_task`.
+
+    Raises:
+        FencedError: the group is ending.
+    """
+    try:
+        return tasks.create_task(work)
+    except RuntimeError:
+        work.close()
+        raise FencedError("the session is over") from None
