@@ -92,7 +92,7 @@ class ConsumerMember(Member):
         self._ownership = ownership
         self.holds: set[TopicPartition] = set()
         self.heard_s = -math.inf
-        """When the last heartbeat was sent that was answered well."""
+        """When the last heartbeat was sent that was answered well, by who coordinates the group."""
         self._names: list[str] | None = None
         """What it subscribes to; None: to everything, by a pattern."""
         self._says_all = False
@@ -151,7 +151,8 @@ class ConsumerMember(Member):
             )
             self._heard(code)
             return
-        self.heard_s = start_s
+        if self._is_coordinated():  # else another one may count its silence
+            self.heard_s = start_s
         self._gave_up = False
         self.world.expect(
             answer.member_epoch >= max(epoch, 1),

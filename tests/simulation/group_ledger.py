@@ -71,7 +71,7 @@ class GroupLedger:
             self.told.append((now_s, generation))
 
     def starts(self, generation: int, start_s: float) -> None:
-        """A join that was sent at *start_s* was answered with *generation*."""
+        """A join that was sent at *start_s* was answered with *generation*, by the coordinator."""
         before = [g for at, g in self.told if at < start_s]
         self.expect(
             not before or generation >= before[-1],

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from driftlog_agents.broker import RequestContext
+from driftlog_agents.groups.stored import decode_group
 from driftlog_agents.handlers.table import HANDLERS
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -28,6 +29,7 @@ from driftlog_agents.protocol.messages.sync_group import (
     SyncGroupRequestAssignment,
 )
 from driftlog_metadata.errors import StoreError
+from driftlog_metadata.keys import group_key
 from driftlog_metadata.model import Topic, TopicPartition
 from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.loop import NOBODY
@@ -151,7 +153,8 @@ class Member:
         if code:
             self._heard(code)
             return
-        self.ledger.starts(answer.generation_id, start_s)
+        if self._is_coordinated():
+            self.ledger.starts(answer.generation_id, start_s)
         self.id = answer.member_id
         await self._sync(answer)
 
@@ -255,6 +258,17 @@ class Member:
         return codes <= {ErrorCode.NONE, _UNKNOWN_TOPIC}
 
     # ── Coordinators ──
+
+    def _is_coordinated(self) -> bool:
+        """Whether who answered is who coordinates the group: whose session the store names.  One
+        that was replaced and has not heard of it answers from memory, until it is to write."""
+        assert self._coordinator is not None
+        engine = self._coordinator.broker.engine
+        kvs = self.world.metadata.snapshot(group_key(self.ledger.name))
+        stored = [decode_group(kv.value) for kv in kvs if kv.key == group_key(self.ledger.name)]
+        if engine is None or not stored:
+            return False
+        return stored[0].session_id == engine.agent.session_id
 
     def _heard(self, code: ErrorCode) -> None:
         if code in _MOVED:

@@ -8,7 +8,8 @@ that each says by whom and when it was written.
 1. What was committed is what is read: an answer that begins after a commit was acknowledged has
    that commit's offset, or a later one's.  What was fenced (ILLEGAL_GENERATION …) is never read.
 2. A generation has one plan: whoever is told an assignment of it is told one of the same leader.
-3. Generations that are told go up; a member of an old one commits nothing once a new one is told.
+3. Generations that a coordinator tells go up; a member of an old one commits nothing once a new one
+   is told.
 4. When the faults are over, each group is complete in bounded time, and all can commit.
 5. Of KIP-848: what `consumer_members` says.
 """
