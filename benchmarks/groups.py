@@ -2,7 +2,7 @@
 
     python -m benchmarks.groups                       driftlog, and Apache Kafka where its jars are
     python -m benchmarks.groups --groups 20           to see that it works; not to be quoted
-    python -m benchmarks.groups --only driftlog
+    python -m benchmarks.groups --only ours
 
 Members are asyncio protocols that write the classic protocol's frames themselves, each with a
 connection of its own, as consumers have; the leader of a group assigns one partition to each.
