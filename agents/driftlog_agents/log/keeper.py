@@ -241,7 +241,9 @@ class Keeper:
         kept, waits = self._own, self.waits
         held, behind = waits.held, waits.behind
         # What is damaged waits for people.
-        waiting = sum(known.level < LAST_LEVEL for known in kept.index) - len(kept.set_aside)
+        waiting = sum(
+            known.level < LAST_LEVEL and known.key not in kept.set_aside for known in kept.index
+        )
         waits.update(waiting)
         if waits.held != held:
             self.on_pressure(waits.held)
