@@ -270,6 +270,25 @@ class Cluster:
                 found[at] = error
         return found
 
+    def partitions(self, named: Iterable[tuple[str, list[int] | None]]) -> list[tuple[str, int]]:
+        """Topics, and partitions of each (None: all), as pairs; each once.
+
+        Raises:
+            CommandError: one is not there.
+        """
+        wanted = list(named)
+        topics = self.topics(list(dict.fromkeys(name for name, _ in wanted))) if wanted else {}
+        found: dict[tuple[str, int], None] = {}
+        for name, which in wanted:
+            there = sorted(topics[name].partitions)
+            for partition in there if which is None else which:
+                if partition not in there:
+                    raise CommandError(
+                        f"{name} has no partition {partition}: it has 0 to {len(there) - 1}"
+                    )
+                found[name, partition] = None
+        return list(found)
+
     def known_offsets(
         self, wanted: Mapping[tuple[str, int], Any], isolation: Any = None
     ) -> dict[tuple[str, int], int]:

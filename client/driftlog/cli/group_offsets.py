@@ -39,8 +39,8 @@ from driftlog.cli.group_reading import (
     listings,
 )
 from driftlog.cli.output import complain, print_json, print_table
-from driftlog.cli.parsers import Commands, Parser, add_command, topic_partitions
-from driftlog.cli.positions import parse_duration, parse_time
+from driftlog.cli.parsers import Commands, Parser, add_command, moment, topic_partitions
+from driftlog.cli.positions import parse_duration
 from driftlog.cli.starting import for_time
 from driftlog.cli.wire import Wire
 
@@ -74,7 +74,7 @@ def add_commands(commands: Commands) -> None:
     to.add_argument("--shift-by", type=int, metavar="N", help="so many on, or back: -100")
     to.add_argument(
         "--to-datetime",
-        type=_time,
+        type=moment,
         metavar="TIME",
         help="the first record that is not older: 2026-11-22T01:02:03, in UTC unless it says "
         "otherwise",
@@ -122,13 +122,6 @@ def _offset(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no offset: 0 or more")
     return int(text)
-
-
-def _time(text: str) -> int:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _duration(text: str) -> int:
@@ -194,15 +187,7 @@ def _wanted(cluster: Cluster, options: argparse.Namespace, current: Mapping[At, 
         found |= dict.fromkeys(at for at in current if at[0] in there)
         if not found:
             raise CommandError("the group has no offsets yet: name topics with --topic")
-    for name, which in options.topic or []:
-        topic = cluster.topics([name])[name]
-        for partition in sorted(topic.partitions) if which is None else which:
-            if partition not in topic.partitions:
-                raise CommandError(
-                    f"{name} has no partition {partition}: it has 0 to {len(topic.partitions) - 1}"
-                )
-            found[name, partition] = None
-    return list(found)
+    return list(found | dict.fromkeys(cluster.partitions(options.topic or [])))
 
 
 def _new_offsets(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from driftlog.cli.errors import USAGE
+from driftlog.cli.positions import parse_time
 
 Parser: TypeAlias = argparse.ArgumentParser
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -209,6 +210,14 @@ def partitions(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"{part!r} is no partition: 0, or 0,2, or 0-5")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+def moment(text: str) -> int:
+    """A time, in milliseconds since 1970."""
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def topic_partitions(text: str) -> tuple[str, list[int] | None]:

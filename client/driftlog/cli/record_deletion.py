@@ -11,8 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from driftlog.cli.connection import EARLIEST, LATEST, Cluster, add_connection_options, reason
 from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.output import complain, plural, print_json, print_table
-from driftlog.cli.parsers import Commands, add_command, natural, topic_partitions
-from driftlog.cli.positions import parse_time
+from driftlog.cli.parsers import Commands, add_command, moment, natural, topic_partitions
 from driftlog.cli.starting import for_time
 
 At = tuple[str, int]
@@ -49,7 +48,7 @@ def add_commands(commands: Commands) -> None:
     )
     before.add_argument(
         "--before-datetime",
-        type=_time,
+        type=moment,
         metavar="TIME",
         help="those in front of the first that is not older: 2026-11-22T01:02:03, in UTC unless it "
         "says otherwise",
@@ -62,19 +61,12 @@ def add_commands(commands: Commands) -> None:
     add_connection_options(delete)
 
 
-def _time(text: str) -> int:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def _delete(options: argparse.Namespace) -> int:
     named = [*options.names, *(options.topic or [])]
     if not named:
         raise UsageError(f"of which topic?  `{options.parser.prog} TOPIC`")
     cluster = Cluster(options)
-    wanted = _wanted(cluster, named)
+    wanted = cluster.partitions(named)
     earliest = cluster.known_offsets(dict.fromkeys(wanted, EARLIEST))
     latest = cluster.known_offsets(dict.fromkeys(wanted, LATEST))
     starts = _new_starts(cluster, options, earliest, latest)
@@ -95,24 +87,6 @@ def _delete(options: argparse.Namespace) -> int:
         count = sum(row[-1] for row in rows)
         complain(f"nothing is deleted yet: --execute forgets {plural(count, 'offset')}")
     return status
-
-
-def _wanted(cluster: Cluster, named: list[tuple[str, list[int] | None]]) -> list[At]:
-    """The partitions that are meant.
-
-    Raises:
-        CommandError: one is not there.
-    """
-    found: dict[At, None] = {}
-    for name, which in named:
-        topic = cluster.topics([name])[name]
-        for partition in sorted(topic.partitions) if which is None else which:
-            if partition not in topic.partitions:
-                raise CommandError(
-                    f"{name} has no partition {partition}: it has 0 to {len(topic.partitions) - 1}"
-                )
-            found[name, partition] = None
-    return list(found)
 
 
 def _new_starts(

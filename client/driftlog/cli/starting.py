@@ -12,7 +12,6 @@ from confluent_kafka import OFFSET_STORED
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no __all__
 
 from driftlog.cli.connection import EARLIEST, LATEST, Cluster
-from driftlog.cli.errors import CommandError
 from driftlog.cli.output import complain
 from driftlog.cli.parsers import flatten
 from driftlog.cli.positions import AtOffset, FromTime, Position, Where
@@ -45,7 +44,8 @@ def ranges(
     Raises:
         CommandError: a topic or partition is not there, or has no leader.
     """
-    at = _partitions(cluster, names, flatten(options.partition))
+    which = flatten(options.partition) or None
+    at = cluster.partitions((name, which) for name in names)
     earliest = cluster.known_offsets(dict.fromkeys(at, EARLIEST))
     latest = cluster.known_offsets(dict.fromkeys(at, LATEST))
     starts = _starts(cluster, at, first, earliest, latest, quiet=options.quiet)
@@ -62,18 +62,6 @@ def ranges(
 def for_time(timestamp_ms: int) -> Any:
     """The first record that is not older."""
     return OffsetSpec.for_timestamp(timestamp_ms)
-
-
-def _partitions(cluster: Cluster, names: list[str], wanted: list[int]) -> list[tuple[str, int]]:
-    found = []
-    for name, topic in cluster.topics(names).items():
-        for partition in wanted:
-            if partition not in topic.partitions:
-                raise CommandError(
-                    f"{name} has no partition {partition}: it has 0 to {len(topic.partitions) - 1}"
-                )
-        found += [(name, partition) for partition in wanted or sorted(topic.partitions)]
-    return found
 
 
 def _starts(
