@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import structlog
 
+from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.engine import EngineSettings
 from driftlog_agents.log.seal_policy import SealSettings
@@ -40,6 +41,7 @@ from tests.support.engine import RunningAgent
 
 _UNNAMED_S: Final = 120.0
 """An object that no record names for so long is not read any more: nobody consumes here."""
+MiB: Final = 1024 * 1024
 BOUND: Final = 2_000
 """design.md: one or two thousand flush records per agent."""
 
@@ -106,6 +108,12 @@ def _delete(files: list[Path]) -> None:
         file.unlink()
 
 
+def _resident_mib() -> float:
+    """Of this process, without etcd."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / MiB
+
+
 async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) -> int:
     """Print a line; returns the number of flush records."""
     _, flushes = await store.get_prefix(FLUSHES_PREFIX)
@@ -113,14 +121,14 @@ async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) ->
     levels = Counter(parse_flush_key(kv.key).level for kv in flushes)
     status = await store.status()
     keeper, committed = agent.engine.keeper, agent.engine.flusher.pipeline.committed_seq
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{time.monotonic() - began:6.0f} s  {committed:8,} flushes  {len(flushes):6,} records "
         f"{dict(sorted(levels.items()))!s:24} {len(everything):7,} keys  "
         f"etcd {status.db_size_bytes / 1e6:6.1f} MB ({status.db_size_in_use_bytes / 1e6:5.1f} in "
         f"use)  rewritten {keeper.rewritten_bytes / 1e6:7.1f} of "
         f"{agent.engine.flusher.committed_bytes / 1e6:7.1f} MB in {keeper.rewrites:4}  "
-        f"rss ≤ {rss:4.0f} MiB",
+        f"rss {_resident_mib():4.0f} MiB, at most {peak:4.0f}",
         flush=True,
     )
     return len(flushes)
@@ -130,7 +138,9 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     """Measure; returns the largest number of flush records that was seen."""
     settings = ConsolidationSettings()
     if options.off:
-        settings = ConsolidationSettings(age_ms=1e15, records=10**9, large_records=10**9)
+        settings = ConsolidationSettings(
+            age_ms=1e15, records=10**9, large_records=10**9, waiting_records=10**9
+        )
     most = 0
     (folder / "etcd").mkdir()
     with etcd_server.start(etcd_server.VERSIONS[-1], folder / "etcd", members=1) as etcd:
@@ -174,6 +184,7 @@ def main() -> None:
     options = parser.parse_args()
     if not etcd_server.VERSIONS:
         sys.exit(etcd_server.NO_ETCD)
+    use_memory_again()  # as an agent's process does
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         most = asyncio.run(run(options, Path(folder)))

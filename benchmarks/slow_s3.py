@@ -28,6 +28,7 @@ import bisect
 import email.utils
 import hashlib
 import itertools
+import logging
 import os
 import re
 import signal
@@ -331,6 +332,11 @@ async def serve(port: int, put_delay_seconds: float, folder: Path, *, hollow: bo
         await runner.cleanup()
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether an error is not merely a client's that gave up a hedged PUT, or was killed."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ConnectionResetError))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=9000)
@@ -338,6 +344,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where the temporary folder is made")
     parser.add_argument("--hollow", action="store_true")
     options = parser.parse_args()
+    logging.getLogger("aiohttp.server").addFilter(_is_news)
     with tempfile.TemporaryDirectory(prefix="slow-s3-", dir=options.dir) as folder:
         delay_seconds = options.put_delay_ms / 1e3
         asyncio.run(serve(options.port, delay_seconds, Path(folder), hollow=options.hollow))

@@ -14,6 +14,10 @@ from driftlog_agents.log.consolidation import ConsolidationSettings
 if __name__ == "__main__":
     defaults = ConsolidationSettings.__init__.__kwdefaults__
     assert defaults is not None
-    assert {"age_ms", "records", "large_records"} <= defaults.keys()
-    defaults.update(age_ms=1e15, records=10**9, large_records=10**9)
+    changed = {
+        "age_ms": 1e15,
+        **dict.fromkeys(("records", "large_records", "waiting_records"), 10**9),
+    }
+    assert changed.keys() <= defaults.keys()
+    defaults.update(changed)
     sys.exit(main(sys.argv[2:]))

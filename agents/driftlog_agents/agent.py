@@ -22,7 +22,7 @@ import structlog
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
-from driftlog_agents.fitness_watch import FitnessWatch
+from driftlog_agents.fitness_watch import FitnessWatch, set_within
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.identity import join_cluster, node_id
 from driftlog_agents.listeners import ListenAt, refused, take_all
@@ -290,7 +290,8 @@ class AgentProcess:
                 return
             if now_ms() - began > 60_000:
                 backoff = first
-            await asyncio.sleep(backoff * self._world.rng.uniform(0.5, 1.0))
+            if await set_within(self._stopping, backoff * self._world.rng.uniform(0.5, 1.0)):
+                return
             backoff = min(longest, backoff * 2)
 
     async def _session(self) -> None:
@@ -356,6 +357,13 @@ class AgentProcess:
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
+        # At once: other agents name this one already.
+        for at, sockets in zip(self.settings.listeners, self._listening, strict=True):
+            try:
+                await self.server.start(at.name)
+            except OSError as error:
+                port = sockets[0].getsockname()[1]
+                raise refused(error, at.host, port, _LISTENER) from error
         while True:
             try:
                 await self.broker.topics.reconcile()
@@ -364,12 +372,6 @@ class AgentProcess:
                 self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
                 await asyncio.sleep(1)
         self.sessions += 1
-        for at, sockets in zip(self.settings.listeners, self._listening, strict=True):
-            try:
-                await self.server.start(at.name)
-            except OSError as error:
-                port = sockets[0].getsockname()[1]
-                raise refused(error, at.host, port, _LISTENER) from error
         self.ready.set()
 
 

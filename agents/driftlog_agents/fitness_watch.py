@@ -24,6 +24,7 @@ import structlog
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.fitness import Fitness, FitnessSettings, Step
+from driftlog_agents.log.bucket_probe import probe_bucket
 from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.outage import Outage
@@ -32,12 +33,10 @@ from driftlog_metadata.errors import (
     CorruptError,
     FencedError,
     OutcomeUnknownError,
-    StoreError,
     UnavailableError,
 )
 from driftlog_metadata.keys import HEADS_PREFIX, head_key
 from driftlog_metadata.store import MetadataStore
-from driftlog_tiering import layout
 from driftlog_tiering.object_store import ObjectStore
 
 _TICK_S: Final = 1.0
@@ -206,7 +205,7 @@ class FitnessWatch:
         began_ms = self._now_ms()
         while self.unfit:
             wait_s = self._fitness.wait_ms / 1000 * self._rng.uniform(0.5, 1.0)
-            if await _set_within(stopping, wait_s):
+            if await set_within(stopping, wait_s):
                 return
             error = await self._probe()
             now_ms = self._now_ms()
@@ -228,18 +227,7 @@ class FitnessWatch:
 
     async def _probe_bucket(self) -> str | None:
         nonce = f"{self._rng.getrandbits(64):016x}"
-        key = layout.flush_key(f"{_FOLDER}-{self._node_id}", 0, nonce)
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                await self._objects.put(key, [_BODY])
-                found = await self._objects.get(key)
-        except StoreError as error:
-            return f"the bucket: {error}"
-        except TimeoutError:
-            return f"the bucket: no answer in {_DEADLINE_S:g} s"
-        if found != _BODY:
-            return "the bucket: it does not give back what was put"
-        return None
+        return await probe_bucket(self._objects, self._node_id, nonce)
 
     async def _probe_disk(self) -> str | None:
         if self._writing is None or self._writing.done():
@@ -270,7 +258,8 @@ class FitnessWatch:
         return file, file.append([_BODY])
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for *event*; False: it was not set in time."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -10,11 +10,13 @@ Shell.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -33,6 +35,12 @@ _RETRY_S: Final = 0.3
 
 _FINISH_S: Final = 1.0
 """How long leaving waits for answers; a seal may wait for a bucket that is away."""
+
+
+def _is_no_stranger(record: logging.LogRecord) -> bool:
+    """aiohttp tells with a traceback of each client that does not speak HTTP/1, such as etcd's."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
 
 
 class _Metrics(Collector):
@@ -61,6 +69,7 @@ class HttpApi:
                 web.post("/topics/{topic}/seal", self._seal),
             ]
         )
+        logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FINISH_S)
         await self._runner.setup()
         for bound in sockets:

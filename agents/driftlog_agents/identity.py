@@ -2,17 +2,22 @@
 
     metadata store      bucket's cluster.json     start?
     none                none                      yes: a new cluster
-    id, no topics       none                      yes: the last start was cut off
-    id, topics          none                      no: the location is not this cluster's
+    id, no node id      none                      yes: the first start was cut off
+    id, node ids        none                      no: the location is not this cluster's
     none                id                        no: another metadata store is missing
     id                  the same id               yes
     id                  another id                no: two clusters on one prefix
+
+Node ids are given out behind the mark in the bucket.  Who finds a cluster without one waits for a
+moment: agents that start together, each with a place of its own, are to find that out, and who
+made the cluster is about to mark its bucket.
 
 A store that fails is asked again for a while (`patience`); every request here may be repeated.
 
 Shell.
 """
 
+import asyncio
 import base64
 import json
 from functools import partial
@@ -20,12 +25,23 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
+import structlog
+
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.strangers import Strangers
 from driftlog_agents.patience import patiently
-from driftlog_metadata.codec import decode_cluster, encode_cluster
-from driftlog_metadata.errors import CorruptError, FencedError
-from driftlog_metadata.keys import CLUSTER_KEY, TOPICS_PREFIX, node_id_key, parse_topic_key
+from driftlog_metadata.codec import decode_agent, decode_cluster, encode_cluster
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.keys import (
+    CLUSTER_KEY,
+    NODE_IDS_PREFIX,
+    TOPICS_PREFIX,
+    agent_key,
+    node_id_key,
+    parse_node_id_key,
+    parse_topic_key,
+    session_key,
+)
 from driftlog_metadata.model import FORMAT_VERSION, Cluster
 from driftlog_metadata.store import CreateRevisionIs, Get, MetadataStore, Put
 from driftlog_tiering import bucket_files, layout
@@ -33,9 +49,18 @@ from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, Obj
 
 _METADATA: Final = "the metadata store"
 
+_COPY_S: Final = 20.0
+"""More than a session lasts whose agent has ended."""
+
+_LOOK_S: Final = 0.5
+
+_MARKED_S: Final = 5.0
+"""How long who made a cluster may take to mark its bucket, before others take it for gone."""
+
 
 class WrongClusterError(FencedError):
-    """Metadata store and bucket are not of one cluster; the message says what to do."""
+    """Metadata store, bucket and data directory do not belong together, or the directory is a copy
+    of one that is in use; the message says what to do."""
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:
@@ -64,18 +89,21 @@ async def join_cluster(
     kv = await patiently(partial(metadata.get, CLUSTER_KEY), _METADATA)
     if kv is None and in_bucket is not None:
         raise _not_known(location, in_bucket)
-    cluster = decode_cluster(kv.value if kv is not None else await _create(metadata, rng))
+    value, made = (kv.value, False) if kv is not None else await _create(metadata, rng)
+    cluster = decode_cluster(value)
     if cluster.format_version > FORMAT_VERSION:
         raise WrongClusterError(
             f"the cluster's format is {cluster.format_version}, this release knows "
             f"{FORMAT_VERSION}: upgrade driftlog"
         )
+    if in_bucket is None and not made:
+        in_bucket = await _marked_by_another(metadata, objects, location)
     if in_bucket is None:
-        _, kvs = await patiently(partial(metadata.get_prefix, TOPICS_PREFIX), _METADATA)
-        if any(Strangers().is_ours(kv.key, parse_topic_key) for kv in kvs):
+        if await _has_agents(metadata):
             raise WrongClusterError(
-                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has topics: "
-                f"is the location right?  It must be the one that this cluster was made with"
+                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has agents: "
+                f"is the location right?  All of them need the one that this cluster was made "
+                f"with: give each the same --store"
             )
         in_bucket = await _mark_bucket(objects, location, cluster)
     if in_bucket.cluster_id != cluster.cluster_id:
@@ -103,11 +131,36 @@ async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
         return None
 
 
-async def _create(metadata: MetadataStore, rng: Random) -> bytes:
+async def _has_agents(metadata: MetadataStore) -> bool:
+    """Whether there are node ids or topics: somebody has a bucket with this cluster's mark."""
+    for prefix, parse in ((NODE_IDS_PREFIX, parse_node_id_key), (TOPICS_PREFIX, parse_topic_key)):
+        _, kvs = await patiently(partial(metadata.get_prefix, prefix), _METADATA)
+        strangers = Strangers()
+        if any(strangers.is_ours(kv.key, parse) for kv in kvs):
+            return True
+    return False
+
+
+async def _marked_by_another(
+    metadata: MetadataStore, objects: ObjectStore, location: str
+) -> Cluster | None:
+    """The mark that somebody else puts there who starts as well; None: nobody did."""
+    until = asyncio.get_running_loop().time() + _MARKED_S
+    while True:
+        has_agents = await _has_agents(metadata)
+        found = await _read_bucket(objects, location)
+        if found is not None or has_agents or asyncio.get_running_loop().time() >= until:
+            return found
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _create(metadata: MetadataStore, rng: Random) -> tuple[bytes, bool]:
+    """The cluster's value, and whether it was made here, as far as is known."""
     value = encode_cluster(Cluster(_kafka_id(rng)))
     compares, then = [CreateRevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)]
     result = await patiently(partial(metadata.txn, compares, then, [Get(CLUSTER_KEY)]), _METADATA)
-    return value if result.succeeded else result.reads[0][0].value
+    found = value if result.succeeded else result.reads[0][0].value
+    return found, found == value
 
 
 async def _mark_bucket(objects: ObjectStore, location: str, cluster: Cluster) -> Cluster:
@@ -131,7 +184,8 @@ async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) ->
     """This directory's node id: kept on the disk, allocated once in the metadata store.
 
     Raises:
-        CorruptError: the file on the disk is damaged or another cluster's.
+        CorruptError: the file on the disk is damaged.
+        WrongClusterError: it is another cluster's, or an agent on a copy of the directory lives.
         StoreError: a store does not answer.
     """
     stored = disk.load("node_id.json")
@@ -148,9 +202,15 @@ async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) ->
                 f"the data directory belongs to cluster {of}, not to {cluster.cluster_id}: use "
                 f"another --dir"
             )
+        await _wait_until_alone(metadata, disk, number)
         return number
+    _, kvs = await patiently(partial(metadata.get_prefix, NODE_IDS_PREFIX), _METADATA)
+    strangers = Strangers()
+    taken = {strangers.parsed(kv.key, parse_node_id_key) for kv in kvs}
     number = 1
     while True:
+        while number in taken:
+            number += 1
         key = node_id_key(number)
         # One that was taken without an answer is nobody's for ever: there are enough of them.
         result = await patiently(
@@ -164,3 +224,33 @@ async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) ->
         json.dumps({"node_id": number, "cluster_id": cluster.cluster_id}).encode(),
     )
     return number
+
+
+async def _wait_until_alone(metadata: MetadataStore, disk: AgentDisk, number: int) -> None:
+    """Two agents of one node id would each hide the other: its partitions, its address."""
+    found = await patiently(partial(metadata.get, agent_key(number)), _METADATA)
+    if found is None:
+        return
+    try:
+        session_id = decode_agent(found.value).session_id
+        if session_id in disk.sessions():
+            return  # it was on this disk, which is locked: it is over
+    except (CorruptError, UnavailableError):
+        return  # sessions deal with both
+    clock = asyncio.get_running_loop().time
+    until_s, told = clock() + _COPY_S, False
+    while await patiently(partial(metadata.get, session_key(session_id)), _METADATA) is not None:
+        if clock() >= until_s:
+            raise WrongClusterError(
+                f"an agent with this data directory's node id, {number}, is running elsewhere: "
+                "was the directory copied? Start with an empty --dir, or with this one after that "
+                "agent has ended"
+            )
+        if not told:
+            told = True
+            structlog.get_logger().warning(
+                "node_id_in_use",
+                node_id=number,
+                advice=f"waits up to {_COPY_S:g} s until that agent's session is over",
+            )
+        await asyncio.sleep(_LOOK_S)

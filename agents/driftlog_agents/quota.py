@@ -88,6 +88,7 @@ class Quota:
         etcdctl = f"etcdctl --endpoints={self.fullest.member}"
         return (
             f"{etcdctl} compact {self.fullest.revision}; {etcdctl} defrag --cluster; "
-            f"{etcdctl} alarm disarm   (or raise etcd's --quota-backend-bytes; and give it "
-            "--auto-compaction-mode=periodic --auto-compaction-retention=1m)"
+            f"{etcdctl} alarm disarm   (the last one also where etcd's --quota-backend-bytes was "
+            "raised instead; and give it --auto-compaction-mode=periodic "
+            "--auto-compaction-retention=1m)"
         )

@@ -16,8 +16,8 @@ _INTERVAL_S: Final = 15.0
 """Between two looks.  At 20 flushes/s a thousand agents write 45 MB meanwhile, a fortieth of
 etcd's smallest usual quota; shorter asks more of etcd."""
 
-_REFUSING_INTERVAL_S: Final = 3.0
-"""While producers wait for room."""
+_SCARCE_INTERVAL_S: Final = 3.0
+"""While room is scarce, or producers wait for some."""
 
 _DEADLINE_S: Final = 10.0
 """Of one look, at all members."""
@@ -36,13 +36,14 @@ class QuotaWatch:
         self._quota = quota
         self._ask = ask
         self._log = structlog.get_logger()
+        self._told_unknown = False
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             await self.look()
-            refusing = self._quota.room is Room.REFUSING
-            await asyncio.sleep(_REFUSING_INTERVAL_S if refusing else _INTERVAL_S)
+            enough = self._quota.room is Room.ENOUGH
+            await asyncio.sleep(_INTERVAL_S if enough else _SCARCE_INTERVAL_S)
 
     async def look(self) -> None:
         """Once.  Nobody answers: what was known stays so, and others say it."""
@@ -51,6 +52,15 @@ class QuotaWatch:
                 members = await self._ask()
         except (StoreError, TimeoutError):
             return
+        known = any(usage.quota_bytes for usage in members)
+        if members and not known and not self._told_unknown:
+            self._log.warning(
+                "etcd_quota_unknown",
+                members=", ".join(usage.member for usage in members),
+                advice="before 3.6 etcd says it in /metrics only: let agents read that at these "
+                "addresses, or nobody is warned and refused before etcd is full",
+            )
+        self._told_unknown = bool(members) and not known
         if not self._quota.told(members):
             return
         usage = self._quota.fullest

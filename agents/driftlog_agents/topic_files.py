@@ -10,6 +10,7 @@ Shell.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -84,8 +85,10 @@ class TopicFiles:
         prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
         async for page in self._broker.objects.list(prefix):
             for info in page.objects:
-                if info.key != mark:
-                    newest = info.key
+                with suppress(ValueError):  # a stranger's: it is no version of the topic
+                    if info.key != mark:
+                        layout.parse_topic_key(info.key)
+                        newest = info.key
         if newest is None:
             return None
         try:

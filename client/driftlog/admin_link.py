@@ -21,8 +21,8 @@ T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 
 _CONNECT_S: Final = 10.0
-_PASSES: Final = frozenset({5, 6, 14, 15, 16, 41})
-"""A leader, a coordinator or a controller that is on its way: nothing was done."""
+_PASSES: Final = frozenset({5, 6, 14, 15, 16, 41, 74, 75})
+"""A leader, its epoch, a coordinator or a controller that is on its way: nothing was done."""
 _SHOWN_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.05
 _GRACE_S: Final = 5.0

@@ -9,6 +9,7 @@ Adapter.
 import re
 import ssl
 import urllib.request
+from http.client import HTTPException
 from typing import Final
 
 from driftlog_metadata.etcd_client import EtcdSettings
@@ -33,7 +34,7 @@ def quota_from_metrics(settings: EtcdSettings, url: str) -> int | None:
         with opener.open(f"{url}/metrics", timeout=timeout_s) as answer:
             found = _QUOTA.search(answer.read(_MAX_BYTES))
         return int(float(found[1])) or None if found else None
-    except (OSError, ValueError):  # URLError and SSLError are the former
+    except (OSError, ValueError, HTTPException):  # URLError and SSLError are the first
         return None
 
 

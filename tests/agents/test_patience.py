@@ -14,11 +14,13 @@ from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.patience import ANSWER_S, PATIENCE_S, patiently
 from driftlog_metadata.errors import DeclinedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.etcd_errors import EtcdRefusedError
+from driftlog_metadata.keys import node_id_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.store import Put
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError, NotFoundError
-from tests.agents.log.lives import now_ms, on_virtual_time
+from tests.agents.log.lives import World, now_ms, on_virtual_time
+from tests.agents.log.test_claims import opened
 
 
 class Asked:
@@ -152,6 +154,10 @@ class NodeFile:
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}
+        self.left: list[str] = []
+
+    def sessions(self) -> list[str]:
+        return self.left
 
     def load(self, name: str) -> bytes | None:
         return self.saved.get(name)
@@ -187,6 +193,63 @@ async def test_a_cluster_is_made_once_however_often_its_stores_fail(acts: bool) 
 
 
 @on_virtual_time
+async def test_agents_with_buckets_of_their_own_are_no_cluster() -> None:
+    """
+    Whether they start together or one after the other: what one of them has put, the others would
+    take for lost.
+    """
+    metadata, objects = stores()
+
+    async def start(bucket: MemoryObjectStore, seed: int) -> int:
+        made = await join_cluster(metadata, bucket, f"bucket {seed}", Random(seed))
+        return await node_id(metadata, cast(AgentDisk, NodeFile()), made)
+
+    together = [start(objects, 1), start(objects, 2), start(stores()[1], 3)]
+    told = await asyncio.gather(*together, return_exceptions=True)
+
+    assert [1, 2] == told[:2]
+    assert isinstance(told[2], WrongClusterError)
+    with pytest.raises(WrongClusterError, match="give each the same --store"):
+        await start(stores()[1], 4)
+    assert 3 == await start(objects, 5)
+
+
+@on_virtual_time
+async def test_a_first_start_that_was_cut_off_is_finished_by_the_next() -> None:
+    """
+    Who made the cluster and did not mark its bucket gave no node id to anybody.
+    """
+    metadata, objects = stores()
+    made = await join_cluster(metadata, stores()[1], "s3://bucket", Random(1))
+    began = asyncio.get_running_loop().time()
+
+    assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
+    assert 5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.6)
+
+
+@on_virtual_time
+async def test_a_node_id_is_the_first_that_nobody_ever_had() -> None:
+    """
+    Found in one read, however many agents have come and gone.
+    """
+    metadata, objects = stores()
+    made = await join_cluster(metadata, objects, "s3://bucket", Random(1))
+    for number in (1, 2, 3, 5):
+        await metadata.txn((), [Put(node_id_key(number), b"{}")])
+    asked = metadata.txn
+    tries = []
+
+    async def counted(*args: Any) -> Any:
+        tries.append(args)
+        return await asked(*args)
+
+    metadata.txn = counted  # type: ignore[assignment, method-assign]
+
+    assert [4, 6] == [await node_id(metadata, cast(AgentDisk, NodeFile()), made) for _ in "ab"]
+    assert 2 == len(tries)
+
+
+@on_virtual_time
 async def test_a_bucket_that_lost_its_mark_is_refused_for_topics_not_for_strangers_keys() -> None:
     """
     What is no topic's key under /topics says nothing of the location.
@@ -199,3 +262,45 @@ async def test_a_bucket_that_lost_its_mark_is_refused_for_topics_not_for_strange
     await metadata.txn((), [Put("/driftlog/v1/topics/a", b"")])
     with pytest.raises(WrongClusterError, match="is the location right"):
         await join_cluster(metadata, stores()[1], "s3://other", Random(2))
+
+
+@pytest.mark.parametrize(("ends", "waits_s"), [("at once", 0), ("soon", 6), ("on this disk", 0)])
+@on_virtual_time
+async def test_a_node_id_is_used_once_its_last_session_is_over(ends: str, waits_s: float) -> None:
+    """
+    At once where that was on this disk, which is locked: a kill costs no wait.
+    """
+    world, disk = World(), NodeFile()
+    made = await join_cluster(world.metadata, MemoryObjectStore(lambda: 0), "d", Random(1))
+    number = await node_id(world.metadata, cast(AgentDisk, disk), made)
+    session = await opened(world, number)
+    if ends == "at once":
+        await session.close()
+    if ends == "on this disk":
+        disk.left = [session.session_id]
+    loop = asyncio.get_running_loop()
+    loop.call_later(5.9, lambda: asyncio.ensure_future(session.close()))
+    began = loop.time()
+
+    assert number == await node_id(world.metadata, cast(AgentDisk, disk), made)
+
+    assert waits_s == loop.time() - began
+
+
+@on_virtual_time
+async def test_an_agent_on_a_copy_of_a_directory_does_not_start() -> None:
+    """
+    It would hide the other one, and be hidden.
+    """
+    world, disk = World(), NodeFile()
+    made = await join_cluster(world.metadata, MemoryObjectStore(lambda: 0), "d", Random(1))
+    number = await node_id(world.metadata, cast(AgentDisk, disk), made)
+    await opened(world, number)
+
+    with (
+        capture_logs() as lines,
+        pytest.raises(WrongClusterError, match="was the directory copied"),
+    ):
+        await node_id(world.metadata, cast(AgentDisk, disk), made)
+
+    assert ["node_id_in_use"] == [line["event"] for line in lines]

@@ -1,5 +1,7 @@
 """How full etcd is: from when on it is said, and producers are refused."""
 
+import socket
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -8,6 +10,8 @@ from structlog.testing import capture_logs
 from driftlog_agents.quota import Quota, Room, Usage
 from driftlog_agents.quota_watch import QuotaWatch
 from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.etcd_client import EtcdSettings
+from driftlog_metadata.etcd_quota import quota_from_metrics
 
 QUOTA = 1_000
 
@@ -75,6 +79,56 @@ def test_who_cannot_be_asked_changes_nothing() -> None:
 
     assert not quota.told([])
     assert Room.REFUSING is quota.room
+
+
+async def test_that_a_quota_is_not_known_is_said_once() -> None:
+    """
+    And again when it was known meanwhile.
+    """
+    answers = [[usage(10, quota=None)]] * 3 + [[usage(10)], [usage(10, quota=None)], []]
+
+    async def ask() -> Sequence[Usage]:
+        return answers.pop(0)
+
+    watch = QuotaWatch(Quota(), ask)
+    with capture_logs() as lines:
+        while answers:
+            await watch.look()
+
+    assert ["etcd_quota_unknown"] * 2 == [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\netcd_server_quota_backend_bytes 2.147483648e+09\n", 2**31),
+        (b"HTTP/1.1 200 OK\r\n\r\nelse 1\n", None),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\netcd_ser", None),
+        (b"\x00\x00\x12\x04", None),
+        (b"", None),
+    ],
+    ids=["said", "not said", "cut off", "no HTTP", "closed"],
+)
+def test_what_a_member_says_of_its_quota_is_taken_or_left(answer: bytes, found: int | None) -> None:
+    """
+    A member that is killed while it answers ends nobody else.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer_once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        settings = EtcdSettings(endpoints=(f"127.0.0.1:{port}",))
+        said = quota_from_metrics(settings, f"http://127.0.0.1:{port}")
+        thread.join()
+
+    assert found == said
 
 
 async def test_each_change_is_said_once_with_the_commands_that_make_room() -> None:

@@ -26,6 +26,13 @@ from tests.chaos.records import Origin, TopicPartition, make_value
 CONFLUENT_LOG: Final = "confluent-kafka"
 """The logger of its producers."""
 
+_DEBUGGED: Final[dict[Promise, dict[str, Any]]] = {
+    Promise.IDEMPOTENT: {"debug": "eos"},
+    Promise.ALL_IN_ORDER: {"debug": "topic"},
+}
+"""What an idempotent producer does about errors is a story of its own; so is, of one that stopped
+to send for a partition for good once, whom it took for the leader."""
+
 _TICK_S: Final = 0.02
 _OPEN: Final = 2_000
 """Records that one producer has open at most: then it waits, as applications do."""
@@ -207,8 +214,7 @@ class _ConfluentProducer:
             {
                 "bootstrap.servers": bootstrap,
                 "client.id": plan.name,
-                # What an idempotent producer does about errors is a story of its own.
-                **({"debug": "eos"} if plan.promise is Promise.IDEMPOTENT else {"log_level": 2}),
+                **_DEBUGGED.get(plan.promise, {"log_level": 2}),
                 **plan.settings,
             },
             logger=logging.getLogger(CONFLUENT_LOG),

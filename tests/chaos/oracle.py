@@ -107,8 +107,10 @@ class Verdict:
     excused_age_s: float = 0.0
     """How long before its disk went the oldest of them was acknowledged."""
     longest_gap_s: float = 0.0
+    gap_from_s: float = 0.0
     """Without an acknowledgement from anywhere."""
     longest_partition_gap_s: float = 0.0
+    partition_gap_from_s: float = 0.0
     partition_of_gap: TopicPartition | None = None
 
     def count(self, fault: Fault) -> int:
@@ -121,9 +123,11 @@ class _Gaps:
     def __init__(self, start_s: float) -> None:
         self._last_s = start_s
         self.longest_s = 0.0
+        self.from_s = start_s
 
     def moment(self, now_s: float) -> None:
-        self.longest_s = max(self.longest_s, now_s - self._last_s)
+        if now_s - self._last_s > self.longest_s:
+            self.longest_s, self.from_s = now_s - self._last_s, self._last_s
         self._last_s = max(self._last_s, now_s)
 
 
@@ -263,10 +267,11 @@ class Oracle:
         for (_, producer), acks in self._acks.items():
             verdict.acknowledged[self._promises[producer]] += len(acks)
         if self._gap is not None:
-            verdict.longest_gap_s = self._gap.longest_s
+            verdict.longest_gap_s, verdict.gap_from_s = self._gap.longest_s, self._gap.from_s
             longest = max(self._gaps, key=lambda at: self._gaps[at].longest_s)
             verdict.partition_of_gap = longest
             verdict.longest_partition_gap_s = self._gaps[longest].longest_s
+            verdict.partition_gap_from_s = self._gaps[longest].from_s
         return verdict
 
     def _judge_log(

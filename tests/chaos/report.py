@@ -50,8 +50,11 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     for error, count in verdict.failed.most_common():
         yield f"  {error}", f"{count}"
     yield f"{Fault.UNANSWERED}", f"{verdict.count(Fault.UNANSWERED)}"
-    yield "longest gap", f"{verdict.longest_gap_s:.1f} s"
-    gap = f"{verdict.longest_partition_gap_s:.1f} s, {verdict.partition_of_gap}"
+    yield "longest gap", f"{verdict.longest_gap_s:.1f} s, from {verdict.gap_from_s:.1f} s on"
+    gap = (
+        f"{verdict.longest_partition_gap_s:.1f} s, {verdict.partition_of_gap}, "
+        f"from {verdict.partition_gap_from_s:.1f} s on"
+    )
     yield "longest gap of a partition", gap
     yield "healed, to an acknowledgement of every partition", f"{report.recovered_s:.1f} s"
     yield "partitions that went to another agent", f"{report.leader_changes}"

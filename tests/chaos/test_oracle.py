@@ -275,7 +275,7 @@ def test_the_longest_gaps_are_between_acknowledgements_and_at_the_ends() -> None
 
     verdict = oracle.judge({AT: [], OTHER: []})
 
-    assert 6.0 == verdict.longest_gap_s
+    assert (6.0, 3.0) == (verdict.longest_gap_s, verdict.gap_from_s)
     assert (OTHER, 11.0) == (verdict.partition_of_gap, verdict.longest_partition_gap_s)
 
 

@@ -116,7 +116,13 @@ class Admin:
     async def _extend(self, topics: Topics) -> None:
         topic = self._there(topics, self.rng.choice(_NAMES))
         if topic.partitions < 3:
-            await topics.create_partitions(topic, topic.partitions + 1)
+            try:
+                await topics.create_partitions(topic, topic.partitions + 1)
+            except RefusedError as error:
+                # An agent that was cut off has not seen yet what another one did (seed 552).
+                if self.world.many and error.code is ErrorCode.INVALID_PARTITIONS:
+                    return
+                raise
             self.world.count("topics extended")
 
     def _some_configs(self) -> dict[str, str]:

@@ -54,6 +54,8 @@ SETTINGS = EngineSettings(
     ),
     consolidation=ConsolidationSettings(
         age_ms=1_000,
+        dead_age_ms=500,
+        ended_ms=300,
         records=4,
         large_bytes=1_200,
         large_records=4,
@@ -78,6 +80,12 @@ READ_SETTINGS = ReadSettings(
     batch_bytes=300,
 )
 
+
+_STALLING: Final = 73
+"""Last digits of the seeds in which disks are busy now and then."""
+
+_STALLS: Final = 0.1
+"""Of their syncs."""
 
 _TELL_S: Final = 0.5
 """How long who waits for a session that has ended may wait for the news."""
@@ -132,6 +140,7 @@ class AgentProcess(Process):
         self._world = world
         self.node = node
         self.disk = SimDisk(node.platter, self, Random(world.rng.random()))
+        self.disk.sync_stalls = _STALLS if world.seed % 100 == _STALLING else 0.0
         self.overloaded = False
         """Connections are not read: what the flusher says."""
         self.begun = False
@@ -398,5 +407,6 @@ class AgentProcess(Process):
             weather=weather,
             rng=Random(self._world.rng.random()),
             trace=self._world.trace,
+            sent=self.node.sent,
             acted=self.node.acted,
         )

@@ -31,6 +31,8 @@ _MOMENTS: Final = (
 )
 """Of a request that is about to be answered: releases and claims, sealed ends, commits,
 consolidations, flush objects, what a session says of itself, any."""
+_MOMENTS_OF_GROUPS: Final = (*_MOMENTS, *("Put:/driftlog/v1/groups/",) * 6)
+"""Where there are groups, also of one that stores what a group has decided."""
 _SLOW_MS: Final = (50.0, 900.0)
 _MOST_NODES: Final = 5
 
@@ -116,9 +118,11 @@ async def _cut(node: Node) -> None:
 
 
 async def _at_once(node: Node) -> None:
-    """When the next request of a kind has acted, and nobody has heard of it yet."""
+    """When the next request of a kind has acted, and nobody has heard of it yet; or of a group's,
+    when it is on its way."""
     world, rng = node.world, node.world.rng
-    moment = rng.choice(_MOMENTS)
+    moment = rng.choice(_MOMENTS if world.groups is None else _MOMENTS_OF_GROUPS)
+    early = "/groups/" in moment and rng.random() < 0.7
     done = asyncio.Event()
     seconds = rng.choice((rng.uniform(0.5, 5), rng.uniform(6.5, 15)))
     how = rng.choice(("kill", "power", "pause", "pause", "cut", "cut"))
@@ -135,7 +139,7 @@ async def _at_once(node: Node) -> None:
                 pass
         done.set()
 
-    node.trap(moment, act)
+    node.trap(moment, act, early=early)
     if moment == "release ":
         # What others hand over when somebody comes, or what it hands over itself.
         (node if rng.random() < 0.3 else world.some_node()).process.stop()

@@ -121,6 +121,7 @@ class Network:
         weather: Weather,
         rng: Random,
         trace: Callable[..., None],
+        sent: Callable[[str], None],
         acted: Callable[[str], None],
     ) -> None:
         self._process = process
@@ -128,6 +129,7 @@ class Network:
         self._weather = weather
         self._rng = rng
         self._trace = trace
+        self._sent = sent
         self._acted = acted
 
     @property
@@ -160,6 +162,7 @@ class Network:
         if rng.random() < weather.late:
             there += rng.uniform(500, 8_000)
         self._trace(self._process.name, self._peer, what)
+        self._sent(what)
 
         def settle(result: Any, error: Exception | None) -> None:
             if answer.done():

@@ -33,6 +33,7 @@ from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.group_members import SESSION_MS, Member, ask, find
 
 if TYPE_CHECKING:
+    from tests.simulation.agent import AgentProcess
     from tests.simulation.world import World
 
 SETTINGS: Final = GroupSettings(
@@ -113,16 +114,24 @@ class Groups:
         self.world.count_many("generations", sum(len(ledger.plans) for ledger in self.ledgers))
 
     async def _read(self, ledger: GroupLedger) -> None:
+        known: AgentProcess | None = None
         while True:
             await asyncio.sleep(self.rng.uniform(0.2, 3))
-            await self._read_once(ledger)
+            if known is None or known.dead:
+                known = await find(self.world, self.rng, ledger.name)
+            if known is not None and not await self._read_from(known, ledger):
+                known = None
 
     async def _read_once(self, ledger: GroupLedger) -> bool:
-        """As an administrator does: whoever seems to coordinate is asked for everything."""
         process = await find(self.world, self.rng, ledger.name)
+        return process is not None and await self._read_from(process, ledger)
+
+    async def _read_from(self, process: "AgentProcess", ledger: GroupLedger) -> bool:
+        """As an administrator does: who coordinates, or did when it was asked for last, is asked
+        for everything; whether it answered."""
         tps = list(ledger.commits)
-        if process is None or not tps:
-            return not tps
+        if not tps:
+            return True
         topics = [
             OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0, 1])
             for topic_id in {tp.topic_id for tp in tps}

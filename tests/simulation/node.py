@@ -40,7 +40,7 @@ class Node:
         """It did so while the faults went on, with whatever was on its disk."""
         self._ended = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
-        self._trap: tuple[str, Callable[[], None]] | None = None
+        self._trap: tuple[str, bool, Callable[[], None]] | None = None
 
     def _noted(self, data: bytes) -> None:
         """What stands behind what a disk did not write may go elsewhere, led elsewhere or not."""
@@ -131,14 +131,22 @@ class Node:
         if peer != "metadata":
             self.store_weather.cut = way
 
-    def trap(self, pattern: str, act: Callable[[], None]) -> None:
-        """When the next request of it whose description has *pattern* has acted: *act*."""
-        self._trap = pattern, act
+    def trap(self, pattern: str, act: Callable[[], None], *, early: bool = False) -> None:
+        """When the next request of it whose description has *pattern* has acted, or *early*, is
+        on its way: *act*."""
+        self._trap = pattern, early, act
+
+    def sent(self, what: str) -> None:
+        """A request of it is on its way."""
+        self._spring(what, early=True)
 
     def acted(self, what: str) -> None:
         """A request of it has just acted, and is not answered yet."""
-        if self._trap is not None and self._trap[0] in what:
-            _, act = self._trap
+        self._spring(what, early=False)
+
+    def _spring(self, what: str, *, early: bool) -> None:
+        if self._trap is not None and self._trap[1] == early and self._trap[0] in what:
+            act = self._trap[2]
             self._trap = None
             act()
 
@@ -153,5 +161,5 @@ class Node:
         self._trap = None
         self.platter.full = False
         disk = self.process.disk
-        disk.sync_fails = disk.write_fails = disk.folder_fails = 0.0
+        disk.sync_fails = disk.write_fails = disk.folder_fails = disk.sync_stalls = 0.0
         self.process.thaw()

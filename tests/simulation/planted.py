@@ -166,8 +166,8 @@ def producers_not_restored(patch: pytest.MonkeyPatch) -> None:
     """Takeover does not read producers from the footers: a retry is appended twice."""
     original = takeover.Takeover._restore
 
-    def restore(self: Any, log: PartitionLog, found: Any, now_ms: float) -> None:
-        original(self, log, found, now_ms)
+    async def restore(self: Any, log: PartitionLog, found: Any, now_ms: float) -> None:
+        await original(self, log, found, now_ms)
         log.producers = ProducerStates()
 
     patch.setattr(takeover.Takeover, "_restore", restore)

@@ -101,6 +101,8 @@ class SimBufferFile:
             raise asyncio.CancelledError
         snapshot = bytes(self.pages.data)
         await asyncio.sleep(self._disk.rng.uniform(0.0001, 0.003))
+        if self._disk.sync_stalls and self._disk.rng.random() < self._disk.sync_stalls:
+            await asyncio.sleep(self._disk.rng.uniform(0.1, 2))
         if self._disk.process.dead:
             raise asyncio.CancelledError
         if self._broken or self._disk.rng.random() < self._disk.sync_fails:
@@ -118,6 +120,8 @@ class SimDisk:
         self.process = process
         self.rng = rng
         self.sync_fails = 0.0
+        self.sync_stalls = 0.0
+        """Of syncs: those that take a busy disk up to two seconds."""
         self.write_fails = 0.0
         self.folder_fails = 0.0
         """Of operations on folders; half of those that fail have happened."""

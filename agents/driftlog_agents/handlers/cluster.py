@@ -100,8 +100,10 @@ def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]
     """(node id, leader epoch) of who leads a partition; −1: nobody, or nobody ever did.
 
     What is led here is known first hand, and sooner than from the view; what the view says of this
-    agent is either the same or over, or not begun.  While a partition moves, who is about to lead
-    it is named: a client that asks there is refused and asks again, and need not find it later.
+    agent is either the same or over, or not begun.  While a partition moves, who has it is named
+    until it is released, by itself as well, and then who is about to lead it: were the two to name
+    each other, clients would go to and fro, and librdkafka's may stay with the wrong one for ever
+    (librdkafka issue 4976).
     """
     tp = TopicPartition(topic_id, partition)
     agent, epoch = broker.view.leader_of(tp)
@@ -111,6 +113,8 @@ def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]
     if agent is None:
         agent = broker.view.heir_of(tp)
     elif agent.node_id == broker.node_id:
+        if log is not None:
+            return broker.node_id, epoch  # its last flush is on its way
         agent = broker.view.agents.get(broker.view.plan.get(tp, -1))  # it is handed over
     if agent is None or agent.node_id == broker.node_id:
         return -1, epoch

@@ -38,7 +38,9 @@ def add_to_produce(
             if answer.error_code == _NOT_LEADER:
                 known = broker.topics.by_name.get(topic.name)
                 if known is not None:
-                    leader, epoch = _leader(broker, known.topic_id, answer.index, listener, found)
+                    leader, epoch = _leader(
+                        broker, known.topic_id, answer.index, listener, found, answer.error_code
+                    )
                     if leader >= 0:
                         answer.current_leader = produce.LeaderIdAndEpoch(
                             leader_id=leader, leader_epoch=epoch
@@ -60,7 +62,12 @@ def add_to_fetch(
         for data in topic.partitions:
             if data.error_code == _NOT_LEADER or data.error_code == _FENCED:
                 leader, epoch = _leader(
-                    broker, topic.topic_id, data.partition_index, listener, found
+                    broker,
+                    topic.topic_id,
+                    data.partition_index,
+                    listener,
+                    found,
+                    data.error_code,
                 )
                 if leader >= 0:
                     data.current_leader = fetch.LeaderIdAndEpoch(
@@ -73,9 +80,16 @@ def add_to_fetch(
 
 
 def _leader(
-    broker: Broker, topic_id: UUID, partition: int, listener: str, found: dict[int, Node]
+    broker: Broker,
+    topic_id: UUID,
+    partition: int,
+    listener: str,
+    found: dict[int, Node],
+    error_code: int,
 ) -> tuple[int, int]:
     leader, epoch = leader_of(broker, topic_id, partition)
+    if leader == broker.node_id and error_code == _NOT_LEADER:
+        return -1, epoch  # it is being handed over, and nobody else has it yet
     if leader >= 0 and leader not in found:
         node = node_of(broker, leader, listener)
         if node is not None:

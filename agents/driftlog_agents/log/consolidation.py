@@ -12,9 +12,9 @@
 So an agent with U bytes unsealed has about 4 × U / 64 MiB records at most of full objects, 8 nearly
 empty ones, and less than 100 + 60 of the lower levels: some hundreds, whatever it has written.
 
-Flushes of some MiB are few for what they hold: 4 GiB of those that are cut by size are 512.  To
-rewrite them is to move everything twice, when the agent has most to do, and nearly all of it is
-sealed within a minute anyway.  So they wait until 400 of them do, and become level 2 at once.
+Flushes of a MiB and more are large: 60 of them fill an object of level 2.  By levels each byte
+would move twice, when the agent has most to do, and under full load nearly all of it is sealed
+within a minute anyway.  So they wait until 400 of them do, and become level 2 at once.
 
 An agent that cannot rewrite as fast as it flushes has its producers wait (`Held`): what it leaves
 in the metadata store is bounded whatever it has of cores, disk and network.
@@ -51,11 +51,15 @@ class ConsolidationSettings:
     age_ms: float = 60_000
     """Longer: fewer and larger rewrites, more records, and slower takeovers."""
 
+    dead_age_ms: float = 10_000
+    """The same for small flushes of a session that is over, since it is known to be.  Shorter:
+    rewrites beside the takeover; longer: the next takeover reads more."""
+
     records: int = 100
     """Of level 0 that become level 1 before they are that old.  More do not fit a transaction."""
 
-    large_bytes: int = 4 * MiB
-    """A flush of this size is large.  Less: less is rewritten, and more records wait."""
+    large_bytes: int = MiB
+    """A flush of this size is large.  Less: less is rewritten, into smaller objects."""
 
     large_records: int = 400
     """Large flushes that may wait.  Fewer: more is rewritten under full load."""
@@ -79,6 +83,9 @@ class ConsolidationSettings:
     waiting_records: int = 1_500
     """Below level 2 in the metadata store before producers wait until there are fewer.  More: who
     has too few cores takes more before it slows down, and who takes over from it reads more."""
+
+    ended_ms: float = 3_000
+    """After a session ended, before what it left is looked at: takeovers read it first."""
 
     check_interval_ms: float = 1_000
 
@@ -116,7 +123,8 @@ def choose(
 ) -> list[KnownRecord]:
     """The records of one session (in key order) to rewrite now; empty: none."""
     flushes = [known for known in records if known.level == 0 and not _is_large(known, settings)]
-    ripe = bool(flushes) and now_ms - flushes[0].known_ms >= settings.age_ms
+    age_ms = settings.dead_age_ms if dead else settings.age_ms
+    ripe = bool(flushes) and now_ms - flushes[0].known_ms >= age_ms
     if len(flushes) > 1 and (ripe or len(flushes) >= settings.records):
         return flushes[: settings.records]
     once = [known for known in records if known.level == 1]
@@ -126,7 +134,7 @@ def choose(
     if len(large) > settings.large_records:
         return large[: settings.level_one_records]
     if dead:
-        low = [known for known in records if known.level < LAST_LEVEL and known not in large]
+        low = [known for known in records if known.level < LAST_LEVEL]
         if len(low) > 1 and all(now_ms - known.known_ms >= settings.age_ms for known in low):
             return low[: settings.level_one_records]
     sparse = [known for known in records if _is_sparse(known, settings)]

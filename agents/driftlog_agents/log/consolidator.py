@@ -24,7 +24,7 @@ from driftlog_agents.log.consolidation import (
     lay_out,
     level_after,
 )
-from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
 from driftlog_agents.log.rewriting import Rewriting
@@ -32,7 +32,7 @@ from driftlog_agents.log.segment_writing import Offload
 from driftlog_agents.log.session import Session
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import encode_flush_record
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import flush_key, parse_flush_key
 from driftlog_metadata.model import FlushRecord, TopicPartition
 from driftlog_tiering.flush_object import Footer
@@ -148,7 +148,7 @@ class Consolidator:
         size = sum(record.size_bytes for _, record in new)
         self.rewrites += 1
         self.rewritten_bytes += size
-        self._log.info(
+        self._log.debug(
             "flushes_consolidated",
             session=kept.session_id,
             replaced=old,
@@ -158,12 +158,18 @@ class Consolidator:
         )
 
     async def _footer(self, kept: KeptSession, known: KnownRecord) -> Footer | None:
-        """None: there is none, and the record is not chosen again."""
+        """None: there is none, and the record is not chosen again.
+
+        Raises:
+            UnavailableError: the bucket does not give it for now.
+        """
         try:
             footer = await self._footers.get(known.key, known.record)
         except RecordGoneError:
             await self._keeping.know_again(kept)
             return None
+        if isinstance(footer, Unreadable):
+            raise UnavailableError(footer)
         if isinstance(footer, str):
             self._keeping.set_aside(kept, known.key, footer)
             return None

@@ -193,6 +193,7 @@ class Engine:
             footers=self.footers,
             logs=self.find,
             kept=lambda session_id: keeper_of(session_id, cluster.view.placed()) == agent.node_id,
+            seen=lambda: cluster.view.sessions,
             settings=settings.consolidation,
             rng=ports.rng,
             now_ms=ports.now_ms,

@@ -76,6 +76,10 @@ class FlushSettings:
     hedge_min_ms: float = 20
     """No hedge before this: a store that is quick is not asked twice."""
 
+    lost_ms: float = 2_000
+    """A PUT is hedged after this however many were.  Longer: while many answers are lost, all
+    commits wait so long again and again; shorter: more PUTs than `hedge_share` says."""
+
 
 class Source:
     """A connection, as far as the early cut must know it."""
@@ -235,7 +239,7 @@ class FlushPipeline:
         self._tokens = TokenBucket(settings.flushes_per_second, settings.burst)
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, rng)
         self._throttle = Throttle(settings.max_uploads, self._backoff)
-        self._hedging = Hedging(settings.hedge_share, settings.hedge_min_ms)
+        self._hedging = Hedging(settings.hedge_share, settings.hedge_min_ms, settings.lost_ms)
         self._commit_retry_at_ms: float | None = None
         self._commit_failures = 0
         self.committed_seq = 0

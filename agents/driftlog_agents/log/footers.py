@@ -1,6 +1,6 @@
 """Footers of flush objects, by object: read once, and kept encoded within a budget.
 
-    record ──▶ here? ──no──▶ GET (a deadline, repeats, few at once) ──▶ decode ──▶ Footer
+    record ──▶ here? ──no──▶ GET (hedged, a deadline, repeats, few at once) ──▶ decode ──▶ Footer
                                  ╳ not there, or not a footer: is the record?
                                        ──yes──▶ damage, and why
                                        ──no───▶ sealed or consolidated meanwhile: read the records
@@ -9,18 +9,23 @@ Encoded they take a tenth of the memory, and who gets one may change its columns
 moves positions when an object is rewritten).
 
 Partitions that were claimed wait for what is read here, and nobody else can lead them: `outage`
-says since when the bucket does not give it, and an agent for which that lasts is unfit.
+says since when the bucket does not give it, and an agent for which that lasts is unfit.  Where the
+bucket gives other things and not this one, no agent is better off: it is `Unreadable`, for now.
 
 Shell.
 """
 
 import asyncio
+import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 
+from driftlog_agents.log.bucket_probe import probe_bucket
+from driftlog_agents.log.hedged_reads import HedgedReads
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.session import Session
 from driftlog_metadata.codec import decode_at, decode_flush_record
@@ -32,13 +37,41 @@ from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
 _BUDGET_BYTES: Final = 32 * 1024 * 1024
 """Encoded.  Footers of 100 flushes of 1,000 partitions each take 4 MiB."""
 
-_READS_AT_ONCE: Final = 16
+_READS_AT_ONCE: Final = 32
 """Ranged GETs in flight: an agent's share of a bucket's request rate, and little memory."""
 
-_DEADLINE_S: Final = 10.0
+_DEADLINE_S: Final = 6.0
+_LATE_S: Final = 1.0
+"""Asked for once more after this: one lost answer in hundreds must not hold up them all for the
+deadline, or for a few in a row."""
+
 _RETRY_S: Final = 0.2
 _DECODED_HERE_BYTES: Final = 16 * 1024
 """Larger ones are decoded off the event loop: a thousand batches take it a millisecond."""
+
+
+_UNREADABLE_S: Final = 20.0
+"""Refused for so long an object is unreadable, if the bucket answers otherwise.  Less than after
+which an agent is unfit; more than what a store gets over."""
+
+_UNREADABLE_TOO_S: Final = 5.0
+"""The same while another one is: many may be, and all that wait for them wait for the last."""
+
+_PROBES_S: Final = 1.0
+"""Between two probes: a store in trouble is not helped by them."""
+
+_TRIED_AGAIN_S: Final = 60.0
+"""It is not asked for again before: one takeover asks for each once."""
+
+
+class Unreadable(str):
+    """Why there is no footer now, and perhaps is one later: the object may be whole."""
+
+    __slots__ = ()
+
+
+class _UnreadableError(Exception):
+    """The bucket answers, but not with this object."""
 
 
 class RecordGoneError(Exception):
@@ -76,7 +109,14 @@ class Footers:
         self._reading: dict[str, asyncio.Event] = {}
         """Objects whose footers somebody reads; set when that is over."""
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
+        self._hedged = HedgedReads(_LATE_S, now_ms)
         self._log = structlog.get_logger()
+        self._unreadable: dict[str, tuple[float, str]] = {}
+        """Until when these objects are not asked for again, and why."""
+        self._probes = 0
+        self._probed_ms = -math.inf
+        self._answered_ms = -math.inf
+        """When the last probe began that succeeded."""
         self._failing = 0
         """Reads that have failed and go on."""
         self.outage = Outage()
@@ -102,17 +142,36 @@ class Footers:
     def drop(self, object_key: str) -> None:
         """Forget the footer of an object that nobody names any more."""
         self.size_bytes -= len(self._encoded.pop(object_key, b""))
+        self._unreadable.pop(object_key, None)
+
+    async def fetch(self, records: Iterable[FlushRecord]) -> None:
+        """Have the footers of *records* here, as far as there is room: for one who is about to get
+        them a few at a time, so that none that is late holds up the others."""
+        room = self._budget_bytes // 2
+        async with asyncio.TaskGroup() as tasks:
+            for record in records:
+                room -= record.size_bytes - record.footer_start
+                if room < 0:
+                    break
+                tasks.create_task(self._fetch(record))
+
+    async def _fetch(self, record: FlushRecord) -> None:
+        with suppress(_UnreadableError):
+            await self._get(record)
 
     async def get(self, record_key: str, record: FlushRecord) -> Footer | str:
         """The footer of the record's object, which is the caller's alone; or why there is none,
-        once it is sure that it is damage.
+        once it is sure that it is damage, or `Unreadable`.
 
         Raises:
             RecordGoneError: the record went meanwhile; that is no damage.
             FencedError: the session ended first.
         """
         while True:
-            encoded = await self._get(record)
+            try:
+                encoded = await self._get(record)
+            except _UnreadableError as error:
+                return Unreadable(f"flush object {record.object_key} cannot be read: {error}")
             try:
                 if encoded is None:
                     raise NotFoundError("not found")
@@ -156,34 +215,68 @@ class Footers:
             over.set()
 
     async def _read(self, record: FlushRecord) -> Buffer | None:
-        failed = answered = False
+        failed = answered = alone = False
+        began_ms = self._now_ms()
+        until_ms, why = self._unreadable.get(record.object_key, (0.0, ""))
+        if began_ms < until_ms:
+            raise _UnreadableError(why)
         try:
             while True:
                 sent_ms = self._now_ms()
                 try:
                     encoded = await self._ask(record)
                     answered = True
+                    self._unreadable.pop(record.object_key, None)
                     return encoded
                 except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                     self._failing += not failed
                     failed = True
-                    self._say(record, str(error) or f"no answer in {_DEADLINE_S:g} s", sent_ms)
+                    why = str(error) or f"no answer in {_DEADLINE_S:g} s"
+                    self._say(record, why, sent_ms)
+                now_ms = self._now_ms()
+                others = any(now_ms < until_ms for until_ms, _ in self._unreadable.values())
+                over_ms = began_ms + 1000 * (_UNREADABLE_TOO_S if others else _UNREADABLE_S)
+                if now_ms >= over_ms:
+                    if alone:
+                        answered = True  # as far as the bucket goes
+                        self._unreadable[record.object_key] = now_ms + _TRIED_AGAIN_S * 1000, why
+                        raise _UnreadableError(why)
+                    # Once more behind a probe that succeeds: perhaps all is well again.
+                    alone = await self._bucket_answers(over_ms)
+                    if alone:
+                        continue
                 await asyncio.sleep(_RETRY_S)
         finally:
             self._failing -= failed
             if answered or not self._failing:  # or nobody waits for it any more
                 self.outage.ended(self._now_ms())
 
+    async def _bucket_answers(self, since_ms: float) -> bool:
+        """Whether a probe has succeeded, anybody's, that began since then."""
+        session, now_ms = self._session, self._now_ms()
+        if self._answered_ms >= since_ms:
+            return True
+        if now_ms - self._probed_ms < _PROBES_S * 1000:
+            return False
+        self._probed_ms = now_ms
+        self._probes += 1  # nothing is ever put twice under one name
+        nonce = (int(session.session_id[:16], 16) + self._probes) % 2**64
+        if await probe_bucket(self._objects, session.node_id, f"{nonce:016x}") is not None:
+            return False
+        self._answered_ms = now_ms
+        return True
+
     async def _ask(self, record: FlushRecord) -> Buffer | None:
-        self.reads += 1
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                found = await self._objects.get(
-                    record.object_key, record.footer_start, record.size_bytes
-                )
+                found = await self._hedged.read(lambda: self._ask_once(record))
         except NotFoundError:
             return None
         return bytes(found)  # copied: a view would keep the buffer of the whole answer
+
+    async def _ask_once(self, record: FlushRecord) -> Buffer:
+        self.reads += 1
+        return await self._objects.get(record.object_key, record.footer_start, record.size_bytes)
 
     def _say(self, record: FlushRecord, error: str, sent_ms: float) -> None:
         if self.outage.failed(error, sent_ms, self._now_ms()):

@@ -24,7 +24,7 @@ Shell.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
@@ -39,13 +39,17 @@ from driftlog_agents.log.consolidation import (
     choose,
 )
 from driftlog_agents.log.consolidator import Consolidator, Replacement
-from driftlog_agents.log.footers import Footers
+from driftlog_agents.log.footers import Footers, Unreadable
 from driftlog_agents.log.gone_topics import GoneTopics
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.record_reads import RecordReads
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
-from driftlog_agents.log.rewriting import DamagedSourceError, Rewriting
+from driftlog_agents.log.rewriting import (
+    DamagedSourceError,
+    Rewriting,
+    WithheldSourceError,
+)
 from driftlog_agents.log.segment_writing import Offload, Spool
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.strangers import Strangers, head_of, session_of
@@ -82,6 +86,9 @@ _FOOTERS_AT_ONCE: Final = 32
 _PREFIX_FROM: Final = MAX_TXN_OPS
 """Partitions of one topic whose keys are read as one range, and no more one by one."""
 
+_WITHHELD_MS: Final = 600_000
+"""Before an object is asked for again that the bucket did not give, while it gave others."""
+
 _RETRY_MS: Final = 10_000
 """Before the next rewrite, after one that came to nothing."""
 
@@ -92,6 +99,8 @@ class Keeper:
     Args:
         logs: the partition, if it is led here.
         kept: whether the records of that session, which is over, are this agent's to keep.
+        seen: sessions that live, as far as is known here: one that is not among them any more is
+            looked for at once.
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
         paused: whether stores have more important things to do.
     """
@@ -104,6 +113,7 @@ class Keeper:
         footers: Footers,
         logs: Callable[[TopicPartition], PartitionLog | None],
         kept: Callable[[str], bool],
+        seen: Callable[[], Collection[str]],
         settings: ConsolidationSettings,
         rng: Random,
         now_ms: Callable[[], float],
@@ -115,6 +125,8 @@ class Keeper:
         self._footers = footers
         self._logs = logs
         self._is_kept = kept
+        self._seen = seen
+        self._seen_before: frozenset[str] = frozenset(seen())
         self._settings = settings
         self._now_ms = now_ms
         self._offload = offload
@@ -122,7 +134,9 @@ class Keeper:
         self._consolidator = Consolidator(
             session=session,
             footers=footers,
-            rewriting=Rewriting(objects=objects, offload=offload, spool=spool, rng=rng),
+            rewriting=Rewriting(
+                objects=objects, offload=offload, spool=spool, rng=rng, now_ms=now_ms
+            ),
             keeping=self,
             logs=logs,
             settings=settings,
@@ -144,8 +158,13 @@ class Keeper:
         self._held: set[str] = set()
         """Records that are being rewritten: they go with that, or when it has failed."""
         self._forget_wanted = asyncio.Event()
-        self._topics_wanted = asyncio.Event()
+        self._look_wanted = asyncio.Event()
+        """Before its time: for topics that may be gone, or a session that `_has_ended`."""
+        self._look_wanted.set()
+        self._has_ended = True  # who was here before us, perhaps
         self._retry_at_ms = 0.0
+        self._put_off: dict[str, float] = {}
+        """Records whose objects the bucket did not give, and until when the others go on alone."""
         self._outage = Outage()
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
@@ -190,7 +209,7 @@ class Keeper:
     def topic_gone(self, topic_id: UUID) -> None:
         """The topic was deleted, or is about to be: look soon whether it is gone."""
         self._suspects.add(topic_id)
-        self._topics_wanted.set()
+        self._look_wanted.set()
 
     # ── Life ──
 
@@ -216,18 +235,33 @@ class Keeper:
             await self.forget()
 
     async def _looking(self) -> None:
+        settings = self._settings
+        due_ms = self._now_ms() + settings.sealed_interval_ms
         while True:
-            try:
-                async with asyncio.timeout(self._settings.sealed_interval_ms / 1000):
-                    await self._topics_wanted.wait()
-            except TimeoutError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout((due_ms - self._now_ms()) / 1000):
+                    await self._look_wanted.wait()
+            self._look_wanted.clear()
+            if self._has_ended:
+                await asyncio.sleep(settings.ended_ms / 1000)
+            if self._has_ended or self._now_ms() >= due_ms:
+                self._has_ended = False
                 await self.look()
+                due_ms = self._now_ms() + settings.sealed_interval_ms
             else:
                 await self._look_for_topics()
+
+    def _notice_ends(self) -> None:
+        seen = frozenset(self._seen())
+        if self._seen_before - seen:
+            self._has_ended = True
+            self._look_wanted.set()
+        self._seen_before = seen
 
     async def _consolidating(self) -> None:
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
+            self._notice_ends()
             while await self.consolidate():
                 pass
 
@@ -244,7 +278,9 @@ class Keeper:
         waiting = sum(
             known.level < LAST_LEVEL and known.key not in kept.set_aside for known in kept.index
         )
-        waits.update(waiting)
+        # Where rewriting fails, to hold producers would help nobody, and might last for days.
+        failing = self._outage.since_ms is not None
+        waits.update(0 if failing else waiting)
         if waits.held != held:
             self.on_pressure(waits.held)
         if waits.behind and not behind:
@@ -254,7 +290,7 @@ class Keeper:
                 advice="producers are slowed to the rate of consolidation: give the agent more "
                 "cores, or the partitions to more agents",
             )
-        elif behind and not waits.behind:
+        elif behind and not waits.behind and not failing:
             self._log.info("consolidation_caught_up", records=waiting)
 
     # ── Forget ──
@@ -320,12 +356,13 @@ class Keeper:
         kept = KeptSession(session_id, dead=True)
         for at in range(0, len(kvs), _FOOTERS_AT_ONCE):
             if not await self._know(kept, kvs[at : at + _FOOTERS_AT_ONCE]):
-                return  # its records change just now: another time
+                return  # its records change just now, or cannot be read: another time
         self._sessions[session_id] = kept
         self._log.info("session_kept", session=session_id, records=len(kvs))
 
     async def _know(self, kept: KeptSession, kvs: Sequence[KeyValue]) -> bool:
-        """Add what these records hold; False: one of them is not there any more."""
+        """Add what these records hold; False: one of them is not there any more, or the bucket
+        does not give its object for now."""
         records: list[tuple[str, FlushRecord]] = []
         for kv in kvs:
             try:
@@ -333,13 +370,14 @@ class Keeper:
             except CorruptError as error:
                 self.set_aside(kept, kv.key, str(error))
         footers = await self._reads.footers(records)
-        if footers is None:
+        if footers is None or any(isinstance(footer, Unreadable) for footer in footers):
             return False
         for (key, record), footer in zip(records, footers, strict=True):
             if isinstance(footer, str):
                 self.set_aside(kept, key, footer)
                 continue
             self._add(kept, key, record, footer)
+            await asyncio.sleep(0)  # of a thousand partitions it takes milliseconds
         return True
 
     def _add(self, kept: KeptSession, key: str, record: FlushRecord, footer: Footer) -> None:
@@ -409,7 +447,6 @@ class Keeper:
                 self.sealed(tp, decode_partition_state(value).sealed_end)
 
     async def _look_for_topics(self) -> None:
-        self._topics_wanted.clear()
         suspects, self._suspects = self._suspects, set()
         if not suspects:
             return
@@ -426,7 +463,8 @@ class Keeper:
         """See `Keeping`."""
         if tp.topic_id in self._gone:
             return _GONE
-        return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
+        sessions = tuple(self._sessions.values())  # at once: they change while a thread asks
+        return max(kept.index.sealed_end(tp) for kept in sessions)
 
     # ── Consolidate ──
 
@@ -439,9 +477,14 @@ class Keeper:
         now_ms = self._now_ms()
         if now_ms < self._retry_at_ms or self._paused():
             return False
+        self._put_off = {key: at for key, at in self._put_off.items() if now_ms < at}
         for kept in list(self._sessions.values()):
             records = sorted(
-                (known for known in kept.index if known.key not in kept.set_aside),
+                (
+                    known
+                    for known in kept.index
+                    if known.key not in kept.set_aside and known.key not in self._put_off
+                ),
                 key=lambda known: known.key,
             )
             chosen = choose(records, self._settings, now_ms, dead=kept.dead)
@@ -458,6 +501,9 @@ class Keeper:
         except DamagedSourceError as error:
             self.set_aside(kept, chosen[error.source].key, str(error))
             return True
+        except WithheldSourceError as error:
+            self._put_off[chosen[error.source].key] = self._now_ms() + _WITHHELD_MS
+            self._failed(str(error), began_ms)
         except CorruptFlushObjectError as error:
             for known in chosen:
                 self.set_aside(kept, known.key, str(error))

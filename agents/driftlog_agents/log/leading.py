@@ -36,6 +36,7 @@ from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session
+from driftlog_agents.log.spawning import spawn
 from driftlog_agents.log.takeover import Taken, Takeover, release
 from driftlog_metadata import transactions
 from driftlog_metadata.errors import FencedError
@@ -66,6 +67,16 @@ class LeadingSettings:
     warm_up_ms: float = 150
     """How long who leaves waits before it stops, for the others to read what they will need."""
 
+
+_PUT_OFF_MS: Final = 30_000.0
+"""Before partitions are claimed again of which the bucket did not give an object."""
+
+_ALONE_S: Final = 1.0
+"""A takeover that takes longer does not hold up the next one.  Shorter: more of them, each of which
+reads what its sessions have flushed."""
+
+_TAKES: Final = 4
+"""Takeovers at once."""
 
 _TOGETHER_S: Final = 0.005
 """Changes of so long are looked at together: thousands of claims come one by one."""
@@ -152,6 +163,10 @@ class Leading:
         self._replanned = asyncio.Event()
         self._misplaced = asyncio.Event()
         """There may be something to read before it comes, or to hand over."""
+        self._taking: set[TopicPartition] = set()
+        """Of these, what is on its way."""
+        self._put_off: dict[TopicPartition, float] = {}
+        """Of these, what could not be read, and until when it is not claimed again."""
         self._acted: dict[TopicPartition, int] = {}
         """Revisions of our own claims and releases: what the view has of before is old."""
         self.handed_over = 0
@@ -262,14 +277,29 @@ class Leading:
 
     async def _claims(self) -> None:
         with self._cluster.changes() as changed:
-            while True:
-                changed.clear()
-                await self._make_plan()
-                refused = await self._claim()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.retry_ms / 1000 if refused else None):
-                        await changed.wait()
-                await asyncio.sleep(_TOGETHER_S)
+            async with asyncio.TaskGroup() as tasks:
+                takes: set[asyncio.Task[bool]] = set()
+                while True:
+                    changed.clear()
+                    await self._make_plan()
+                    refused = await self._some_taken(takes, spawn(tasks, self._claim()))
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(
+                            self._settings.retry_ms / 1000 if refused else None
+                        ):
+                            await changed.wait()
+                    await asyncio.sleep(_TOGETHER_S)
+
+    async def _some_taken(self, takes: set[asyncio.Task[bool]], newest: asyncio.Task[bool]) -> bool:
+        """Wait until *newest* is over, or takes long and may go on beside others; True: come again
+        soon."""
+        takes.add(newest)
+        await asyncio.wait([newest], timeout=_ALONE_S)
+        while len(takes) >= _TAKES and not any(take.done() for take in takes):
+            await asyncio.wait(takes, return_when=asyncio.FIRST_COMPLETED)
+        refused = any(take.result() for take in takes if take.done())
+        takes.difference_update([take for take in takes if take.done()])
+        return refused or bool(takes)
 
     async def _make_plan(self) -> None:
         view = self._view
@@ -315,7 +345,11 @@ class Leading:
         """Claim what is placed here and can be; True: something was refused."""
         view, mine = self._view, self._session.session_id
         wanted: list[TopicPartition] = []
+        now_ms = self._now_ms()
+        self._put_off = {tp: at for tp, at in self._put_off.items() if now_ms < at}
         for tp in self._not_led:
+            if tp in self._put_off or tp in self._taking:
+                continue
             if self._partitions.is_going(tp.topic_id) or tp.topic_id not in view.topics:
                 continue
             entry = view.leaders.get(tp)
@@ -324,8 +358,20 @@ class Leading:
             if free and not self._is_stale(tp):
                 wanted.append(tp)
         if not wanted:
-            return False
-        taken = await self._takeover.take(wanted, self._now_ms())
+            return bool(self._put_off)
+        self._taking.update(wanted)
+        try:
+            taken = await self._takeover.take(wanted, now_ms)
+        finally:
+            self._taking.difference_update(wanted)
+        for why in sorted(set(taken.unreadable.values())):
+            self._log.error(
+                "partitions_cannot_be_read",
+                partitions=sum(told == why for told in taken.unreadable.values()),
+                error=why,
+                advice="nobody leads them until the bucket gives that object; it is tried again",
+            )
+        self._put_off.update(dict.fromkeys(taken.unreadable, self._now_ms() + _PUT_OFF_MS))
         for tp, log in taken.logs.items():
             self._acted[tp] = log.leader_revision
             self._not_led.pop(tp, None)
@@ -338,7 +384,7 @@ class Leading:
                 partitions=len(taken.logs),
                 of=len(wanted),
             )
-        return bool(taken.refused)
+        return bool(taken.refused or self._put_off)
 
     # ── Handing over ──
 

@@ -4,9 +4,11 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from driftlog_agents.log.hedged_reads import hedged
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.manifest import Manifest
@@ -17,6 +19,8 @@ from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
 _DEADLINE_S: Final = 5.0
 """For what takes a few requests of kilobytes.  Longer: whoever waits for one whose answer was lost,
 such as an idempotent producer behind a takeover, waits longer; shorter: more is asked twice."""
+_LATE_S: Final = 1.0
+"""Asked for once more after this."""
 _LONGEST_S: Final = 30.0
 """Each that is missed doubles the next, up to this: a store that is slow for all is waited for."""
 
@@ -49,8 +53,9 @@ class Manifests:
                     tp = TopicPartition(log.topic_id, log.partition)
                     wanted = log.manifest_version
                     began_ms = self._now_ms()
-                    loading = load_at_least(self._objects, log.topic, tp, wanted)
-                    found = await self._in_time(loading)
+                    found = await self._in_time(
+                        partial(load_at_least, self._objects, log.topic, tp, wanted)
+                    )
                     if log.state is State.CLOSED:
                         return found  # and nobody would forget it
                     newest = self._newest.get(log)
@@ -62,10 +67,10 @@ class Manifests:
             if log.state is State.CLOSED:
                 self._locks.pop(log, None)
 
-    async def _in_time(self, work: Awaitable[_T]) -> _T:
+    async def _in_time(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         try:
             async with asyncio.timeout(self._deadline_s):
-                found = await work
+                found = await hedged(ask, _LATE_S)
         except TimeoutError:
             self._deadline_s = min(2 * self._deadline_s, _LONGEST_S)
             raise
@@ -112,7 +117,7 @@ class Manifests:
             return ProducerStates()
         key = manifest.producers.key
         try:
-            data = await self._in_time(self._objects.get(key))
+            data = await self._in_time(partial(self._objects.get, key))
             offset, states = ProducerStates.decode(data)
         except NotFoundError as error:
             raise CorruptSnapshotError(f"{key}: missing") from error

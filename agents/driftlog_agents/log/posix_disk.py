@@ -250,7 +250,10 @@ class PosixDisk:
         folder = self._buffer / session_id
         for file in [f for f in self._files if f.path.parent == folder]:
             self._close(file)
-        if (folder / _NOTE).exists():
+        noted = False
+        with suppress(OSError):  # `exists` raises what a broken disk says
+            noted = (folder / _NOTE).exists()
+        if noted:
             # It says what of the files is elsewhere already: without it they are not left there.
             with suppress(OSError):
                 for path in folder.glob("*.buf"):

@@ -5,6 +5,7 @@ Shell.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -24,6 +25,9 @@ from driftlog_metadata.model import FlushRecord
 from driftlog_metadata.store import KeyValue
 from driftlog_tiering.flush_object import Footer
 
+_READS_AT_ONCE: Final = 4
+"""Of footers: an eighth of what a takeover may read, for which clients wait."""
+
 
 class RecordReads:
     """See the module.  Each read may raise `FencedError`: our own session is over."""
@@ -32,6 +36,7 @@ class RecordReads:
         self._session = session
         self._footers = footers
         self._strangers = strangers
+        self._slots = asyncio.Semaphore(_READS_AT_ONCE)
         self._log = structlog.get_logger()
 
     async def named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
@@ -53,7 +58,8 @@ class RecordReads:
 
         async def read(key: str, record: FlushRecord) -> Footer | str | None:
             try:
-                return await self._footers.get(key, record)
+                async with self._slots:
+                    return await self._footers.get(key, record)
             except RecordGoneError:
                 return None  # not the group's to raise: see `Rewriting.write`
 

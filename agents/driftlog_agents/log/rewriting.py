@@ -22,6 +22,7 @@ from random import Random
 from typing import IO, Final, NamedTuple
 
 from driftlog_agents.log.consolidation import NewObject
+from driftlog_agents.log.hedged_reads import HedgedReads
 from driftlog_agents.log.segment_writing import Offload, Spool, disk_errors
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import FlushRecord
@@ -38,6 +39,11 @@ _GAP_BYTES: Final = 64 * 1024
 
 _READS_AT_ONCE: Final = 2
 _REQUEST_DEADLINE_S: Final = 30.0
+_SMALL_BYTES: Final = 1024 * 1024
+_LATE_S: Final = 2.0
+"""A small piece is asked for once more after this: a rewrite reads a hundred, and each that is lost
+would cost it the deadline."""
+
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 _ATTEMPTS: Final = 3
 _RETRY_S: Final = 1.0
@@ -45,6 +51,14 @@ _RETRY_S: Final = 1.0
 
 class DamagedSourceError(CorruptError):
     """An old object is not there, or not what its footer says; *source*: which one."""
+
+    def __init__(self, source: int, reason: str) -> None:
+        super().__init__(reason)
+        self.source = source
+
+
+class WithheldSourceError(UnavailableError):
+    """The bucket gave other old objects, and not this one; *source*: which one."""
 
     def __init__(self, source: int, reason: str) -> None:
         super().__init__(reason)
@@ -79,11 +93,13 @@ class Rewriting:
         offload: Offload,
         spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
+        now_ms: Callable[[], float],
     ) -> None:
         self._objects = objects
         self._offload = offload
         self._spool = spool
         self._rng = rng
+        self._hedged = HedgedReads(_LATE_S, now_ms)
 
     async def write(
         self,
@@ -98,17 +114,20 @@ class Rewriting:
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
             DamagedSourceError: one of *old*.
+            WithheldSourceError: one of *old*, for now; others were read.
         """
         with disk_errors(), self._spool() as spool:
             slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
 
             errors: list[Exception] = []
+            given: set[int] = set()
 
             async def copy(piece: _Piece) -> None:
                 async with slots:
                     if errors:
                         return
                     body = await self._read(piece, old[piece.source][0])
+                    given.add(piece.source)
                     async with writing:
                         sound = await self._offload(
                             _place, spool.file, body, old[piece.source][1], piece
@@ -132,6 +151,8 @@ class Rewriting:
                 for piece in await self._offload(_pieces, new, footers):
                     tasks.create_task(attempt(piece))
             if errors:
+                if isinstance(errors[0], WithheldSourceError) and not given:
+                    raise UnavailableError(str(errors[0]))  # it gives nothing at all
                 raise errors[0]
             size_bytes = new.size_bytes
             await self._offload(_finish, spool.file, size_bytes, footer)
@@ -143,15 +164,21 @@ class Rewriting:
         )
 
     async def _read(self, piece: _Piece, record: FlushRecord) -> Buffer:
+        async def ask() -> Buffer:
+            return await self._objects.get(record.object_key, piece.start, piece.end)
+
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                    return await self._objects.get(record.object_key, piece.start, piece.end)
+                    if piece.end - piece.start > _SMALL_BYTES:
+                        return await ask()
+                    return await self._hedged.read(ask)
             except NotFoundError as error:
                 raise DamagedSourceError(piece.source, f"{record.object_key}: missing") from error
-            except (UnavailableError, OutcomeUnknownError, TimeoutError):
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 if attempt == _ATTEMPTS:
-                    raise
+                    why = str(error) or f"no answer in {_REQUEST_DEADLINE_S:g} s"
+                    raise WithheldSourceError(piece.source, why) from error
             await asyncio.sleep(_RETRY_S)
         raise AssertionError("unreachable")
 

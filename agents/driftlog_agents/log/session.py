@@ -120,6 +120,11 @@ class Session:
         """Serve nothing any more, whatever the lease does.  From any thread."""
         self._over = self._over or why
 
+    @property
+    def node_id(self) -> int:
+        """Of the agent whose session it is."""
+        return self._agent.node_id
+
     async def open(self) -> None:
         """Grant the lease and create the session's keys; repeats until it is answered.
 
@@ -128,6 +133,9 @@ class Session:
         """
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
+        while self._now_ms() - sent > self._settings.ttl_ms / 2:
+            sent = self._now_ms()  # it may have been granted at the first attempt, long ago
+            await self._repeat(lambda: self._store.keep_alive(self.lease_id))
         self._renewed_until_ms = sent + self._settings.ttl_ms
         key = session_key(self.session_id)
         agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
@@ -269,7 +277,9 @@ class Session:
         Raises:
             FencedError: the session ended first.
         """
-        _, kvs = await self._repeat(lambda: self._store.get_prefix(prefix), while_alive=True)
+        _, kvs = await self._repeat(
+            lambda: self._store.get_prefix(prefix), while_alive=True, larger=True
+        )
         return kvs
 
     async def read(self, key: str) -> KeyValue | None:
@@ -284,17 +294,24 @@ class Session:
         return await self._store.txn(txn.compares, txn.then, txn.otherwise)
 
     async def _repeat(
-        self, request: Callable[[], Awaitable[_T]], *, while_alive: bool = False
+        self,
+        request: Callable[[], Awaitable[_T]],
+        *,
+        while_alive: bool = False,
+        larger: bool = False,
     ) -> _T:
+        """*larger*: its answer may take long by its size, so each deadline is twice the last."""
+        deadline_ms = self._settings.request_deadline_ms
         while True:
             sent = self._now_ms()
             try:
-                async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                async with asyncio.timeout(deadline_ms / 1000):
                     answer = await request()
                 self._is_there()
                 return answer
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._is_away(error, sent)
+                deadline_ms *= 2 if larger and isinstance(error, TimeoutError) else 1
             if while_alive and not self.alive:
                 raise FencedError("the session ended while the metadata store did not answer")
             await asyncio.sleep(self._settings.retry_ms / 1000)

@@ -19,6 +19,7 @@ Shell.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -27,7 +28,7 @@ import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.finished_sessions import drop_finished
-from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
 from driftlog_agents.log.session import Session, close_head
 from driftlog_agents.log.strangers import Strangers
@@ -63,6 +64,7 @@ wait longer behind them."""
 _READ_ALL: Final = 2_000
 """So many partitions are not read one by one, but all that there are."""
 
+_BREATHE_BATCHES: Final = 2_000
 _BREATHE_SLICES: Final = 2_000
 """Let the loop run after so many: keep-alives and other partitions must not wait."""
 
@@ -83,6 +85,8 @@ class Taken:
     """Nobody ever led them."""
     refused: set[TopicPartition] = field(default_factory=set)
     """Not claimed: somebody else leads them, or their topic is gone."""
+    unreadable: dict[TopicPartition, str] = field(default_factory=dict)
+    """What the bucket does not give of them, for now."""
 
     def buffering(self, tp: TopicPartition) -> set[str]:
         """Sessions that stay in the partition's list, because their directories may have what
@@ -105,6 +109,8 @@ class Takeover:
         self._topics = topics
         self._log = structlog.get_logger()
         self._strangers = Strangers()
+        self._restored = 0
+        """Batches since others had their turn."""
         self._told: set[str] = set()
         """What could not be read, as it was logged."""
 
@@ -146,6 +152,22 @@ class Takeover:
         await self._open(taken, now_ms)
         return taken
 
+    async def _give_back(self, taken: Taken) -> None:
+        """Release what cannot be opened for now: whoever tries again finds it as it was.
+
+        Of our own disk, too: what of its buffer files is not in the log goes to who leads then.
+        """
+        taken.continued -= taken.unreadable.keys()
+        logs = [taken.logs.pop(tp) for tp in taken.unreadable]
+        for log in logs:
+            log.state = State.CLOSED
+        await self._release(
+            [
+                transactions.Release(tp, log.leader_epoch, log.leader_revision)
+                for tp, log in zip(taken.unreadable, logs, strict=True)
+            ]
+        )
+
     async def warm_up(self, session_ids: Iterable[str]) -> None:
         """Read the footers of what *session_ids* committed: their partitions are about to come.
 
@@ -153,7 +175,7 @@ class Takeover:
             FencedError: our own session ended first; perhaps in a group.
         """
         for session_id in session_ids:
-            await self._footers_of(session_id)
+            await self._footers_of(session_id, await self._records_of(session_id))
 
     # ── Claims ──
 
@@ -334,14 +356,23 @@ class Takeover:
         # After the claims and before the flush records: see the module.
         live = await self._live()
         await self._read_flushes(taken, now_ms)
+        await self._give_back(taken)
         await drop_finished(self._session, taken.logs, live, taken.buffering)
 
     async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
-        listed = {session for log in taken.logs.values() for session in log.sessions}
+        listed = sorted({session for log in taken.logs.values() for session in log.sessions})
         slices: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
         seen = 0
-        for session_id in sorted(listed):
-            for record, footer in await self._footers_of(session_id):
+        records = await self._list(listed)
+        if len(listed) > 1:  # of one alone they are read at once anyway
+            await self._footers.fetch([record for s in listed for record in _decoded(records[s])])
+        for session_id in listed:
+            for record, footer in await self._footers_of(session_id, records.pop(session_id)):
+                if isinstance(footer, Unreadable):
+                    taken.unreadable.update(
+                        (tp, footer) for tp, log in taken.logs.items() if session_id in log.sessions
+                    )
+                    continue
                 if isinstance(footer, str):
                     self._damaged(taken, session_id, footer)
                     continue
@@ -358,9 +389,11 @@ class Takeover:
                     size = sum(data.lengths[s.first : s.first + s.count])
                     tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
                     slices.setdefault(tp, []).append((tail, footer))
+        for tp in slices.keys() & taken.unreadable.keys():
+            del slices[tp]
         for tp, found in slices.items():
             found.sort(key=lambda entry: entry[0].base)
-            self._restore(taken.logs[tp], found, now_ms)
+            await self._restore(taken.logs[tp], found, now_ms)
         for log in taken.logs.values():
             if log.offline_reason and log.state is not State.OFFLINE:
                 log.state = State.OFFLINE
@@ -371,16 +404,32 @@ class Takeover:
                     advice="nothing is read from it or written to it until the object is restored",
                 )
 
-    async def _footers_of(self, session_id: str) -> list[tuple[FlushRecord, Footer | str]]:
-        """Every flush record of a session at one revision, and its footer, or why it has none."""
+    async def _list(self, session_ids: Sequence[str]) -> dict[str, list[KeyValue]]:
+        """The flush records of sessions, of each at one revision."""
+        limit = asyncio.Semaphore(_TXNS_AT_ONCE)
+
+        async def read(session_id: str) -> list[KeyValue]:
+            async with limit:
+                return await self._records_of(session_id)
+
+        async with asyncio.TaskGroup() as tasks:
+            reads = {s: tasks.create_task(read(s)) for s in session_ids}
+        return {session_id: task.result() for session_id, task in reads.items()}
+
+    async def _records_of(self, session_id: str) -> list[KeyValue]:
+        kvs = await self._session.read_prefix(flushes_prefix(session_id))
+        return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
+
+    async def _footers_of(
+        self, session_id: str, kvs: list[KeyValue]
+    ) -> list[tuple[FlushRecord, Footer | str]]:
+        """Every flush record of a session at one revision, and its footer, or why it has none.
+
+        *kvs*: as they were a moment ago.
+        """
         while True:
-            kvs = await self._session.read_prefix(flushes_prefix(session_id))
             try:
-                records = [
-                    (kv.key, decode_at(kv.key, kv.value, decode_flush_record))
-                    for kv in kvs
-                    if self._strangers.is_ours(kv.key, parse_flush_key)
-                ]
+                records = [(kv.key, decode_at(kv.key, kv.value, decode_flush_record)) for kv in kvs]
             except CorruptError as error:
                 none = FlushRecord(object_key="", size_bytes=0, footer_start=0)
                 return [(none, str(error))]
@@ -401,8 +450,9 @@ class Takeover:
                     (record, read.result())
                     for (_, record), read in zip(records, reads, strict=True)
                 ]
+            kvs = await self._records_of(session_id)
 
-    def _restore(
+    async def _restore(
         self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float
     ) -> None:
         for tail, footer in found:
@@ -416,6 +466,10 @@ class Takeover:
                 return
             log.restore(tail, now_ms)
             for index in range(tail.first, tail.first + tail.count):
+                self._restored += 1
+                if self._restored >= _BREATHE_BATCHES:
+                    self._restored = 0
+                    await asyncio.sleep(0)
                 batch = footer.batch(index)
                 log.start_epoch(batch.leader_epoch, batch.base_offset)
                 if batch.producer_id != NO_PRODUCER_ID:
@@ -448,6 +502,13 @@ async def release(session: Session, releases: Sequence[transactions.Release]) ->
             continue  # alone and refused: led elsewhere, or our own attempt was taken
         for one in some:
             await session.transact(transactions.release([one]))
+
+
+def _decoded(kvs: Iterable[KeyValue]) -> Iterable[FlushRecord]:
+    """What can be read of flush records."""
+    for kv in kvs:
+        with suppress(CorruptError):
+            yield decode_at(kv.key, kv.value, decode_flush_record)
 
 
 def _as_claim(

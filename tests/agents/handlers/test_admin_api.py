@@ -123,7 +123,8 @@ async def test_a_partition_on_its_way_has_nobody_to_elect(
     """
     async with RunningAgent(tmp_path) as agent:
         await create(agent, new("t", 2))
-        agent.engine.retire(agent.log("t", 1))
+        logs = agent.engine.topics["t"].logs
+        log, logs[1] = logs[1], None  # claimed, and not read yet
 
         async def elect(asked: list[TopicPartitions] | None) -> list[tuple[int, int]]:
             request = ElectLeadersRequest(election_type=kind, topic_partitions=asked)
@@ -136,6 +137,7 @@ async def test_a_partition_on_its_way_has_nobody_to_elect(
             [TopicPartitions(topic="t", partitions=[0, 1])]
         )
         assert [(1, expected)] == await elect(None)
+        logs[1] = log
 
 
 async def test_other_agents_are_observers_that_are_where_they_say(tmp_path: Path) -> None:

@@ -289,6 +289,10 @@ async def test_a_client_that_hangs_up_cuts_nothing_in_half(tmp_path: Path) -> No
         await asyncio.gather(task, return_exceptions=True)
         other = await create(agent, new("t"))
         (seen,) = await describe(agent, "t")
+        async with asyncio.timeout(10):
+            while seen.partitions[0].leader_id < 0:  # it may be there, and not led yet
+                await asyncio.sleep(0.01)
+                (seen,) = await describe(agent, "t")
 
     assert other["t"].error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert [NODE_ID] == [p.leader_id for p in seen.partitions]
@@ -350,6 +354,24 @@ async def test_a_damaged_topic_file_is_followed_by_a_sound_one(tmp_path: Path) -
         bucket_files.decode_topic(body).version,
         bucket_files.decode_topic(body).topic.partitions,
     )
+
+
+async def test_what_a_stranger_puts_among_topic_files_is_left_alone(tmp_path: Path) -> None:
+    """
+    Whatever is in it, and also where it would sort as the newest.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        topic_id = (await create(agent, new("t", 2)))["t"].topic_id
+        stranger = f"{layout.topic_file_prefix('t', topic_id)}README"
+        assert stranger > layout.topic_key("t", topic_id, 1)
+        await agent.broker.objects.put(stranger, [b"hello"])
+        await agent.lose_session()
+        await agent.broker.topics.repaired.wait()
+        (seen,) = await describe(agent, "t")
+        body = await agent.broker.objects.get(stranger)
+
+    assert [NODE_ID] * 2 == [p.leader_id for p in seen.partitions]
+    assert b"hello" == body
 
 
 # ── Metadata ──

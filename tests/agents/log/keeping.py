@@ -21,7 +21,8 @@ SMALL = replace(
 )
 """100 records are 10 here, 60 are 4, and 64 MiB are some thirty batches."""
 
-NEVER = replace(SETTINGS, consolidation=ConsolidationSettings(age_ms=1e12, records=10**9))
+NO_REWRITES = ConsolidationSettings(age_ms=1e12, dead_age_ms=1e12, records=10**9)
+NEVER = replace(SETTINGS, consolidation=NO_REWRITES)
 
 
 async def records(world: World) -> dict[FlushKey, FlushRecord]:

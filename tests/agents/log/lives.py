@@ -127,6 +127,8 @@ class Bucket(MemoryObjectStore):
         self.manifests = asyncio.Event()
         """Cleared: reads of anything but flush objects are refused."""
         self.manifests.set()
+        self.withheld: set[str] = set()
+        """Objects that are there, and not given."""
 
     @property
     def away(self) -> bool:
@@ -168,6 +170,8 @@ class Bucket(MemoryObjectStore):
         self.requests += 1
         if not key.startswith("flush/") and not self.manifests.is_set():
             raise UnavailableError("slow down")
+        if key in self.withheld:
+            raise UnavailableError("no read quorum")
         return await super().get(key, start, end)
 
     def list(self, *args: Any, **options: Any) -> AsyncIterator[Listing]:

@@ -323,16 +323,30 @@ def test_a_flush_waits_for_others_or_a_minute() -> None:
     assert 5 == len(choose(session.sorted(), SETTINGS, 59_999, dead=False))
 
 
+def test_what_is_left_of_an_end_waits_for_the_takeover_only() -> None:
+    """
+    Whoever ends next leaves it to somebody who reads all of it again.
+    """
+    session = Session()
+    for _ in range(2):
+        session.flush([(PLACES[0], [10])])
+
+    assert [] == choose(session.sorted(), SETTINGS, 9_999, dead=True)
+    assert 2 == len(choose(session.sorted(), SETTINGS, 10_000, dead=True))
+    assert [] == choose(session.sorted(), SETTINGS, 10_000, dead=False)
+
+
 def test_large_flushes_are_few_for_what_they_hold_and_wait() -> None:
     """
-    However old they are; when too many wait, the oldest become level 2 at once.
+    However old they are; when too many wait, the oldest become level 2 at once.  A dead session's
+    become so when they are old: it leaves few, however often an agent ends.
     """
     session = Session()
     for _ in range(4):
         session.flush([(PLACES[0], [900])])
     session.now_ms = 1_000_000
     assert [] == choose(session.sorted(), SETTINGS, session.now_ms, dead=False)
-    assert [] == choose(session.sorted(), SETTINGS, session.now_ms, dead=True)
+    assert session.sorted()[:3] == choose(session.sorted(), SETTINGS, session.now_ms, dead=True)
 
     session.flush([(PLACES[0], [900])])
     chosen = choose(session.sorted(), SETTINGS, session.now_ms, dead=False)

@@ -566,6 +566,30 @@ def test_at_most_one_put_in_twenty_is_a_hedge() -> None:
     assert machine.hedges <= machine.puts / 20
 
 
+def test_a_put_whose_answer_seems_lost_is_hedged_however_many_were() -> None:
+    """
+    At four times the 95th percentile and two seconds at least: all later commits wait for it.
+    """
+    pipe = practised(puts=40)
+    for latency in (0, 1_999):
+        flush = pipe.flush()
+        began = pipe.now_ms
+        while pipe.machine._hedging._credit >= 1:
+            pipe.machine._hedging.take()
+
+        assert began + 2_000 == pipe.machine.deadline_ms(began + latency)
+        assert [] == pipe.machine.tick(began + latency)
+        assert [Upload(flush, 1)] == pipe.machine.tick(began + 2_000)
+        pipe.stored(flush, 1)
+        pipe.committed(flush)
+
+    for _ in range(40):  # a store that is slow for all is not asked twice for each
+        pipe.machine._hedging.succeeded(700)
+    flush = pipe.flush()
+    pipe.machine._hedging.take()
+    assert pipe.now_ms + 2_800 == pipe.machine.deadline_ms(pipe.now_ms)
+
+
 # ── Commits ──
 
 
@@ -666,6 +690,7 @@ class Schedules(RuleBasedStateMachine):
             burst=2,
             max_uploads=max_uploads,
             hedge_share=0.25,
+            lost_ms=1e9,  # none but what the share allows
         )
         self.machine = FlushPipeline(self.settings, Random(seed))
         self.start_ms = self.now_ms = start_ms

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_metadata.codec import encode_flush_record
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
@@ -29,6 +29,7 @@ class Store(MemoryObjectStore):
         self.fates: list[Exception] = []
         self.deaf = 0
         """So many GETs are never answered."""
+        self.withheld: set[str] = set()
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self.gets += 1
@@ -41,6 +42,8 @@ class Store(MemoryObjectStore):
                 await asyncio.Event().wait()
             if self.fates:
                 raise self.fates.pop(0)
+            if key in self.withheld:
+                raise UnavailableError("no read quorum")
             return await super().get(key, start, end)
         finally:
             self.at_once -= 1
@@ -177,7 +180,7 @@ async def test_footers_are_kept_within_the_budget_and_the_least_used_go_first() 
     """
     records = await begun()
     named = [await records.put(seq, 50) for seq in range(4)]
-    size = named[0][1].size_bytes - named[0][1].footer_start
+    size = max(record.size_bytes - record.footer_start for _, record in named)
     footers = records.footers(budget_bytes=3 * size + 10)
     for one in (0, 1, 2, 0, 3):  # 1 has to go
         await footers.get(*named[one])
@@ -218,18 +221,100 @@ async def test_a_store_that_fails_is_asked_again(fates: list[Exception]) -> None
     assert len(fates) + 1 == records.store.gets
 
 
+@pytest.mark.parametrize(("deaf", "seconds"), [(1, 1), (2, 6), (4, 12)])
 @on_virtual_time
-async def test_a_request_without_an_answer_is_given_up_and_repeated() -> None:
+async def test_a_request_without_an_answer_is_hedged_given_up_and_repeated(
+    deaf: int, seconds: float
+) -> None:
     """
-    Each has a deadline.
+    Each two have a deadline.
     """
     records = await begun()
     named = await records.put(1)
-    records.store.deaf = 2
+    records.store.deaf = deaf
     began = asyncio.get_running_loop().time()
 
     assert isinstance(await records.footers().get(*named), Footer)
-    assert 20 < asyncio.get_running_loop().time() - began < 22
+    assert seconds < asyncio.get_running_loop().time() - began < seconds + 1
+
+
+@on_virtual_time
+async def test_many_are_fetched_beside_one_that_is_late_and_only_as_many_as_there_is_room_for() -> (
+    None
+):
+    """
+    Who gets them afterwards asks the store for no more than what did not fit.
+    """
+    records = await begun()
+    named = [await records.put(seq) for seq in range(40)]
+    size = max(record.size_bytes - record.footer_start for _, record in named)
+    footers = records.footers(budget_bytes=61 * size)
+    records.store.deaf = 1
+    began = asyncio.get_running_loop().time()
+
+    await footers.fetch(record for _, record in named)
+
+    assert 1 < asyncio.get_running_loop().time() - began < 1.1
+    assert 30 + 1 == records.store.gets
+    for one in named:
+        assert isinstance(await footers.get(*one), Footer)
+    assert 40 + 1 == records.store.gets
+
+
+@on_virtual_time
+async def test_an_object_that_is_not_given_is_unreadable_while_the_bucket_gives_others() -> None:
+    """
+    Told after 20 s, at once for another 60 s, and then it is tried again; while the bucket gives
+    nothing at all it is waited for.
+    """
+    records = await begun()
+    named = await records.put(1)
+    footers = records.footers()
+    loop = asyncio.get_running_loop()
+    records.store.withheld = {named[1].object_key}
+    began = loop.time()
+
+    for _ in range(2):
+        found = await footers.get(*named)
+        assert isinstance(found, Unreadable)
+        assert "no read quorum" in found
+        assert 20 <= loop.time() - began < 21
+        await footers.fetch([named[1]])
+        assert footers.outage.since_ms is None
+    records.store.withheld = set()
+    await asyncio.sleep(60)
+    assert isinstance(await footers.get(*named), Footer)
+
+    other = await records.put(2)
+    records.store.fates = [UnavailableError("503")] * 1_000
+    waiting = asyncio.ensure_future(footers.get(*other))
+    await asyncio.sleep(60)
+    assert footers.outage.since_ms is not None
+    assert not waiting.done()
+    records.store.fates = []
+    assert isinstance(await waiting, Footer)
+
+
+@on_virtual_time
+async def test_many_objects_that_are_not_given_are_found_out_together() -> None:
+    """
+    A hundred take twice as long as one: a probe that succeeds is everybody's, and what is told of
+    one makes the others suspicious.  Who asks for them next is told at once.
+    """
+    records = await begun()
+    named = [await records.put(seq) for seq in range(100)]
+    footers = records.footers()
+    records.store.withheld = {record.object_key for _, record in named}
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    await footers.fetch([record for _, record in named])
+    fetched_s = loop.time() - began
+    found = await asyncio.gather(*[footers.get(*one) for one in named])
+
+    assert 20 <= fetched_s < 45
+    assert fetched_s == loop.time() - began
+    assert all(isinstance(one, Unreadable) for one in found)
 
 
 @on_virtual_time
@@ -243,7 +328,7 @@ async def test_few_are_read_at_once() -> None:
 
     await asyncio.gather(*[footers.get(*one) for one in named])
 
-    assert 16 == records.store.most_at_once
+    assert 32 == records.store.most_at_once
 
 
 @on_virtual_time

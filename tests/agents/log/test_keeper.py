@@ -2,8 +2,11 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
+import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.partition import PartitionLog
@@ -98,16 +101,22 @@ async def test_what_was_consolidated_becomes_objects_cut_between_partitions() ->
     assert [p for p in partitions if p != {0}] == left
 
 
+async def listened(world: World, settings: Any, waiting_records: int) -> tuple[Life, list[bool]]:
+    """An agent with that bound, and what its keeper says of producers: True, they wait."""
+    few = replace(settings.consolidation, waiting_records=waiting_records)
+    life = await world.start(replace(settings, consolidation=few))
+    told: list[bool] = []
+    life.engine.keeper.on_pressure = told.append
+    return life, told
+
+
 @on_virtual_time
 async def test_producers_wait_while_too_much_waits_to_be_consolidated() -> None:
     """
     And go on as soon as a rewrite has made it less; what is behind is said once, and so is its end.
     """
     world = World(t=2)
-    few = replace(SMALL.consolidation, waiting_records=8)
-    life = await world.start(replace(SMALL, consolidation=few))
-    keeper, told = life.engine.keeper, list[bool]()
-    keeper.on_pressure = told.append
+    life, told = await listened(world, SMALL, 8)
     with capture_logs() as lines:
         await flushes(life, 7)
         await asyncio.sleep(3)
@@ -131,10 +140,8 @@ async def test_what_is_damaged_holds_no_producers() -> None:
     Nothing is rewritten of it until somebody puts it back.
     """
     world = World(t=2)
-    few = replace(NEVER.consolidation, waiting_records=8)
-    life = await world.start(replace(NEVER, consolidation=few))
-    keeper, told = life.engine.keeper, list[bool]()
-    keeper.on_pressure = told.append
+    life, told = await listened(world, NEVER, 8)
+    keeper = life.engine.keeper
     await flushes(life, 10)
     for known in list(keeper._own.index)[:3]:
         keeper.set_aside(keeper._own, known.key, "a test")
@@ -142,6 +149,42 @@ async def test_what_is_damaged_holds_no_producers() -> None:
     await asyncio.sleep(3)
 
     assert [] == told
+
+
+class Everything(set[str]):
+    """Has whatever is asked for."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("withheld", ["one", "all"])
+@on_virtual_time
+async def test_while_nothing_can_be_rewritten_producers_go_on(withheld: str) -> None:
+    """
+    A bucket that withholds what was flushed: to hold them would make nothing better.  One object
+    that it withholds costs itself: the others are rewritten without it.
+    """
+    world = World(t=2)
+    life, told = await listened(world, SMALL, 20)
+    await flushes(life, 2)
+    first = world.bucket.puts[0]
+    world.bucket.withheld = {first} if withheld == "one" else Everything()
+    with capture_logs() as lines:
+        await flushes(life, 28, first=2)
+        await asyncio.sleep(60)
+        held, kept = list(told), len(await records(world))
+        world.bucket.withheld = set()
+        await asyncio.sleep(60)
+
+    assert held in ([], [True, False])  # it takes a failure to know
+    assert kept < 10 if withheld == "one" else kept >= 20
+    assert len(await records(world)) < 10
+    await asyncio.sleep(700)
+    await flushes(life, 1, first=30)
+    await settled()
+    assert first not in {record.object_key for record in (await records(world)).values()}
+    assert {"consolidation_failed", "consolidation_goes_on"} <= {line["event"] for line in lines}
 
 
 @on_virtual_time
@@ -261,10 +304,18 @@ def state_of(log: PartitionLog) -> tuple[Any, ...]:
     )
 
 
+async def started(world: World, settings: Any) -> Life:
+    """An agent that knows what is sealed."""
+    life = await world.start(settings)
+    for log in life.engine.logs():
+        await life.engine.loaded(log)
+    return life
+
+
 async def lives_of(world: World, settings: Any) -> list[tuple[Any, ...]]:
     """Three sessions, one after the other, and what a fourth one finds."""
     for n in range(3):
-        life = await world.start(settings)
+        life = await started(world, settings)
         await flushes(life, 23, first=23 * n)
         if n == 1:
             await life.seal(0)
@@ -272,7 +323,7 @@ async def lives_of(world: World, settings: Any) -> list[tuple[Any, ...]]:
         await settled()
         await life.stop()
         await asyncio.sleep(200)
-    last = await world.start(settings)
+    last = await started(world, settings)
     return [state_of(log) for log in last.engine.logs()]
 
 
@@ -343,7 +394,7 @@ async def test_dead_sessions_are_kept_by_who_is_left() -> None:
     first.kill()
     second = await world.start(SMALL)
     before = await log_of(world)
-    await asyncio.sleep(200)
+    await asyncio.sleep(SMALL.session.ttl_ms / 1000 + 12)
 
     (key,) = await records(world)
     assert (first.session_id, 5, 1, 0) == key
@@ -353,6 +404,109 @@ async def test_dead_sessions_are_kept_by_who_is_left() -> None:
     await second.seal(1)
     await asyncio.sleep(60)
     assert {} == await records(world)
+
+
+@on_virtual_time
+async def test_who_lives_looks_when_a_session_ends() -> None:
+    """
+    Not when its time to look has come.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 5)
+    await world.other_disk().start(SMALL, ready=False)
+    await asyncio.sleep(2)
+    first.kill()
+
+    await asyncio.sleep(SMALL.session.ttl_ms / 1000 + 17)
+
+    (key,) = await records(world)
+    assert (first.session_id, 5, 1, 0) == key
+
+
+@on_virtual_time
+async def test_what_a_dead_session_has_sealed_is_not_rewritten() -> None:
+    """
+    Whoever keeps it looks at that first.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 5)
+    await first.seal(0)
+    first.kill()
+    await world.start(SMALL)
+    await asyncio.sleep(20)
+
+    (footer,) = await footers(world)
+
+    assert [(1, 0, 5)] == [(s.partition, s.base, s.end) for s in footer.slices()]
+
+
+@on_virtual_time
+async def test_a_dead_sessions_object_that_is_withheld_is_waited_for() -> None:
+    """
+    It may be whole: nothing is set aside for it, and all is rewritten once it is given.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 5)
+    second = await world.other_disk().start(SMALL, ready=False)
+    await asyncio.sleep(2)
+    world.bucket.withheld = {world.bucket.puts[0]}
+    first.kill()
+    await asyncio.sleep(90)
+    assert 5 == len(await records(world))
+    world.bucket.withheld = set()
+    await asyncio.sleep(180)
+
+    (key,) = await records(world)
+    assert (first.session_id, 5, 1, 0) == key
+    assert 2 == len(second.engine.logs())
+
+
+@on_virtual_time
+async def test_topics_that_come_and_go_do_not_keep_it_from_looking() -> None:
+    """
+    However often somebody says that one may be gone, what others have sealed is read.
+    """
+    world = World(t=2)
+    first = await world.start(NEVER)
+    await flushes(first, 5)
+    first.kill()
+    second = await world.start(NEVER)
+    await asyncio.sleep(20)
+    second.engine.sealer._sealed = lambda tp, end: None  # as if others had sealed it
+    await second.seal(0)
+    await second.seal(1)
+    assert 5 == len(await records(world))
+
+    for _ in range(3):
+        await asyncio.sleep(20)
+        second.engine.keeper.topic_gone(UUID(int=99))
+
+    assert {} == await records(world)
+
+
+@on_virtual_time
+async def test_sessions_that_come_while_a_thread_asks_for_sealed_ends_do_not_disturb_it() -> None:
+    """
+    Where a rewrite is laid out, beside the event loop.
+    """
+    world = World(t=1)
+    life = await world.start(NEVER)
+    await flushes(life, 1, partitions=[0])
+    keeper = life.engine.keeper
+    tp = TopicPartition(world.topics["t"].topic_id, 0)
+
+    class Disturbing:
+        def sealed_end(self, tp: TopicPartition) -> int:
+            keeper._sessions[f"{len(keeper._sessions)}"] = keeper._own
+            return 7
+
+    keeper._sessions["first"] = cast(Any, SimpleNamespace(index=Disturbing(), dead=False))
+    keeper._sessions["second"] = keeper._own
+
+    assert 7 == keeper.sealed_end(tp)
 
 
 @on_virtual_time

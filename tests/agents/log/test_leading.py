@@ -634,3 +634,101 @@ async def test_who_is_alone_writes_nothing_because_topics_change() -> None:
         await asyncio.sleep(0.5)
 
     assert before == await said(world, life)
+
+
+async def three_with_records() -> tuple[
+    World, tuple[Life, Life, Life], dict[TopicPartition, Life], Load
+]:
+    """Three agents, who leads which of eight partitions, and who has written to all of them."""
+    world = World(t=4, u=4)
+    first = await world.start()
+    second = await joined(first)
+    third = await joined(second)
+    owners = await led_by_all(world, first, second, third)
+    load = Load(world, first, second, third)
+    async with load.running():
+        await asyncio.sleep(2)
+    return world, (first, second, third), owners, load
+
+
+@on_virtual_time
+async def test_an_object_that_the_bucket_does_not_give_costs_only_what_needs_it() -> None:
+    """
+    What its session led is given back and tried again; the agent goes on with the rest, however
+    long it lasts, and when the object is given nothing is missing.
+    """
+    world, (first, second, third), owners, load = await three_with_records()
+    lost = [tp for tp, life in owners.items() if life is first]
+    assert lost
+    world.bucket.withheld = {next(key for key in world.bucket.puts if first.session_id in key)}
+
+    with capture_logs() as lines:
+        first.kill()
+        await asyncio.sleep(100)
+        load.lives = [second, third]
+        held = [tp for tp in lost if load.leading(tp)]
+        assert all(load.leading(tp) for tp in owners if tp not in lost)
+    events = [line["event"] for line in lines]
+    told = [line for line in lines if line["event"] == "partitions_cannot_be_read"]
+
+    assert [] == held
+    assert 2 <= len(told) <= 8
+    assert all(line["partitions"] <= len(lost) for line in told)
+    assert "no read quorum" in told[0]["error"]
+    assert not {"session_lost", "agent_unfit"} & set(events)
+    assert not any(life.task.done() for life in (second, third))
+
+    world.bucket.withheld = set()
+    await led_by_all(world, second, third)
+    async with load.running():
+        load._stop = False
+        await asyncio.sleep(2)
+    await load.check()
+
+
+@on_virtual_time
+async def test_a_takeover_that_waits_for_an_object_does_not_hold_up_the_next() -> None:
+    """
+    One agent ends and an object of its session is not given; then another one ends.
+    """
+    world, (first, second, third), owners, load = await three_with_records()
+    world.bucket.withheld = {next(key for key in world.bucket.puts if first.session_id in key)}
+    lost = [tp for tp, life in owners.items() if life is second]
+    for log in second.engine.logs():
+        await second.seal(log.partition, log.topic)  # they were the first one's, and need nothing
+
+    first.kill()
+    await asyncio.sleep(SETTINGS.session.ttl_ms / 1000 + 1)
+    second.kill()
+    await asyncio.sleep(SETTINGS.session.ttl_ms / 1000 + 2)
+    load.lives = [third]
+
+    assert lost
+    assert all(load.leading(tp) for tp in lost)
+    assert not all(load.leading(tp) for tp in owners)
+
+
+@on_virtual_time
+async def test_a_start_on_its_own_disk_without_an_object_goes_on_when_it_is_given() -> None:
+    """
+    What needs it is given back meanwhile, and not offline until somebody starts the agent again.
+    """
+    world = World(t=2)
+    first = await world.start()
+    assert "committed" == await first.produce(b"0").answer()
+    held = first.produce(b"1", acks=1)
+    await held.answer()
+    first.kill()
+    world.bucket.withheld = {world.bucket.puts[0]}
+    with capture_logs() as lines:
+        second = await world.start(ready=False)
+        await asyncio.sleep(100)
+        states = [log.state for log in second.engine.logs()]
+        world.bucket.withheld = set()
+        await asyncio.sleep(120)
+    events = [line["event"] for line in lines]
+
+    assert State.OFFLINE not in states
+    assert "partition_offline" not in events
+    assert 2 == len([log for log in second.engine.logs() if log.state is State.ONLINE])
+    assert [b"0", b"1"] == [value for _, _, value in await second.committed(0)]

@@ -124,7 +124,7 @@ async def put(store: Store, key: str, batches: Sequence[tuple[Place, bytes]]) ->
 
 def rewriting_to(store: Store) -> Rewriting:
     """What is tested."""
-    return Rewriting(objects=store, offload=offload, spool=spool, rng=Random(1))
+    return Rewriting(objects=store, offload=offload, spool=spool, rng=Random(1), now_ms=lambda: 0.0)
 
 
 async def batches_in(store: Store, record: FlushRecord) -> dict[Place, bytes]:
@@ -305,7 +305,9 @@ def test_a_full_disk_costs_an_attempt() -> None:
         footers = [footer for _, footer in old]
         (new,) = lay_out(footers, lambda _: 0, 10_000)
         encoded, _ = encode(new, footers, "s", 7)
-        writing = Rewriting(objects=store, offload=offload, spool=full, rng=Random(1))
+        writing = Rewriting(
+            objects=store, offload=offload, spool=full, rng=Random(1), now_ms=lambda: 0.0
+        )
 
         with pytest.raises(UnavailableError, match="No space left"):
             await writing.write(new, old, encoded, "s", 7)

@@ -9,7 +9,7 @@ import pytest
 
 from driftlog_agents.log.keep_alive import KeepAlive, Renewing
 from driftlog_agents.log.session import CommitOutcome, Session, SessionSettings
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.errors import FencedError, StoreError, UnavailableError
 from driftlog_metadata.keys import session_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.model import Agent, FlushRecord
@@ -114,6 +114,33 @@ async def test_a_session_is_kept_for_as_long_as_it_is_renewed(elsewhere: bool) -
     assert await subject.key_is_there()
     assert subject.session.alive
     assert TTL_MS * 2 / 3 <= min(lasts) <= max(lasts) <= TTL_MS
+    subject.keeping.cancel()
+
+
+@pytest.mark.parametrize("acted", [False, True])
+@on_virtual_time
+async def test_a_session_that_was_long_in_opening_lives(acted: bool) -> None:
+    """
+    Its lease may be from the first attempt, of which nobody heard: it is renewed before it counts,
+    or the session would be over as soon as it has begun.
+    """
+    subject = Subject(elsewhere=False)
+    grant = subject.store._behind.grant_lease
+    until_ms = now_ms() + 5_000
+
+    async def slow(lease_id: int, ttl_ms: int) -> None:
+        if acted or now_ms() >= until_ms:
+            with contextlib.suppress(StoreError):  # it is there
+                await grant(lease_id, ttl_ms)
+        if now_ms() < until_ms:
+            raise UnavailableError("away")
+
+    subject.store._behind.grant_lease = slow  # type: ignore[method-assign]
+    await subject.open()
+
+    assert TTL_MS - 500 <= subject.session.valid_until_ms - now_ms() <= TTL_MS
+    await asyncio.sleep(5)
+    assert subject.session.alive
     subject.keeping.cancel()
 
 

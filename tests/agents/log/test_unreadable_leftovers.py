@@ -162,6 +162,7 @@ async def test_a_partition_that_others_have_led_since_does_not_wait(dead: dict[s
     for _ in range(2):
         life.kill()
         life = await world.start()
+        await life.engine.loaded(life.log())
         assert State.ONLINE is life.log().state
 
 

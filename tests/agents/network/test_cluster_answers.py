@@ -239,23 +239,38 @@ async def test_a_partition_that_is_claimed_and_not_read_yet_has_no_leader(tmp_pa
     assert [(0, agents.nodes[1], epoch), (5, -1, epoch)] == told
 
 
-async def test_while_a_partition_is_handed_over_clients_are_sent_to_who_will_lead_it(
+async def test_while_a_partition_is_handed_over_clients_stay_until_it_is_released(
     tmp_path: Path,
 ) -> None:
     """
-    Who hands it over shows nothing of it any more, and names the next leader, under the epoch that
-    there is: a new one is not made yet.
+    Who hands it over takes nothing any more, and names itself, as the other does: if the two named
+    each other, a client would go to and fro.  Once it is released, both name who will lead, under
+    the epoch that there is: a new one is not made yet.
     """
     async with pair(tmp_path) as agents:
         partition = agents.led_by(1)[0]
-        log, view = agents.agents[1].log("t", partition), agents.agents[1].process.broker.view
+        broker = agents.agents[1].process.broker
+        log, view, logs = (
+            agents.agents[1].log("t", partition),
+            broker.view,
+            agents.agents[1].engine.topics["t"].logs,
+        )
         plan, state = view.plan, log.state
-        log.state = State.CLOSED
         view.plan = {**plan, TopicPartition(agents.topic_id, partition): agents.nodes[0]}
-        told = leaders(await described(agents.clients[1]))[partition]
-        view.plan, log.state = plan, state
+        log.state = State.CLOSED
+        during = [leaders(await described(client))[partition] for client in agents.clients]
+        refused = await agents.clients[1].call(
+            produce.API, 10, producing("t", {partition: make_batch([b"x"])})
+        )
+        logs[partition] = None  # and it has not heard of its own release
+        released = leaders(await described(agents.clients[1]))[partition]
+        logs[partition], view.plan, log.state = log, plan, state
 
-    assert (0, agents.nodes[0], log.leader_epoch) == told
+    (answer,) = refused.responses[0].partition_responses
+    assert [(0, agents.nodes[1], log.leader_epoch)] * 2 == during
+    assert (NOT_LEADER, -1) == (answer.error_code, answer.current_leader.leader_id)
+    assert [] == refused.node_endpoints
+    assert (0, agents.nodes[0], log.leader_epoch) == released
 
 
 # ── Not the leader ──

@@ -1,8 +1,9 @@
-"""The HTTP port closes when the agent leaves, whatever it is asked at the moment."""
+"""The HTTP port: it closes when the agent leaves, and says little of who does not speak HTTP/1."""
 
 import asyncio
 from pathlib import Path
 
+import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
@@ -33,3 +34,28 @@ async def test_a_seal_that_waits_for_the_bucket_does_not_hold_up_a_stop(tmp_path
         await asyncio.gather(asked, return_exceptions=True)
         agent.objects.writes.open()
         assert 1 == await agent.engine.sealer.seal(agent.log("t"))
+
+
+async def test_who_speaks_something_else_is_not_told_of_with_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    An agent that takes the port for etcd's (HTTP/2) asks again and again; others are answered.
+    """
+    async with Serving(tmp_path) as agent, ClientSession() as session:
+        http = HttpApi(agent.process)
+        sockets = await take("127.0.0.1", 0, "--http-listener")
+        await http.start(sockets)
+        port = sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        async with asyncio.timeout(10):
+            answer = await reader.read(100)
+        writer.close()
+        async with session.get(f"http://127.0.0.1:{port}/healthz") as healthy:
+            status = healthy.status
+        await http.stop()
+
+    assert answer.startswith(b"HTTP/1.")
+    assert 200 == status
+    assert [] == [record for record in caplog.records if record.exc_info]
