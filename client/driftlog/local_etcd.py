@@ -5,8 +5,10 @@ DIR/etcd.json, so that whoever noted them finds it there after a restart.
 Shell.
 """
 
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -20,6 +22,9 @@ _QUOTA_BYTES: Final = 8 * 1024**3  # etcd's own advice for the largest
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _PROBE_S: Final = 0.5
 _HOST: Final = "127.0.0.1"
+_PORTS: Final = range(20_000, 32_768)
+"""Below those that systems give to who connects (Linux from 32768, macOS and RFC 6335 from 49152):
+while one of those is down, a client that asks for it again and again may get it as its own."""
 
 _GET_ONE: Final = (
     "Get one with `make etcd` in a checkout of driftlog, with `apt-get install etcd-server`, or "
@@ -121,7 +126,8 @@ def _read(file: Path) -> dict[str, int]:
 
 def free_port(wanted: int, taken: frozenset[int]) -> int:
     """*wanted* on 127.0.0.1 where it is free, or another one; none of *taken*."""
-    for port in (wanted, *[0] * (len(taken) + 1)):
+    others = random.sample(_PORTS, len(_PORTS))
+    for port in itertools.chain([wanted] if wanted else [], others):
         if port in taken:
             continue
         with socket.socket() as probe:
@@ -130,7 +136,5 @@ def free_port(wanted: int, taken: frozenset[int]) -> int:
                 probe.bind((_HOST, port))
             except (OSError, OverflowError):
                 continue
-            found: int = probe.getsockname()[1]
-        if found not in taken:
-            return found
+        return port
     raise OSError("there is no free port on 127.0.0.1")

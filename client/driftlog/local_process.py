@@ -73,7 +73,7 @@ class LocalProcess:
         """How often it has ended."""
         self.last_end = ""
         self.refused = False
-        """It ended by itself as a program does that says why it does not start."""
+        """It does not run: it ended by itself, as a program that says why it does not start."""
         self._command = command
         self._environment = dict(environment)
         self._pid_file = run / f"{name}.pid"
@@ -93,7 +93,7 @@ class LocalProcess:
         """Start it.  One that cannot be started has ended: `reap` tells."""
         assert self._process is None, "it runs"
         self.start_at = None
-        self.ready = False
+        self.ready = self.refused = False
         output = self._open_log()
         try:
             self._process = subprocess.Popen(

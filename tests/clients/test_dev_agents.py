@@ -19,7 +19,7 @@ import confluent_kafka
 import pytest
 
 from driftlog.local_etcd import BINARY_VARIABLE
-from driftlog.local_process import end_leftovers
+from driftlog.local_process import LocalProcess, end_leftovers
 from tests.support import etcd_server
 from tests.support.components import REPOSITORY
 from tests.support.driftlog_process import driftlog_command
@@ -44,11 +44,11 @@ def first_of_free_ports(count: int) -> int:
             return first
 
 
-def until(true: Callable[[], bool], what: str) -> None:
-    """Return when it is *true*."""
+def until(true: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    """Return when it is *true*; *what* is not, where it does not become so."""
     deadline = time.monotonic() + _SOON_S
     while not true():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
         time.sleep(0.05)
 
 
@@ -66,15 +66,23 @@ def living(directory: Path) -> dict[int, str]:
 
 
 class Cluster:
-    """A running `driftlog dev --agents`; whatever becomes of it, nothing is left of it."""
+    """A running `driftlog dev --agents`; whatever becomes of it, nothing is left of it.
 
-    def __init__(self, directory: Path, agents: int, *arguments: str) -> None:
+    Its HTTP ports are free ones, too, unless *default_http*: between its look at 9644 and its
+    agent's, another test may take that, and who could not have it starts again, with a later id.
+    """
+
+    def __init__(
+        self, directory: Path, agents: int, *arguments: str, default_http: bool = False
+    ) -> None:
         self.directory = directory
-        self.first_port = first_of_free_ports(agents)
+        self.first_port = first_of_free_ports(2 * agents)
         self._arguments = [
             *("dev", "--agents", str(agents), "--dir", str(directory)),
             *("--listener", f"127.0.0.1:{self.first_port}", *arguments),
         ]
+        if not default_http:
+            self._arguments += ["--http-listener", f"127.0.0.1:{self.first_port + agents}"]
         self._out, self._err = directory.with_suffix(".out"), directory.with_suffix(".err")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -138,7 +146,10 @@ class Cluster:
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Until it has said so."""
-        until(lambda: re.search(pattern, self.said) is not None, f"{pattern}\n{self.said}")
+        until(
+            lambda: re.search(pattern, self.said) is not None,
+            lambda: f"{pattern}\n{self.said}\n{self.log}",
+        )
         found = re.search(pattern, self.said)
         assert found is not None
         return found
@@ -324,7 +335,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     """
     SIGKILL: agents and etcd end at once, by themselves; the next start finds all as it was.
     """
-    with Cluster(tmp_path / "log", 2) as cluster:
+    with Cluster(tmp_path / "log", 2, default_http=True) as cluster:
         cluster.start()
         produce(cluster.bootstrap, range(100))
         assert 4 == len(living(cluster.directory))
@@ -447,6 +458,24 @@ def test_agents_that_are_all_refused_end_the_command(tmp_path: Path) -> None:
         assert "driftlog: " in cluster.log
         cluster.wait_for("no agent starts; what they say above is why")
     assert {} == living(directory)
+
+
+def test_who_runs_again_is_refused_no_more(tmp_path: Path) -> None:
+    """
+    Else another one that is refused meanwhile would end them all.
+    """
+    commands = [["false"], ["sleep", "60"]]
+    process = LocalProcess("agent-1", lambda: commands.pop(0), environ, tmp_path / "log", tmp_path)
+    process.start()
+    until(process.reap, "it does not end")
+    assert process.refused
+
+    process.start()
+    try:
+        assert not process.refused
+    finally:
+        process.kill()
+    assert not process.refused
 
 
 def test_an_etcd_that_does_not_start_ends_the_command(tmp_path: Path) -> None:

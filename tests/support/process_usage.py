@@ -9,12 +9,13 @@ Shell.
 """
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from driftlog import local_etcd
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -81,11 +82,8 @@ def reset_peak(pid: int) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now; taken again at once, so that a clash is unlikely."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on now, nor gets who connects; any of many: a clash is unlikely."""
+    return local_etcd.free_port(0, frozenset())
 
 
 def wait_until(
