@@ -82,7 +82,7 @@ def reset_peak(pid: int) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, nor gets who connects; any of many: a clash is unlikely."""
+    """A port that nobody listens on now, nor is given to who connects; one of many."""
     return local_etcd.free_port(0, frozenset())
 
 
