@@ -34,6 +34,7 @@ from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.peer import Peer
 from tests.simulation.sim_disk import SimDisk
+from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -125,12 +126,6 @@ def _spool() -> Iterator[_Spool]:
     yield _Spool()
 
 
-async def offload(fn: Callable[..., Any], *args: Any) -> Any:
-    """What threads do takes a moment, and other things happen meanwhile."""
-    await asyncio.sleep(0.002)
-    return fn(*args)
-
-
 class AgentProcess(Process):
     """See the module."""
 
@@ -152,11 +147,14 @@ class AgentProcess(Process):
         self._metadata = FaultyMetadata(
             world.metadata, self._network("metadata", node.metadata_weather)
         )
+        rng = Random(f"workers {self.name} {world.seed}")
+        self._workers = Workers(rng, world.thread_share, longest_s=4.0)
+        of_requests = Workers(rng, world.thread_share, longest_s=0.1)  # not longer than clients wait
         self._keep_alive = SimKeepAlive(self._metadata, self.thread)
         self._objects = FaultyObjects(world.bucket, self._network("objects", node.store_weather))
         self.reader = LogReader(
             store=self._objects,
-            offload=offload,
+            offload=self._workers.offload,
             manifest=self._manifest,
             refresh=self._refresh,
             now_ms=world.now_ms,
@@ -172,7 +170,7 @@ class AgentProcess(Process):
             wall_ms=lambda: int(world.now_ms() + node.wall_skew_ms),
         )
         self.broker.topics = Topics(self.broker)
-        self.producing = Producing(self.broker, offload, self.spawn)
+        self.producing = Producing(self.broker, of_requests.offload, self.spawn)
         self._collector = Collector(
             metadata=self._metadata,
             objects=self._objects,
@@ -307,7 +305,8 @@ class AgentProcess(Process):
         for _ in range(10):  # it may be frozen meanwhile
             await asyncio.sleep(_TELL_S / 10)
         forgotten = [one for asked, one in self.waiting if asked is engine and not one.done]
-        self._world.expect(not forgotten, f"nobody told {forgotten} that the session ended")
+        names = [getattr(one, "name", type(one).__name__) for one in forgotten]
+        self._world.expect(not forgotten, f"nobody told {names} that the session ended")
 
     async def _watch_memory(self) -> None:
         while True:
@@ -367,7 +366,7 @@ class AgentProcess(Process):
                 disk=self.disk,
                 rng=Random(world.rng.random()),
                 now_ms=world.now_ms,
-                offload=offload,
+                offload=self._workers.offload,
                 spool=_spool,
                 keep_alive=self._keep_alive if self.node.has_threads else None,
                 connect=self._connect,

@@ -18,8 +18,9 @@ from driftlog_agents.groups.consumer_reconciliation import reconciled
 from driftlog_agents.groups.consumer_state import Member
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.groups.served import ServedGroup
-from driftlog_agents.log import takeover
+from driftlog_agents.log import keeper, takeover
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.leading import Leading
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session
@@ -301,6 +302,17 @@ def told_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerGroup, "_run", told)
 
 
+def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
+    """A rewrite's thread goes through the keeper's sessions, and the keeper forgets one."""
+
+    def sealed_end(self: Keeper, tp: TopicPartition) -> int:
+        if tp in self._gone:
+            return keeper._GONE
+        return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
+
+    patch.setattr(Keeper, "sealed_end", sealed_end)
+
+
 CLUSTER_BUGS: tuple[Plant, ...] = (
     released_with_flushes_on_their_way,
     left_with_flushes_on_their_way,
@@ -319,6 +331,7 @@ CLUSTER_BUGS: tuple[Plant, ...] = (
     sealed_ends_of_old_leaders,
     moved_without_producers,
     two_plans,
+    sessions_read_while_they_change,
 )
 
 GROUP_BUGS: tuple[tuple[Plant, range], ...] = (

@@ -64,6 +64,8 @@ _GROUPS: Final = (4, 8)
 """Last digits of the seeds that have consumer groups, too: of one agent, and of several.  Where the
 digit before is odd, there is also a group of KIP-848."""
 
+_THREADS: Final = 0.6
+
 _LAST_TURNS: Final = 30
 """Of the loop, in which what is cancelled ends: task groups within task groups."""
 
@@ -89,6 +91,8 @@ class World:
         self.cuts_beginnings = seed % 10 == 7
         """Every tenth seed: sessions that end while they load, files that end torn.  The others
         are without these, and have the more of all the rest."""
+        self.thread_share = _THREADS if seed // 10 % 2 else 0.0
+        """Of what worker threads do: how much can be stopped between two lines."""
         self.loop = VirtualLoop()
         self.loop.set_exception_handler(self._callback_failed)
         self._trace = hashlib.sha256()

@@ -424,7 +424,8 @@ class ConsumerGroup:
             return {}
         if not self._is_stored:
             changed = set(state.members)
-        pages: dict[str, list[Member]] = {page_of(member_id): [] for member_id in changed}
+        names = sorted({page_of(member_id) for member_id in changed})
+        pages: dict[str, list[Member]] = {name: [] for name in names}
         for member in state.members.values():
             page = page_of(member.member_id)
             if page in pages:
