@@ -199,7 +199,8 @@ class AgentProcess:
         cluster = await join_cluster(
             world.metadata, world.objects, settings.broker.location, world.rng
         )
-        number = await node_id(world.metadata, world.disk, cluster)
+        session_ms = settings.engine.session.ttl_ms
+        number = await node_id(world.metadata, world.disk, cluster, session_ms)
         self.server = Server(
             now_ms=now_ms,
             socket_request_max_bytes=settings.broker.socket_request_max_bytes,

@@ -114,10 +114,11 @@ class FitnessWatch:
             await asyncio.sleep(_TICK_S)
             now_ms = self._now_ms()
             # What cannot be read was claimed, and is led by nobody until it is.
-            outage = flushes if flushes.since_ms is not None else footers
+            writes = flushes.since_ms is not None
+            outage = flushes if writes else footers
             step = self._fitness.tick(outage.since_ms, now_ms)
             if step is Step.LOOK:
-                self._fitness.looked(await self._done(), self._now_ms())
+                self._fitness.looked(await self._done(commits=writes), self._now_ms())
             elif step is Step.STEP_DOWN:
                 self._say_unfit(outage.error, seconds=round(outage.lasted_ms(now_ms) / 1000))
                 await engine.session.close()
@@ -150,26 +151,29 @@ class FitnessWatch:
         asked = [node for node in self._view.placed() if node not in asking]
         return bool(asking) and self._node_id in asked[:_ASKED]
 
-    async def _done(self) -> dict[str, int] | None:
-        """What other agents' live sessions have committed, and how often they said they could."""
+    async def _done(self, *, commits: bool) -> dict[str, int] | None:
+        """How often other agents' live sessions said that they could, and with *commits* what they
+        have committed: who only cannot read learns from that nothing, for to commit nobody reads.
+        """
         others = self._others()
-        if not others:
-            return {}
+        done = {
+            f"{session_id} could": entry.said.proofs
+            for session_id, entry in self._view.sessions.items()
+            if session_id in others
+        }
+        if not others or not commits:
+            return done
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 _, kvs = await self._metadata.get_prefix(HEADS_PREFIX)
         except (UnavailableError, OutcomeUnknownError, TimeoutError):
             return None
         keys = {head_key(session_id): session_id for session_id in others}
-        done: dict[str, int] = {}
         for kv in kvs:
             # Whatever else is there, and what cannot be read, says nothing of the others.
             if kv.key in keys:
                 with contextlib.suppress(CorruptError):
                     done[keys[kv.key]] = decode_head(kv.value)
-        for session_id, entry in self._view.sessions.items():
-            if session_id in others:
-                done[f"{session_id} could"] = entry.said.proofs
         return done
 
     def _others(self) -> set[str]:

@@ -50,7 +50,7 @@ from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, Obj
 _METADATA: Final = "the metadata store"
 
 _COPY_S: Final = 20.0
-"""More than a session lasts whose agent has ended."""
+"""More than a session lasts by default whose agent has ended."""
 
 _LOOK_S: Final = 0.5
 
@@ -180,8 +180,12 @@ def _kafka_id(rng: Random) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) -> int:
+async def node_id(
+    metadata: MetadataStore, disk: AgentDisk, cluster: Cluster, session_ms: float = 0.0
+) -> int:
     """This directory's node id: kept on the disk, allocated once in the metadata store.
+
+    *session_ms*: how long a session lives whose agent has ended.
 
     Raises:
         CorruptError: the file on the disk is damaged.
@@ -202,7 +206,7 @@ async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) ->
                 f"the data directory belongs to cluster {of}, not to {cluster.cluster_id}: use "
                 f"another --dir"
             )
-        await _wait_until_alone(metadata, disk, number)
+        await _wait_until_alone(metadata, disk, number, max(_COPY_S, session_ms / 1000 + 5))
         return number
     _, kvs = await patiently(partial(metadata.get_prefix, NODE_IDS_PREFIX), _METADATA)
     strangers = Strangers()
@@ -226,7 +230,9 @@ async def node_id(metadata: MetadataStore, disk: AgentDisk, cluster: Cluster) ->
     return number
 
 
-async def _wait_until_alone(metadata: MetadataStore, disk: AgentDisk, number: int) -> None:
+async def _wait_until_alone(
+    metadata: MetadataStore, disk: AgentDisk, number: int, longest_s: float
+) -> None:
     """Two agents of one node id would each hide the other: its partitions, its address."""
     found = await patiently(partial(metadata.get, agent_key(number)), _METADATA)
     if found is None:
@@ -238,7 +244,7 @@ async def _wait_until_alone(metadata: MetadataStore, disk: AgentDisk, number: in
     except (CorruptError, UnavailableError):
         return  # sessions deal with both
     clock = asyncio.get_running_loop().time
-    until_s, told = clock() + _COPY_S, False
+    until_s, told = clock() + longest_s, False
     while await patiently(partial(metadata.get, session_key(session_id)), _METADATA) is not None:
         if clock() >= until_s:
             raise WrongClusterError(
@@ -251,6 +257,6 @@ async def _wait_until_alone(metadata: MetadataStore, disk: AgentDisk, number: in
             structlog.get_logger().warning(
                 "node_id_in_use",
                 node_id=number,
-                advice=f"waits up to {_COPY_S:g} s until that agent's session is over",
+                advice=f"waits up to {longest_s:g} s until that agent's session is over",
             )
         await asyncio.sleep(_LOOK_S)

@@ -25,6 +25,7 @@ class Cut:
         self.down = False
         self.forgets = False
         """It takes objects and does not give them back."""
+        self.reads = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bucket, name)
@@ -35,7 +36,7 @@ class Cut:
         await self._bucket.put(key, body)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        if self.down:
+        if self.down or not self.reads:
             raise UnavailableError("access denied")
         if self.forgets:
             raise NotFoundError(key)
@@ -151,7 +152,7 @@ async def test_an_agent_that_cannot_commit_while_others_can_gives_its_partitions
 async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> None:
     """
     It has nothing to commit, for nobody writes to it; and what it took over from one that died
-    is read by nobody, while others could.
+    is read by nobody, while others could, as they say: that they commit would not show it.
     """
     agents = await Agents().start()
     first, second = agents.lives
@@ -166,6 +167,7 @@ async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> No
     agents.lives[1] = third
     began_ms = now_ms()
     watching = asyncio.create_task(agents.watch.watch(first.engine))
+    answering = asyncio.create_task(agents.watch_of(1).watch(third.engine))
     with capture_logs() as lines:
         while not watching.done() and now_ms() < began_ms + 100_000:
             agents.produce(1)
@@ -175,12 +177,45 @@ async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> No
     with pytest.raises(FencedError):
         await first.task
     await asyncio.sleep(10)
+    answering.cancel()
     repeated = [line for line in lines if line["event"] == "footer_read_repeated"]
     (unfit,) = [line for line in lines if line["event"] == "agent_unfit"]
 
     assert 20 == len(third.engine.logs())
     assert 1 <= len(repeated) <= 6
     assert "access denied" in unfit["error"]
+
+
+@on_virtual_time
+async def test_a_bucket_that_nobody_can_read_is_no_reason_to_step_down() -> None:
+    """
+    It takes what it does not give back (a key of its KMS that is gone): all commit, and who takes
+    partitions over waits for their footers.  That others commit does not show that they could.
+    """
+    agents = await Agents().start()
+    third = await agents.worlds[1].other_disk().start(ready=False)
+    await third.engine.ready.wait()
+    await asyncio.sleep(5)
+    agents.lives.append(third)
+    watches = [
+        asyncio.create_task(agents.watch_of(number).watch(agents.lives[number].engine))
+        for number in (0, 1)
+    ]
+    for log in third.engine.logs():
+        third.produce(b"x", partition=log.partition)
+    await asyncio.sleep(1)
+    for cut in agents.cuts:
+        cut.reads = False
+    third.kill()
+    for _ in range(100):
+        agents.produce(0)
+        agents.produce(1)
+        await asyncio.sleep(1)
+
+    assert all(life.engine.footers.outage.since_ms for life in agents.lives[:2])
+    assert not any(task.done() for task in (*watches, *(life.task for life in agents.lives[:2])))
+    for task in watches:
+        task.cancel()
 
 
 @on_virtual_time

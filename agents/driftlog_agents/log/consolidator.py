@@ -27,12 +27,12 @@ from driftlog_agents.log.consolidation import (
 from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
-from driftlog_agents.log.rewriting import Rewriting
+from driftlog_agents.log.rewriting import Rewriting, WithheldSourceError
 from driftlog_agents.log.segment_writing import Offload
 from driftlog_agents.log.session import Session
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import encode_flush_record
-from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.errors import FencedError
 from driftlog_metadata.keys import flush_key, parse_flush_key
 from driftlog_metadata.model import FlushRecord, TopicPartition
 from driftlog_tiering.flush_object import Footer
@@ -107,12 +107,13 @@ class Consolidator:
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
             DamagedSourceError: one of *chosen*.
+            WithheldSourceError: one of *chosen*, for now.
             CorruptFlushObjectError: they contradict each other.
             FencedError: the session is over.
         """
         footers: list[Footer] = []
         for known in chosen:
-            footer = await self._footer(kept, known)
+            footer = await self._footer(kept, known, len(footers))
             if footer is None:
                 return True  # there is less to choose from now
             footers.append(footer)
@@ -157,11 +158,11 @@ class Consolidator:
             bytes=size,
         )
 
-    async def _footer(self, kept: KeptSession, known: KnownRecord) -> Footer | None:
+    async def _footer(self, kept: KeptSession, known: KnownRecord, at: int) -> Footer | None:
         """None: there is none, and the record is not chosen again.
 
         Raises:
-            UnavailableError: the bucket does not give it for now.
+            WithheldSourceError: the bucket does not give it for now; it is the one *at* there.
         """
         try:
             footer = await self._footers.get(known.key, known.record)
@@ -169,7 +170,7 @@ class Consolidator:
             await self._keeping.know_again(kept)
             return None
         if isinstance(footer, Unreadable):
-            raise UnavailableError(footer)
+            raise WithheldSourceError(at, footer)
         if isinstance(footer, str):
             self._keeping.set_aside(kept, known.key, footer)
             return None

@@ -208,6 +208,7 @@ class Engine:
             session=self.session,
             keys=keys,
             objects=ports.objects,
+            probes=self.footers.probes,
             logs=self.logs,
             manifests=self.manifests,
             settings=settings.seal,
@@ -236,7 +237,7 @@ class Engine:
         self.ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
-        self._loading = Loading(self.manifests, self._stop, ports.now_ms)
+        self._loading = Loading(self.manifests, self.footers.probes, self._stop, ports.now_ms)
 
     # ── What others ask ──
 
@@ -379,6 +380,7 @@ class Engine:
             elsewhere=self._elsewhere(),
             taken=taken,
             sealed_epochs=self._loading.sealed_epochs,
+            give_back=self.takeover.give_back,
             unreadable=self._unreadable,
             now_ms=self.ports.now_ms,
         )

@@ -16,7 +16,6 @@ Shell.
 """
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 import structlog
 
-from driftlog_agents.log.bucket_probe import probe_bucket
+from driftlog_agents.log.bucket_probe import BucketProbes, Withholding
 from driftlog_agents.log.hedged_reads import HedgedReads
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.session import Session
@@ -50,18 +49,16 @@ _DECODED_HERE_BYTES: Final = 16 * 1024
 """Larger ones are decoded off the event loop: a thousand batches take it a millisecond."""
 
 
-_UNREADABLE_S: Final = 20.0
-"""Refused for so long an object is unreadable, if the bucket answers otherwise.  Less than after
-which an agent is unfit; more than what a store gets over."""
+_UNREADABLE_S: Final = 12.0
+"""Refused for so long an object is unreadable, if the bucket answers otherwise: two deadlines.  The
+probe and one more ask follow, or one that fails and both again, before the agent would be unfit."""
 
 _UNREADABLE_TOO_S: Final = 5.0
 """The same while another one is: many may be, and all that wait for them wait for the last."""
 
-_PROBES_S: Final = 1.0
-"""Between two probes: a store in trouble is not helped by them."""
-
-_TRIED_AGAIN_S: Final = 60.0
-"""It is not asked for again before: one takeover asks for each once."""
+_TRIED_AGAIN_S: Final = 25.0
+"""It is not asked for again before: one takeover asks for each once.  Less than after which what
+needs it is claimed again."""
 
 
 class Unreadable(str):
@@ -113,10 +110,7 @@ class Footers:
         self._log = structlog.get_logger()
         self._unreadable: dict[str, tuple[float, str]] = {}
         """Until when these objects are not asked for again, and why."""
-        self._probes = 0
-        self._probed_ms = -math.inf
-        self._answered_ms = -math.inf
-        """When the last probe began that succeeded."""
+        self.probes = BucketProbes(session, objects, now_ms)
         self._failing = 0
         """Reads that have failed and go on."""
         self.outage = Outage()
@@ -215,7 +209,8 @@ class Footers:
             over.set()
 
     async def _read(self, record: FlushRecord) -> Buffer | None:
-        failed = answered = alone = False
+        failed = answered = False
+        withholding = Withholding(self.probes, self._now_ms)
         began_ms = self._now_ms()
         until_ms, why = self._unreadable.get(record.object_key, (0.0, ""))
         if began_ms < until_ms:
@@ -235,36 +230,15 @@ class Footers:
                     self._say(record, why, sent_ms)
                 now_ms = self._now_ms()
                 others = any(now_ms < until_ms for until_ms, _ in self._unreadable.values())
-                over_ms = began_ms + 1000 * (_UNREADABLE_TOO_S if others else _UNREADABLE_S)
-                if now_ms >= over_ms:
-                    if alone:
-                        answered = True  # as far as the bucket goes
-                        self._unreadable[record.object_key] = now_ms + _TRIED_AGAIN_S * 1000, why
-                        raise _UnreadableError(why)
-                    # Once more behind a probe that succeeds: perhaps all is well again.
-                    alone = await self._bucket_answers(over_ms)
-                    if alone:
-                        continue
+                if await withholding.found(1000 * (_UNREADABLE_TOO_S if others else _UNREADABLE_S)):
+                    answered = True  # as far as the bucket goes
+                    self._unreadable[record.object_key] = now_ms + _TRIED_AGAIN_S * 1000, why
+                    raise _UnreadableError(why)
                 await asyncio.sleep(_RETRY_S)
         finally:
             self._failing -= failed
             if answered or not self._failing:  # or nobody waits for it any more
                 self.outage.ended(self._now_ms())
-
-    async def _bucket_answers(self, since_ms: float) -> bool:
-        """Whether a probe has succeeded, anybody's, that began since then."""
-        session, now_ms = self._session, self._now_ms()
-        if self._answered_ms >= since_ms:
-            return True
-        if now_ms - self._probed_ms < _PROBES_S * 1000:
-            return False
-        self._probed_ms = now_ms
-        self._probes += 1  # nothing is ever put twice under one name
-        nonce = (int(session.session_id[:16], 16) + self._probes) % 2**64
-        if await probe_bucket(self._objects, session.node_id, f"{nonce:016x}") is not None:
-            return False
-        self._answered_ms = now_ms
-        return True
 
     async def _ask(self, record: FlushRecord) -> Buffer | None:
         try:

@@ -4,6 +4,8 @@
         placed here, led by nobody that lives ──▶ claim, read what was committed ──▶ lead
         led here, placed elsewhere            ──▶ hand over, some at a time:
             stop admission ──▶ cut ──▶ every flush that holds it resolved ──▶ release
+        handed over, and released again     ──▶ take it back, and keep it for a while:
+                                                the bucket does not give the other what it needs
 
 All agents compute the same plan from the same agents and topics (`cluster.placement`).  Where
 they see different ones for a moment, a claim is refused, or a partition moves once too often:
@@ -64,12 +66,22 @@ class LeadingSettings:
     retry_ms: float = 300
     """Between two attempts to claim what was refused."""
 
+    kept_ms: float = 600_000
+    """How long what was taken back is not handed over again.  Shorter: it has no leader more often,
+    for seconds; longer: it is led where it is not placed."""
+
     warm_up_ms: float = 150
     """How long who leaves waits before it stops, for the others to read what they will need."""
 
 
 _PUT_OFF_MS: Final = 30_000.0
 """Before partitions are claimed again of which the bucket did not give an object."""
+
+_GIVEN_MS: Final = 120_000.0
+"""How long what was handed over may come back: several times what a receiver takes to find out."""
+
+_LOOKS_S: Final = 1.0
+"""Between two looks for what came back."""
 
 _ALONE_S: Final = 1.0
 """A takeover that takes longer does not hold up the next one.  Shorter: more of them, each of which
@@ -167,6 +179,10 @@ class Leading:
         """Of these, what is on its way."""
         self._put_off: dict[TopicPartition, float] = {}
         """Of these, what could not be read, and until when it is not claimed again."""
+        self._given: dict[TopicPartition, tuple[int, float]] = {}
+        """What was handed over: its epoch here, and until when it may come back."""
+        self._kept: dict[TopicPartition, float] = {}
+        """Placed elsewhere, and until when it is led here all the same."""
         self._acted: dict[TopicPartition, int] = {}
         """Revisions of our own claims and releases: what the view has of before is old."""
         self.handed_over = 0
@@ -273,6 +289,7 @@ class Leading:
             tasks.create_task(self.keep_told())
             tasks.create_task(self._warm_up())
             tasks.create_task(self._hand_over())
+            tasks.create_task(self._take_back())
             await self._claims()
 
     async def _claims(self) -> None:
@@ -317,12 +334,17 @@ class Leading:
                 self._plan_ms = self._now_ms()
             self._plan, self._planned = plan, version
             view.plan = plan
-            self._mine = [tp for tp, node in plan.items() if node == self._node_id]
+            self._kept = {tp: until for tp, until in self._kept.items() if tp in plan}
+            self._mine = [tp for tp, node in plan.items() if self._is_mine(tp, node)]
             self._not_led = {tp: None for tp in self._mine if self._partitions.find(tp) is None}
             # Of topics that are gone there is nothing to be old.
             self._acted = {tp: at for tp, at in self._acted.items() if tp in plan}
             self._replanned.set()
             self._misplaced.set()
+
+    def _is_mine(self, tp: TopicPartition, node: int | None) -> bool:
+        """Whether it is led here, where it is placed on *node*; of who leaves, nothing is."""
+        return node == self._node_id or (tp in self._kept and self._stage is not Stage.LEAVING)
 
     def _others(self) -> set[int]:
         return set(self._view.placed()) - {self._node_id}
@@ -434,8 +456,9 @@ class Leading:
         for log in self._partitions.logs():
             if log.state not in (State.ONLINE, State.LOADING):
                 continue  # what is offline stays where its buffer files are
-            node = self._plan.get(TopicPartition(log.topic_id, log.partition), self._node_id)
-            if node == self._node_id or node not in self._view.agents:
+            tp = TopicPartition(log.topic_id, log.partition)
+            node = self._plan.get(tp, self._node_id)
+            if self._is_mine(tp, node) or node not in self._view.agents:
                 continue
             group = groups.setdefault(node, [])
             busy[node] = busy.get(node, 0) + _is_busy(log)
@@ -500,12 +523,49 @@ class Leading:
         for log in logs:
             tp = TopicPartition(log.topic_id, log.partition)
             self._acted[tp] = log.leader_revision + 1
+            self._given[tp] = log.leader_epoch, self._now_ms() + _GIVEN_MS
             self._partitions.gone(log)
             if self._plan.get(tp) == self._node_id:
                 self._not_led[tp] = None  # the plan has changed meanwhile
         self.handed_over += len(logs)
         if logs:
             self._log.info("partitions_handed_over", partitions=len(logs))
+
+    async def _take_back(self) -> None:
+        """Lead on what the receiver has claimed and released again: it cannot open it, and we
+        could.  Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOKS_S)
+            now_ms = self._now_ms()
+            if any(until <= now_ms for until in self._kept.values()):
+                self._kept = {tp: until for tp, until in self._kept.items() if now_ms < until}
+                self._planned = None
+                await self._make_plan()
+            self._given = {tp: at for tp, at in self._given.items() if now_ms < at[1]}
+            back = [tp for tp, (epoch, _) in self._given.items() if self._is_back(tp, epoch)]
+            if not back or self._stage is Stage.LEAVING:
+                continue
+            for tp in back:
+                del self._given[tp]
+                self._kept[tp] = now_ms + self._settings.kept_ms
+                self._not_led[tp] = None
+            self._log.warning(
+                "partitions_taken_back",
+                partitions=len(back),
+                advice="they were handed over, and given back: the bucket did not give the other "
+                "agent what it needs; they are led here for a while",
+            )
+            await self._claim()
+
+    def _is_back(self, tp: TopicPartition, epoch: int) -> bool:
+        entry = self._view.leaders.get(tp)
+        return (
+            entry is not None
+            and entry.leader.session_id is None
+            and entry.leader.leader_epoch > epoch
+            and tp not in self._not_led
+            and not self._is_stale(tp)
+        )
 
     async def _taken_by_others(self, logs: Sequence[PartitionLog]) -> None:
         tps = [TopicPartition(log.topic_id, log.partition) for log in logs]

@@ -4,6 +4,7 @@
                         │        ▲
                         ▼        │ every half minute
                      damaged: the tail goes on; what needs to know more is refused
+                     (or withheld for a minute by a bucket that answers otherwise: the same)
 
 The tail is complete without the bucket: committed batches and their producers come from the
 footers.  So a missing or damaged manifest or snapshot stops no more than what hangs on it: cold
@@ -19,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
+from driftlog_agents.log.bucket_probe import BucketProbes, Withholding
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
@@ -33,6 +35,10 @@ _LOADS_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.2
 _DAMAGED_S: Final = 30.0
 """Between two looks whether what is damaged was put back."""
+_WITHHELD_MS: Final = 60_000.0
+"""Refused for so long an object is as good as damaged.  Longer: who waits for it does so longer."""
+_WITHHELD_FROM_ALL_MS: Final = 12_000.0
+"""The same while nothing is served, because of it."""
 
 
 class Loading:
@@ -43,9 +49,14 @@ class Loading:
     """
 
     def __init__(
-        self, manifests: Manifests, stop: asyncio.Event, now_ms: Callable[[], float]
+        self,
+        manifests: Manifests,
+        probes: BucketProbes,
+        stop: asyncio.Event,
+        now_ms: Callable[[], float],
     ) -> None:
         self._manifests = manifests
+        self._probes = probes
         self._now_ms = now_ms
         self._outage = Outage()
         self._stop = stop
@@ -76,6 +87,7 @@ class Loading:
 
     async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""
+        withholding = Withholding(self._probes, self._now_ms)
         while log.state is State.LOADING and not self._stop.is_set():
             sent_ms = self._now_ms()
             try:
@@ -83,13 +95,16 @@ class Loading:
                     manifest = await self._manifests.get(log)
                     producers = await self._manifests.producers(manifest)
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._failed(log, str(error) or "no answer in time", sent_ms)
-                await asyncio.sleep(_RETRY_S)
+                why = str(error) or "no answer in time"
+                self._failed(log, why, sent_ms)
+                if log.damage or await withholding.found(_WITHHELD_MS):
+                    self._damaged(log, f"the bucket withholds what it knows of it: {why}")
+                    await self._between_looks()
+                else:
+                    await asyncio.sleep(_RETRY_S)
             except (CorruptError, NotFoundError) as error:
                 self._damaged(log, str(error) or repr(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_DAMAGED_S):
-                        await self._stop.wait()
+                await self._between_looks()
             else:
                 self._outage.ended(self._now_ms())
                 if log.state is State.LOADING:
@@ -100,6 +115,11 @@ class Loading:
                     log.damage, log.full = "", False
         if log.state is not State.LOADING:
             self._go_on(log)  # or it is left as it is, and whoever waits is told by its closing
+
+    async def _between_looks(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DAMAGED_S):
+                await self._stop.wait()
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
         if self._outage.failed(error, sent_ms, self._now_ms()):
@@ -117,13 +137,20 @@ class Loading:
 
         Then the partition is offline: its leftovers cannot be judged, and where they belong
         nothing else may go.
+
+        Raises:
+            UnavailableError: the bucket withholds them, and answers otherwise.
         """
+        withholding = Withholding(self._probes, self._now_ms)
         while True:
             sent_ms = self._now_ms()
             try:
                 manifest = await self._manifests.get(log)
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._failed(log, str(error) or "no answer in time", sent_ms)
+                why = str(error) or "no answer in time"
+                self._failed(log, why, sent_ms)
+                if await withholding.found(_WITHHELD_FROM_ALL_MS):
+                    raise UnavailableError(f"its manifest cannot be read: {why}") from error
                 await asyncio.sleep(_RETRY_S)
             except (CorruptError, NotFoundError) as error:
                 log.state = State.OFFLINE
@@ -152,7 +179,8 @@ class Loading:
                 "partition_damaged",
                 log=repr(log),
                 reason=reason,
-                advice="put the object back, it is looked for every half minute; until then older "
+                advice="put the object back (or let it be read), it is looked for every half "
+                "minute; until then older "
                 "records are not read, nothing is sealed, and idempotent producers that are not "
                 "known from what is unsealed are refused",
             )

@@ -36,7 +36,7 @@ Shell.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -88,11 +88,13 @@ class Recovery:
         elsewhere: Elsewhere,
         taken: Taken,
         sealed_epochs: Callable[[PartitionLog], Awaitable[list[tuple[int, int]]]],
+        give_back: Callable[[Taken, Collection[TopicPartition]], Awaitable[None]],
         unreadable: Callable[[UnavailableError], None],
         now_ms: Callable[[], float],
     ) -> None:
         self._disk = disk
         self._sealed_epochs = sealed_epochs
+        self._give_back = give_back
         self._unreadable = unreadable
         self._now_ms = now_ms
         self._flusher = flusher
@@ -248,17 +250,27 @@ class Recovery:
         where it has none that is later than the entry's: if the tail's first is not, or if the
         last leader before us wrote the entry.  (So leftovers do not depend on it after a crash.)
         """
-        log = self._taken.logs.get(TopicPartition(entry.topic_id, entry.partition))
+        tp = TopicPartition(entry.topic_id, entry.partition)
+        log = self._taken.logs.get(tp)
         if log is None or log in self._learned or log.state is State.OFFLINE:
             return
         epoch = header.partition_leader_epoch
         if epoch >= log.leader_epoch - 1 or (log.epochs and log.epochs[0][0] <= epoch):
             return
         self._learned.add(log)
-        if log.manifest_version:
+        if not log.manifest_version:
+            return
+        try:
             sealed = await self._sealed_epochs(log)
-            newest = sealed[-1][0] if sealed else -1
-            log.epochs = sealed + [entry for entry in log.epochs if entry[0] > newest]
+        except UnavailableError as error:
+            # All that was claimed waits for us.  Nothing of this log has been appended: epochs
+            # ascend.  What is buffered of it goes to who leads it once the object is given.
+            assert log.log_end == log.high_watermark
+            self._taken.unreadable[tp] = str(error)
+            await self._give_back(self._taken, [tp])
+            return
+        newest = sealed[-1][0] if sealed else -1
+        log.epochs = sealed + [entry for entry in log.epochs if entry[0] > newest]
 
     # ── What goes elsewhere ──
 

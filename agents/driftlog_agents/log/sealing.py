@@ -20,6 +20,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.log.bucket_probe import BucketProbes, Withholding
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
@@ -78,6 +79,9 @@ _AT_ONCE: Final = FILLING + 1
 _BLOCKED_MS: Final = 60_000
 """Between two attempts to seal a partition in which something is missing or damaged."""
 
+_WITHHELD_MS: Final = 60_000.0
+"""Refused for so long what a partition needs is as good as missing, if the bucket answers."""
+
 
 class Sealer:
     """Seals the partitions of one session.
@@ -94,6 +98,7 @@ class Sealer:
         session: Session,
         keys: PartitionKeys,
         objects: ObjectStore,
+        probes: BucketProbes,
         logs: Callable[[], Iterable[PartitionLog]],
         manifests: Manifests,
         settings: SealSettings,
@@ -109,6 +114,7 @@ class Sealer:
         self._session = session
         self._keys = keys
         self._objects = objects
+        self._probes = probes
         self._logs = logs
         self._manifests = manifests
         self._settings = settings
@@ -128,6 +134,8 @@ class Sealer:
         self.backpressure = Backpressure()
         self._blocked: dict[PartitionLog, float] = {}
         """Partitions in which something is damaged, and when they are tried again."""
+        self._failing: dict[PartitionLog, Withholding] = {}
+        """Partitions whose last attempt found a store that did not answer."""
         self._outage = Outage()
         self._log = structlog.get_logger()
         self.segments = 0
@@ -160,6 +168,9 @@ class Sealer:
         """
         self._cache.trim()
         self._bound_damaged()
+        self._failing = {
+            log: failing for log, failing in self._failing.items() if log.state is not State.CLOSED
+        }
         now_ms = self._now_ms()
         work = due(self._logs(), self._settings, self._topic_sealing(), now_ms)
         for log, at_ms in list(self._blocked.items()):
@@ -188,17 +199,28 @@ class Sealer:
             await self.seal(log, end)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
             if log.state is not State.CLOSED:
-                self._failed(log, str(error) or repr(error), sent_ms)
+                why = str(error) or repr(error)
+                self._failed(log, why, sent_ms)
+                if await self._is_withheld(log):
+                    self._found_damage(log, f"the bucket withholds what it needs: {why}")
         except (CorruptError, NotFoundError) as error:
             if log.state is not State.CLOSED:
                 self._found_damage(log, str(error) or repr(error))
         else:
+            self._failing.pop(log, None)
             if self._outage.ended(self._now_ms()):
                 self._log.info("sealing_goes_on", failures=self._outage.failures)
             if self._blocked.pop(log, None) is not None:
                 log.damage = ""
                 log.full = False
                 self._log.info("seal_unblocked", partition=_name(log))
+
+    async def _is_withheld(self, log: PartitionLog) -> bool:
+        """Else a partition whose attempts fail for ever would keep all producers waiting."""
+        if log in self._blocked:
+            return True
+        failing = self._failing.setdefault(log, Withholding(self._probes, self._now_ms))
+        return await failing.found(_WITHHELD_MS) and log.state is not State.CLOSED
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
         if self._outage.failed(error, sent_ms, self._now_ms()):
@@ -211,6 +233,7 @@ class Sealer:
             )
 
     def _found_damage(self, log: PartitionLog, error: str) -> None:
+        self._failing.pop(log, None)
         self._blocked[log] = self._now_ms() + _BLOCKED_MS
         log.damage = error
         self._log.error(
@@ -218,7 +241,8 @@ class Sealer:
             partition=_name(log),
             error=error,
             unsealed_bytes=log.unsealed_bytes,
-            advice="put the object back: nothing more of this partition is sealed until then",
+            advice="put the object back (or let it be read): nothing more of this partition is "
+            "sealed until then",
         )
 
     async def hold_back(self) -> None:

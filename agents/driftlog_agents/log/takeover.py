@@ -152,19 +152,22 @@ class Takeover:
         await self._open(taken, now_ms)
         return taken
 
-    async def _give_back(self, taken: Taken) -> None:
+    async def give_back(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
         """Release what cannot be opened for now: whoever tries again finds it as it was.
 
         Of our own disk, too: what of its buffer files is not in the log goes to who leads then.
+
+        Raises:
+            FencedError: our own session ended first; perhaps in a group.
         """
-        taken.continued -= taken.unreadable.keys()
-        logs = [taken.logs.pop(tp) for tp in taken.unreadable]
+        taken.continued.difference_update(tps)
+        logs = [taken.logs.pop(tp) for tp in tps]
         for log in logs:
             log.state = State.CLOSED
         await self._release(
             [
                 transactions.Release(tp, log.leader_epoch, log.leader_revision)
-                for tp, log in zip(taken.unreadable, logs, strict=True)
+                for tp, log in zip(tps, logs, strict=True)
             ]
         )
 
@@ -356,7 +359,7 @@ class Takeover:
         # After the claims and before the flush records: see the module.
         live = await self._live()
         await self._read_flushes(taken, now_ms)
-        await self._give_back(taken)
+        await self.give_back(taken, taken.unreadable)
         await drop_finished(self._session, taken.logs, live, taken.buffering)
 
     async def _read_flushes(self, taken: Taken, now_ms: float) -> None:

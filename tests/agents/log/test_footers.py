@@ -2,10 +2,12 @@
 
 import asyncio
 from array import array
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 
+from driftlog_agents.fitness import FitnessSettings
 from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_metadata.codec import encode_flush_record
@@ -15,6 +17,7 @@ from driftlog_metadata.model import Agent, FlushRecord
 from driftlog_metadata.store import Delete, Put
 from driftlog_tiering.flush_object import Footer, encode_footer
 from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_tiering.object_store import Buffer
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 
 
@@ -264,7 +267,7 @@ async def test_many_are_fetched_beside_one_that_is_late_and_only_as_many_as_ther
 @on_virtual_time
 async def test_an_object_that_is_not_given_is_unreadable_while_the_bucket_gives_others() -> None:
     """
-    Told after 20 s, at once for another 60 s, and then it is tried again; while the bucket gives
+    Told after 12 s, at once for another 25 s, and then it is tried again; while the bucket gives
     nothing at all it is waited for.
     """
     records = await begun()
@@ -278,11 +281,11 @@ async def test_an_object_that_is_not_given_is_unreadable_while_the_bucket_gives_
         found = await footers.get(*named)
         assert isinstance(found, Unreadable)
         assert "no read quorum" in found
-        assert 20 <= loop.time() - began < 21
+        assert 12 <= loop.time() - began < 13
         await footers.fetch([named[1]])
         assert footers.outage.since_ms is None
     records.store.withheld = set()
-    await asyncio.sleep(60)
+    await asyncio.sleep(25)
     assert isinstance(await footers.get(*named), Footer)
 
     other = await records.put(2)
@@ -293,6 +296,38 @@ async def test_an_object_that_is_not_given_is_unreadable_while_the_bucket_gives_
     assert not waiting.done()
     records.store.fates = []
     assert isinstance(await waiting, Footer)
+
+
+@on_virtual_time
+async def test_an_object_that_never_answers_is_unreadable_before_the_agent_is_unfit() -> None:
+    """
+    Also where the first probe fails: whoever waits for it must not step down meanwhile.
+    """
+    records = await begun()
+    named = await records.put(1)
+    footers = records.footers()
+    loop = asyncio.get_running_loop()
+    get, put = records.store.get, records.store.put
+    probes: list[str] = []
+
+    async def silent(key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key == named[1].object_key:
+            await asyncio.sleep(3_600)
+        return await get(key, start, end)
+
+    async def at_second(key: str, body: Sequence[Buffer]) -> None:
+        probes.append(key)
+        if len(probes) == 1:
+            raise UnavailableError("503")
+        await put(key, body)
+
+    records.store.get, records.store.put = silent, at_second  # type: ignore[method-assign]
+    began = loop.time()
+
+    assert isinstance(await footers.get(*named), Unreadable)
+
+    assert loop.time() - began < FitnessSettings().patience_ms / 1000 - 2
+    assert 2 == len(probes)
 
 
 @on_virtual_time

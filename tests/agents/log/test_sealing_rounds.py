@@ -34,6 +34,7 @@ class Subject(Sealer):
             session=cast(Any, None),
             keys=cast(Any, None),
             objects=objects,
+            probes=cast(Any, None),
             logs=lambda: logs,
             manifests=Manifests(objects, lambda: 0),
             settings=SETTINGS,

@@ -1,0 +1,167 @@
+"""One object that the bucket does not give, while it gives the others: what it costs, and whom."""
+
+import asyncio
+from dataclasses import replace
+
+from structlog.testing import capture_logs
+
+from driftlog_agents.log.leading import LeadingSettings
+from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from tests.agents.log.keeping import SMALL, flushes, records
+from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time
+
+
+class Keys(set[str]):
+    """All in which one of these words is."""
+
+    def __contains__(self, key: object) -> bool:
+        return any(word in str(key) for word in self)
+
+
+_MANIFESTS_OF_0 = Keys({"/00000/manifest/"})
+
+
+async def led_again(life: Life, partition: int) -> None:
+    """Hand over a partition, and lead it in a later epoch."""
+    log = life.log(partition)
+    await life.engine.leading.give_up([log])
+    while life.engine.log("t", partition) in (None, log):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+@on_virtual_time
+async def test_a_restart_waits_for_no_manifest_with_all_that_it_led() -> None:
+    """
+    A partition that was led twice by one session needs its manifest before what is buffered of it
+    is judged.  The others are led meanwhile, and so is it; what was acks=1 is appended once it is
+    given.
+    """
+    world = World(t=20)
+    life = await world.start()
+    for partition in range(20):
+        assert await life.produce(b"old", partition=partition).answer() == "committed"
+    await led_again(life, 0)
+    assert await life.produce(b"new").answer() == "committed"
+    await life.seal()
+    world.bucket.away = True
+    assert await life.produce(b"promised", acks=ONE).answer() == "synced"
+    life.kill()
+    world.bucket.away = False
+    world.bucket.withheld = _MANIFESTS_OF_0
+
+    back = await world.start(ready=False)
+    async with asyncio.timeout(60):
+        await back.engine.ready.wait()
+    led = {log.partition for log in back.engine.logs()}
+    world.bucket.withheld = set()
+
+    assert set(range(20)) == led
+    assert await back.produce(b"later").answer() == "committed"
+    await asyncio.sleep(60)
+    values = [value for _, _, value in await back.committed()]
+    assert 1 == values.count(b"promised")
+    assert 1 == values.count(b"later")
+
+
+@on_virtual_time
+async def test_what_another_agent_cannot_open_is_taken_back() -> None:
+    """
+    An agent that joins needs an object that is not given; who led has it in memory, and leads on.
+    When it is given, the partitions go where they are placed.
+    """
+    settings = replace(SETTINGS, leading=LeadingSettings(kept_ms=120_000))
+    world = World(t=60)
+    first = await world.start(settings)
+    for _ in range(3):
+        results = [first.produce(b"x", partition=partition) for partition in range(60)]
+        for result in results:
+            assert await result.answer() == "committed"
+    world.bucket.withheld = {world.bucket.puts[0]}
+
+    with capture_logs() as lines:
+        second = await world.other_disk().start(settings, ready=False)
+        await asyncio.sleep(30)
+        back = len(first.engine.logs()), len(second.engine.logs())
+        await asyncio.sleep(60)
+        stayed = len(first.engine.logs())
+        for partition in range(60):
+            assert await first.produce(b"y", partition=partition).answer() == "committed"
+    world.bucket.withheld = set()
+    await asyncio.sleep(120)
+
+    assert (60, 0) == back
+    assert 60 == stayed
+    assert ["partitions_taken_back"] == [
+        line["event"] for line in lines if line["event"] == "partitions_taken_back"
+    ]
+    assert 60 == len(first.engine.logs()) + len(second.engine.logs())
+    assert 20 <= len(second.engine.logs()) <= 40
+
+
+@on_virtual_time
+async def test_a_footer_that_is_not_given_costs_its_own_record() -> None:
+    """
+    The others are rewritten without it, also where no footer is in memory.
+    """
+    world = World(t=2)
+    life = await world.start(SMALL)
+    life.engine.footers._budget_bytes = 0  # as where there are more than have room
+    await flushes(life, 2)
+    world.bucket.withheld = {world.bucket.puts[0]}
+
+    for first in range(2, 92, 30):
+        await flushes(life, 30, first=first)
+        await asyncio.sleep(60)
+
+    assert len(await records(world)) < 20
+
+
+@on_virtual_time
+async def test_a_manifest_that_is_not_given_holds_no_producers_of_others() -> None:
+    """
+    Its partition is damaged for now: it takes what has room, and is refused then, while the
+    others are sealed and written to.  When it is given it is sealed as well.
+    """
+    settings = replace(
+        SETTINGS,
+        seal=SealSettings(
+            segment_bytes=3_000,
+            segment_ms=4_000,
+            small_ms=4_000,
+            small_bytes=500,
+            unsealed_bytes=30_000,
+            unsealed_bytes_per_partition=0,
+            check_interval_ms=400,
+        ),
+    )
+    world = World(t=2)
+    life = await world.start(settings)
+    for partition in (0, 1):
+        assert await life.produce(b"x" * 500, partition=partition).answer() == "committed"
+        await life.seal(partition)
+    await life.stop()
+    world.bucket.withheld = _MANIFESTS_OF_0
+    life = await world.start(settings)
+    pressure: list[bool] = []
+    life.engine.sealer.on_pressure = pressure.append
+    refused: list[tuple[int, ErrorCode, bool]] = []
+    for _ in range(500):
+        for partition in (0, 1):
+            try:
+                assert await life.produce(b"y" * 500, partition=partition).answer() == "committed"
+            except RefusedError as error:
+                refused.append((partition, error.code, "no read quorum" in str(error)))
+        await asyncio.sleep(0.4)
+
+    assert {(0, ErrorCode.KAFKA_STORAGE_ERROR, True)} == set(refused)
+    assert not any(pressure) or pressure[-1] is False
+    assert not life.engine.sealer.backpressure.held
+    assert life.log(1).unsealed_bytes < 10_000
+
+    world.bucket.withheld = set()
+    await asyncio.sleep(130)
+    assert not life.log(0).damage
+    assert await life.produce(b"z").answer() == "committed"
+    await asyncio.sleep(30)
+    assert life.log(0).unsealed_bytes < 10_000
