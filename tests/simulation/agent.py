@@ -6,7 +6,7 @@ The product's own broker, topics, Produce handler, reader and engine; no sockets
 import asyncio
 import contextlib
 import io
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -20,6 +20,7 @@ from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.leading import LeadingSettings
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import LogReader, ReadSettings
 from driftlog_agents.log.seal_policy import SealSettings
@@ -66,6 +67,7 @@ SETTINGS = EngineSettings(
         check_interval_ms=200,
         sealed_interval_ms=2_000,
     ),
+    leading=LeadingSettings(kept_ms=5_000),
     drain_ms=5_000,
     drain_failing_ms=2_000,
 )
@@ -149,9 +151,12 @@ class AgentProcess(Process):
         )
         rng = Random(f"workers {self.name} {world.seed}")
         self._workers = Workers(rng, world.thread_share, longest_s=4.0)
-        of_requests = Workers(rng, world.thread_share, longest_s=0.1)  # not longer than clients wait
+        # Clients wait for these, and send the more the longer they take.
+        of_requests = Workers(rng, world.thread_share, longest_s=0.1)
         self._keep_alive = SimKeepAlive(self._metadata, self.thread)
-        self._objects = FaultyObjects(world.bucket, self._network("objects", node.store_weather))
+        self._objects = FaultyObjects(
+            world.bucket, self._network("objects", node.store_weather), world.withheld
+        )
         self.reader = LogReader(
             store=self._objects,
             offload=self._workers.offload,

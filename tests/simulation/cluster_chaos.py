@@ -7,6 +7,7 @@ paused or cut off at the very request that claims, releases or commits; that dra
 
 import asyncio
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.chaos import new_weather, strike
@@ -46,6 +47,8 @@ async def cluster_chaos(world: "World") -> None:
         node.stays_away_s = rng.choice(((0.01, 0.5, 3.0, 9.0), (0.01, 9.0, 20.0), (0.5, 1.0)))
     end = world.loop.now_s + rng.uniform(10, 45)
     async with asyncio.TaskGroup() as lasting:
+        if world.seed // 100 % 2:
+            lasting.create_task(_withhold(world, Random(f"withheld {world.seed}"), end))
         while world.loop.now_s < end:
             await asyncio.sleep(rng.uniform(0.2, 4))
             fault = rng.choice(_FAULTS)
@@ -98,6 +101,25 @@ async def _strike(world: "World", node: Node, fault: str) -> None:
             world.metadata.compact(world.metadata.revision)
         case _:
             await strike(node, fault)
+
+
+async def _withhold(world: "World", rng: Random, end_s: float) -> None:
+    """One object after the other is given to nobody; for longer than it takes to give up what needs
+    it, or less."""
+    while world.loop.now_s < end_s:
+        await asyncio.sleep(rng.uniform(1, 12))
+        kind = rng.choice(("flush/", "flush/", "/manifest/", "/manifest/", "/producers/"))
+        newest: dict[str, str] = {}
+        async for page in world.bucket.list(""):
+            for key in (found.key for found in page.objects if kind in found.key):
+                # Of manifests the newest comes first, and the others are not read.
+                newest.setdefault(key.rpartition("/")[0] if kind == "/manifest/" else key, key)
+        if newest:
+            key = rng.choice(list(newest.values()))
+            world.note(f"withheld {kind.strip('/')}")
+            world.withheld.add(key)
+            await asyncio.sleep(rng.choice((rng.uniform(0.5, 8), rng.uniform(15, 40))))
+            world.withheld.discard(key)
 
 
 def _weathers(world: "World") -> tuple[list[Weather], list[Weather]]:

@@ -7,7 +7,7 @@ was cancelled, or killed, may find that what it asked for happens later.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -327,11 +327,18 @@ def op_key(op: Operation) -> str:
 
 
 class FaultyObjects:
-    """The bucket as one process sees it."""
+    """The bucket as one process sees it.
 
-    def __init__(self, store: MemoryObjectStore, network: Network) -> None:
+    Args:
+        withheld: objects that it has and does not give, for now.
+    """
+
+    def __init__(
+        self, store: MemoryObjectStore, network: Network, withheld: Collection[str] = ()
+    ) -> None:
         self._store = store
         self._network = network
+        self._withheld = withheld
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
         whole = [b"".join(body)]  # as it is now: it may not change later
@@ -344,9 +351,12 @@ class FaultyObjects:
         )
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        result: bytes = await self._network.request(
-            f"get {key}", lambda: self._store.get(key, start, end), writes=False
-        )
+        async def give() -> bytes:
+            if key in self._withheld:
+                raise UnavailableError("no read quorum")
+            return await self._store.get(key, start, end)
+
+        result: bytes = await self._network.request(f"get {key}", give, writes=False)
         return result
 
     async def stat(self, key: str) -> ObjectInfo:

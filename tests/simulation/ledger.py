@@ -212,7 +212,12 @@ class Ledger:
             self._expect(False, f"{what}, who did not lead it")
             return
         self._expect(leader.leader_epoch == before.leader_epoch, f"{what} with {leader}")
-        told, end = self._world.oracle.told_end(tp), self.ends.get(tp, 0)
+        end = self.ends.get(tp, 0)
+        if not self._was_opened(tp, before.session_id):
+            # Given back, for the bucket withholds what it needs: so is what is only on our disk.
+            self._world.unsettled.add(tp)
+            self._world.oracle.moved(tp, self.terms[tp][-1].node, end)
+        told = self._world.oracle.told_end(tp)
         self._expect(told <= end, f"{what} at {end}, and {told} was told")
         for node in self._world.nodes:
             engine = node.process.engine
@@ -222,6 +227,14 @@ class Ledger:
                 if (log.topic_id, log.partition) == (tp.topic_id, tp.partition):
                     self._expect(log.state is State.CLOSED, f"{what}, who still admits to it")
                     self._expect(log.log_end == end, f"{what} at {end}: {log!r}")
+
+    def _was_opened(self, tp: TopicPartition, session_id: str) -> bool:
+        """Whether the session has admitted anything to the partition, or may have."""
+        for node in self._world.nodes:
+            engine = node.process.engine
+            if engine is not None and engine.session.session_id == session_id:
+                return engine.find(tp) is not None
+        return True
 
     # ── Commits ──
 

@@ -101,6 +101,8 @@ class World:
         self.counts: dict[str, int] = {}
         self.metadata = WatchedStore(self)
         self.bucket = MemoryObjectStore(lambda: int(self.loop.now_s * 1000))
+        self.withheld: set[str] = set()
+        """Objects that are there, and given to nobody."""
         self.oracle = Oracle(self.expect)
         self.ledger = Ledger(self)
         self.nodes = [Node(self, 1)]

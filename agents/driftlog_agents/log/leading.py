@@ -527,6 +527,7 @@ class Leading:
             self._partitions.gone(log)
             if self._plan.get(tp) == self._node_id:
                 self._not_led[tp] = None  # the plan has changed meanwhile
+                self._cluster.wake()  # and the release may have been seen before it was answered
         self.handed_over += len(logs)
         if logs:
             self._log.info("partitions_handed_over", partitions=len(logs))
