@@ -10,7 +10,8 @@
     DIR/objects/                        the objects of all, without --store
 
 Who dies is started again.  What the agents say is told on standard error as it comes, each line
-with its name in front; what we say goes to standard output.
+with its name in front; what we say goes to standard output.  Neither is waited for: a pipe that
+nobody reads, or a terminal that is held (Ctrl-S), holds up no restart and no stop.
 Shell.
 """
 
@@ -18,10 +19,8 @@ import contextlib
 import fcntl
 import json
 import os
-import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Final
 
 from driftlog import local_etcd
 from driftlog.local_etcd import LocalEtcd
+from driftlog.local_output import Outputs, ours
 from driftlog.local_process import LocalProcess, end_leftovers
 
 MOST_AGENTS: Final = 100
@@ -42,6 +42,8 @@ _SLOW_S: Final = 30.0
 _AGENTS_STOP_S: Final = 25.0  # an agent drains for 20 s at most
 _ETCD_STOP_S: Final = 5.0
 _TAIL_LINES: Final = 10
+_LAST_WORDS_S: Final = 1.0
+"""How long who reads slowly has for the rest at the end."""
 
 _READY: Final = "driftlog is ready: "
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -126,7 +128,8 @@ class DirectoryLock:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
         for line in end_leftovers(self.run, self._directory):
-            _say(line)
+            with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+                print(ours(line), flush=True)  # nothing of ours runs yet: this may wait
 
     def take_if_it_was(self) -> None:
         """`take`, where there was a cluster before; else leave the disk as it is.
@@ -162,14 +165,17 @@ def run(plan: ClusterPlan, lock: DirectoryLock) -> int:
         OSError: the directory cannot be written.
     """
     lock.take()
+    outputs = Outputs(plan.directory)
     for line in _left_out(plan):
-        _say(line)
-    return _Cluster(plan, lock.run).run()
+        outputs.say(line)
+    return _Cluster(plan, lock.run, outputs).run()
 
 
 class _Cluster:
-    def __init__(self, plan: ClusterPlan, run: Path) -> None:
+    def __init__(self, plan: ClusterPlan, run: Path, outputs: Outputs) -> None:
         self._plan = plan
+        self._say = outputs.say
+        self._outputs = outputs
         self._etcd = LocalProcess(
             "etcd",
             plan.etcd.command,
@@ -237,7 +243,7 @@ class _Cluster:
                 while not self._stops:
                     self._turn()
                     if self._refused():
-                        _say("no agent starts; what they say above is why")
+                        self._say("no agent starts; what they say above is why")
                         self._stop()
                         return 1
                     self._announce_once()
@@ -248,6 +254,7 @@ class _Cluster:
             finally:
                 for process in reversed(self._processes):
                     process.kill()
+                self._outputs.pass_on(_LAST_WORDS_S)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -268,7 +275,7 @@ class _Cluster:
                 signal.signal(number, handler)
 
     def _wait(self, seconds: float) -> None:
-        if select.select([self._woken], [], [], seconds)[0]:
+        if self._outputs.pass_on(seconds, self._woken):
             self._woken.recv(4096)
 
     def _wait_for_etcd(self) -> None:
@@ -297,7 +304,7 @@ class _Cluster:
                 self._mourn(process)
         if not self._etcd.ready and self._etcd.pid is not None and self._plan.etcd.is_healthy():
             self._etcd.ready = True
-            _say("etcd answers again")
+            self._say("etcd answers again")
         if self._is_due(self._etcd):
             self._start(self._etcd)
         for agent in self._agents:
@@ -321,16 +328,16 @@ class _Cluster:
     def _start(self, process: LocalProcess) -> None:
         process.start()
         if process.ended and process.pid is not None:
-            _say(f"{process.name} {process.last_end}: started again (pid {process.pid})")
+            self._say(f"{process.name} {process.last_end}: started again (pid {process.pid})")
 
     def _mourn(self, process: LocalProcess) -> None:
         self._tell()
         assert process.start_at is not None
         early = "" if process.ready else " before it was ready"
         again_s = max(1, round(process.start_at - time.monotonic()))
-        _say(f"{process.name} {process.last_end}{early}; it is started again in {again_s} s")
+        self._say(f"{process.name} {process.last_end}{early}; it is started again in {again_s} s")
         if process is self._etcd:  # of an agent, all that it said was told
-            _say(f"the last that it said:{self._etcd_said()}")
+            self._say(f"the last that it said:{self._etcd_said()}")
 
     # ── Telling ──
 
@@ -340,14 +347,14 @@ class _Cluster:
             while lines := agent.process.new_lines():
                 for line in lines:
                     self._hear(agent, line)
-                _write(sys.stderr, [f"{agent.process.name} | {line}" for line in lines])
+                self._outputs.tell(f"{agent.process.name} | {line}" for line in lines)
         self._etcd.new_lines()
 
     def _hear(self, agent: _Agent, line: str) -> None:
         if line.startswith(_READY):
             agent.process.ready = True
             if self._announced:
-                _say(f"{agent.process.name} is ready")
+                self._say(f"{agent.process.name} is ready")
 
     def _announce_once(self) -> None:
         if self._announced or not all(agent.process.ready for agent in self._agents):
@@ -369,7 +376,7 @@ class _Cluster:
         ]
         etcd = self._plan.etcd
         rows.append(("etcd", "", etcd.address, "", str(self._etcd.pid), str(etcd.directory)))
-        _write(sys.stdout, [*_table(rows), self._ready_line()])
+        self._outputs.show([*_table(rows), self._ready_line()])
 
     def _ready_line(self) -> str:
         """As that of one agent, with all of them."""
@@ -380,7 +387,7 @@ class _Cluster:
     def _name_the_slow(self) -> None:
         for agent in self._agents:
             if not self._announced and not agent.process.ready:
-                _say(
+                self._say(
                     f"{agent.process.name} is not ready after {_SLOW_S:.0f} s: {agent.process.log}"
                 )
 
@@ -388,11 +395,11 @@ class _Cluster:
 
     def _stop(self) -> int:
         """Agents first: they need etcd to hand over.  Told again to stop, it waits for nobody."""
-        _say("stopping: the agents first, then etcd; again to stop at once")
+        self._say("stopping: the agents first, then etcd; again to stop at once")
         agents = [agent.process for agent in self._agents]
         in_time = self._end(agents, _AGENTS_STOP_S)
         in_time &= self._end([self._etcd], _ETCD_STOP_S)
-        _say("stopped")
+        self._say("stopped")
         return 0 if in_time else 1
 
     def _end(self, processes: Sequence[LocalProcess], seconds: float) -> bool:
@@ -402,7 +409,7 @@ class _Cluster:
         while running := [process for process in processes if process.pid is not None]:
             if time.monotonic() > deadline or self._stops > 1:
                 for process in running:
-                    _say(f"{process.name} (pid {process.pid}) has not ended: killed")
+                    self._say(f"{process.name} (pid {process.pid}) has not ended: killed")
                     process.kill()
                 self._tell()
                 return False
@@ -420,16 +427,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _say(line: str) -> None:
-    _write(sys.stdout, [f"driftlog | {line}"])
-
-
-def _write(stream: object, lines: Sequence[str]) -> None:
-    """A terminal that is gone, or a pipe that nobody reads, stops no cluster."""
-    with contextlib.suppress(OSError, ValueError):
-        print("\n".join(lines), file=stream, flush=True)  # type: ignore[call-overload]
 
 
 def ports(agents: Sequence[AgentPlan]) -> frozenset[int]:

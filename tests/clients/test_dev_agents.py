@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -86,19 +87,21 @@ class Cluster:
         self._out, self._err = directory.with_suffix(".out"), directory.with_suffix(".err")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def launch(self) -> Self:
-        """Start it, and wait for nothing."""
+    def launch(self, output: int | None = None) -> Self:
+        """Start it, and wait for nothing; *output*: where all that it says goes instead."""
         version = etcd_server.newest_version()
         command = driftlog_command()
         assert command is not None
         etcd = REPOSITORY / ".cache" / "etcd" / version / "etcd"
+        # As people run it: unbuffered, Python drops the rest of a write that a signal interrupts.
+        variables = {BINARY_VARIABLE: str(etcd), "PYTHONUNBUFFERED": ""}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
                 [command, *self._arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**environ, BINARY_VARIABLE: str(etcd)},
+                stdout=out if output is None else output,
+                stderr=err if output is None else output,
+                env={**environ, **variables},
             )
         return self
 
@@ -170,6 +173,44 @@ class Cluster:
             self._process.wait()
         for pid in living(self.directory):
             os.kill(pid, signal.SIGKILL)
+
+
+class Reader:
+    """Of a pipe or a terminal into which a cluster says everything; it reads when it is told to.
+
+    Args:
+        ends: the one to read from, the one to write to.
+    """
+
+    def __init__(self, ends: tuple[int, int]) -> None:
+        self._read, self.output = ends
+        self._said = b""
+
+    def read_until(self, *patterns: str) -> None:
+        """Until each was said since it was read last; not a byte is read after that."""
+        self._said = b""
+        until(
+            lambda: all(re.search(pattern.encode(), self._next()) for pattern in patterns),
+            lambda: f"{patterns}\n{self._said[-3000:]!r}",
+        )
+
+    def _next(self) -> bytes:
+        if select.select([self._read], [], [], 0.05)[0]:
+            self._said += os.read(self._read, 65_536)
+        return self._said
+
+    def fill(self, log: Path, size: int) -> None:
+        """Have so many bytes told of *log*; return when not one more fits."""
+        with log.open("ab") as file:
+            file.write(b"%099d\n" % 0 * (size // 100) + b"the last\n")
+        until(lambda: not select.select([], [self.output], [], 0)[1], "there is room")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in (self._read, self.output):
+            os.close(end)
 
 
 def produce(bootstrap: str, values: range) -> None:
@@ -346,6 +387,54 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         assert 0 != cluster.pid("agent-1")
         cluster.start()
         assert list(range(100)) == consume(cluster.bootstrap)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [os.pipe, os.openpty], ids=["pipe", "terminal"])
+def test_nobody_has_to_read_what_it_says(
+    tmp_path: Path, ends: Callable[[], tuple[int, int]]
+) -> None:
+    """
+    Full is its output, and an agent that is killed is started again, and SIGTERM ends everything.
+    """
+    with Reader(ends()) as reader, Cluster(tmp_path / "log", 1) as cluster:
+        cluster.launch(reader.output)
+        reader.read_until(r"driftlog is ready: bootstrap .*\n")
+        reader.fill(cluster.directory / "agent-1.log", 200_000)
+        pid = cluster.pid("agent-1")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: cluster.pid("agent-1") not in (0, pid), "it is not started again")
+        assert cluster.pid("agent-1") in living(cluster.directory)
+        assert os.get_blocking(reader.output), "it is not only ours"
+
+        told = time.monotonic()
+        assert 0 == cluster.end()
+
+        assert time.monotonic() - told < 15
+        assert {} == living(cluster.directory)
+
+
+@pytest.mark.slow
+def test_who_reads_late_misses_nothing_but_lines_of_logs(tmp_path: Path) -> None:
+    """
+    The oldest of them; a line says how many, and where they are.
+    """
+    with Reader(os.pipe()) as reader, Cluster(tmp_path / "log", 1) as cluster:
+        cluster.launch(reader.output)
+        reader.read_until(r"driftlog is ready: bootstrap .*\n")
+        log = cluster.directory / "agent-1.log"
+        reader.fill(log, 2_000_000)
+        pid = cluster.pid("agent-1")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: cluster.pid("agent-1") not in (0, pid), "it is not started again")
+
+        reader.read_until(
+            rf"\ndriftlog \| \d+ lines left out: .* {log.parent}/agent-\*\.log\n",
+            r"\nagent-1 \| the last\n",
+            rf"\ndriftlog \| .* SIGKILL: started again \(pid {cluster.pid('agent-1')}\)\n",
+            r"\ndriftlog \| agent-1 is ready\n",
+        )
+        assert 0 == cluster.end()
 
 
 def test_who_does_not_stop_is_killed_when_told_twice(tmp_path: Path) -> None:
