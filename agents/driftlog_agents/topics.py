@@ -1,9 +1,9 @@
 """Topics: created, changed and deleted in the metadata store, repeated in the bucket, and led.
 
-    create   topic key (create-only) ──▶ topic/1.json   ──▶ seen by all, led ──▶ answered
-    change   topic key (its revision) ──▶ topic/n+1.json ──▶ seen by all, led ──▶ answered
+    create   topic key (create-only) ──▶ topic/1.json   ──▶ done ──▶ seen by all, led ──▶ answered
+    change   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
-             ──▶ seen by all ──▶ answered
+             ──▶ done ──▶ seen by all ──▶ answered
 
     every agent: watch of the topics ──▶ what is known here ──▶ the engine ──▶ leads its share
 
@@ -12,19 +12,22 @@
 2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
    of a create or change either.  The topic's objects go later (`collector`).
 3. The newest file of a topic says what its key says (`topic_files`).
-4. Who is told that a change is done finds it at every live agent: each says in its session's key
-   which revision of the topics it has seen.
+4. Who is told that a change is done finds it at every live agent, unless one of them is silent for
+   longer than the client is patient, or this one leaves: each says in its session's key which
+   revision of the topics it has seen.  What is done is never answered as if it were not.
 
 What changes topics runs in tasks of `run`, so that a client that hangs up cuts nothing in half;
-per name one after the other.
+per name one after the other.  It needs a session that lives, also of an agent that leaves; where
+one ends meanwhile, the next one goes on with it.
 
 Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -70,6 +73,13 @@ from driftlog_tiering import layout
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
 
+_SESSION_S: Final = 10.0
+"""How long a change waits for a session: longer than an agent that was paused takes to begin one.
+Kafka's brokers ask the controller until the request has timed out."""
+
+_PARTING_S: Final = 2.0
+"""How long an agent that leaves keeps an answer back.  Longer than leaving takes in health."""
+
 _SEEN_S: Final = 10.0
 _LED_S: Final = 15.0
 """How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
@@ -84,6 +94,35 @@ class NewTopic:
     partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Change:
+    """One change that was asked for, from session to session.
+
+    Args:
+        timeout_s: how long the client waits; None: as long as it takes.
+    """
+
+    __slots__ = ("_deadline_s", "done", "wanted")
+
+    def __init__(self, timeout_s: float | None) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._deadline_s = None if timeout_s is None else now_s + timeout_s
+        self.wanted: Topic | None = None
+        """What was put, or may have been: an answer may be lost, and its session with it."""
+        self.done: tuple[Topic, int] | None = None
+        """What it came to, and at which revision, once nothing can undo it."""
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the client waits yet."""
+        if self._deadline_s is None:
+            return None
+        return max(self._deadline_s - asyncio.get_running_loop().time(), 0.0)
+
+
+_Work = Callable[[Engine, _Change], Coroutine[Any, Any, tuple[Topic, int]]]
+"""Makes a change; returns what it came to, and at which revision."""
 
 
 class Topics:
@@ -103,6 +142,9 @@ class Topics:
         """What topics say of their segments, by name."""
         broker.cluster.on_topic = self._changed
         self._turns = TopicTurns()
+        self._next_session = asyncio.Event()
+        self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
+        """Topics that are made because somebody asked for them."""
         self._repair = TopicRepair(broker, self._turns, self._files, self._finish_deletion)
         self.repaired = self._repair.repaired
         """The files of all topics were looked through in this session."""
@@ -137,43 +179,96 @@ class Topics:
 
     async def reconcile(self) -> None:
         """Finish what was begun before a session that is ready now (`topic_repair`)."""
+        self._next_session.set()
         await self._repair.reconcile()
 
     # ── What clients ask for ──
 
-    async def create(self, new: NewTopic, *, validate_only: bool = False) -> Topic:
+    async def create(
+        self,
+        new: NewTopic,
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+        everywhere: bool = True,
+    ) -> Topic:
         """Make a topic and lead it; returns it as it is, or would be.
+
+        Args:
+            timeout_s: how long the client waits.
+            everywhere: wait until all agents know it, and it is led.
 
         Raises:
             RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
-                INVALID_CONFIG; NOT_CONTROLLER: no session now, nothing to be relied on.
+                INVALID_CONFIG; NOT_CONTROLLER: no session in time, nothing to be relied on.
+            TimeoutError: it is not made yet; it will be.
         """
-        engine = self._led()
-        topic = self._checked(engine, new)
+        change = _Change(timeout_s)
+        topic = self._checked(await self._led(change), new)
         if validate_only:
             return topic
-        self._turns.making.add(topic.name)
-        return await self._turns.owned(self._create(engine, topic), topic.name)
+
+        async def create(engine: Engine, change: _Change) -> tuple[Topic, int]:
+            return await self._create(engine, change, topic)
+
+        return await self._made(change, create, making=topic.name, everywhere=everywhere)
+
+    def ask_for(self, name: str) -> asyncio.Task[ErrorCode] | None:
+        """Begin to make a topic, in the background; who asks for the same shares it.
+
+        Returns what says why it was not made, or NONE; None: somebody makes it already, or
+        nobody could now.
+        """
+        asked = self._asked_for.get(name)
+        if asked is None and not self.is_making(name):
+            tasks = self._turns.tasks
+            if tasks is None or self._session() is None:
+                return None
+            asked = self._asked_for[name] = tasks.create_task(self._make(name))
+        return asked
+
+    async def _make(self, name: str) -> ErrorCode:
+        try:
+            await self.create(NewTopic(name=name), everywhere=False)
+        except RefusedError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # Somebody was faster.
+                self._log.warning("topic_not_made", topic=name, error=str(error))
+            return error.code
+        finally:
+            del self._asked_for[name]
+            self._broker.cluster.wake()
+        return ErrorCode.NONE
 
     def is_making(self, name: str) -> bool:
         """Whether somebody asked for this topic and it is not there yet."""
         return name in self._turns.making
 
-    async def delete(self, topic: Topic) -> None:
+    async def delete(self, topic: Topic, *, timeout_s: float | None = None) -> None:
         """Delete a topic: it is gone for clients when this returns.
 
         Raises:
             RefusedError: UNKNOWN_TOPIC_ID: it is gone already; NOT_CONTROLLER.
+            TimeoutError: it is not deleted yet; it will be.
         """
-        await self._turns.owned(self._delete(self._led(), topic))
+
+        async def delete(engine: Engine, change: _Change) -> tuple[Topic, int]:
+            return await self._delete(engine, change, topic)
+
+        await self._made(_Change(timeout_s), delete, led=False)
 
     async def create_partitions(
-        self, topic: Topic, count: int, *, validate_only: bool = False
+        self,
+        topic: Topic,
+        count: int,
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
     ) -> Topic:
         """Let a topic have *count* partitions, more than before.
 
         Raises:
             RefusedError: INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
+            TimeoutError: they are not made yet; they will be.
         """
 
         def extended(now: Topic) -> Topic:
@@ -190,7 +285,7 @@ class Topics:
             _check_partitions(count)
             return replace(now, partitions=count)
 
-        return await self._change(topic, extended, validate_only=validate_only)
+        return await self._change(topic, extended, validate_only=validate_only, timeout_s=timeout_s)
 
     async def alter_configs(
         self,
@@ -216,22 +311,127 @@ class Topics:
         return await self._change(topic, altered, validate_only=validate_only)
 
     async def _change(
-        self, topic: Topic, change: Callable[[Topic], Topic], *, validate_only: bool
+        self,
+        topic: Topic,
+        alter: Callable[[Topic], Topic],
+        *,
+        validate_only: bool,
+        timeout_s: float | None = None,
     ) -> Topic:
-        engine = self._led()
-        changed = change(topic)
+        change = _Change(timeout_s)
+        await self._led(change)
+        changed = alter(topic)
         if validate_only:
             return changed
-        return await self._turns.owned(self._update(engine, topic, change))
+
+        async def update(engine: Engine, change: _Change) -> tuple[Topic, int]:
+            return await self._update(engine, change, topic, alter)
+
+        return await self._made(change, update)
+
+    async def parting(self) -> None:
+        """Return when what was changed may be answered: at once, unless this agent leaves.
+
+        Then with the end of its connections.  Whoever was answered before would ask the next
+        thing here, and have no answer: librdkafka does not ask it again.
+        """
+        engine = self._broker.engine
+        if engine is not None and engine.leaving:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PARTING_S):
+                    await engine.over.wait()
+
+    # ── From session to session ──
+
+    def _session(self) -> Engine | None:
+        """What changes can be made with now: also of an agent that leaves, as long as it can."""
+        engine = self._broker.engine
+        if engine is None or self._turns.tasks is None or not engine.session.alive:
+            return None
+        return engine if engine.ready.is_set() or engine.leaving else None
+
+    async def _led(self, change: _Change) -> Engine:
+        """The engine to make *change* with; between two sessions that of the next one.
+
+        An agent that has left says nothing: its connections are closed at once, as a broker's,
+        and some clients take NOT_CONTROLLER for the end of it.
+
+        Raises:
+            RefusedError: NOT_CONTROLLER: there is none in time, or none will be.  The one error
+                that makes admin clients ask another agent by themselves.
+        """
+        patience_s = _SESSION_S if change.left_s is None else min(change.left_s, _SESSION_S)
+        engine = self._session()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while engine is None and self._turns.tasks is not None:
+                    self._next_session.clear()
+                    await self._next_session.wait()
+                    engine = self._session()
+        if engine is None:
+            raise RefusedError(
+                ErrorCode.NOT_CONTROLLER, "the agent has no session; try again, or another agent"
+            )
+        return engine
+
+    async def _made(
+        self,
+        change: _Change,
+        work: _Work,
+        *,
+        making: str = "",
+        everywhere: bool = True,
+        led: bool = True,
+    ) -> Topic:
+        """Have *work* done, by this session or the next one, and then seen by all.
+
+        Raises:
+            RefusedError: what *work* raises; NOT_CONTROLLER.
+            TimeoutError: it is not done yet, and the client waits no longer.
+        """
+        engine = await self._led(change)
+        while change.done is None:
+            try:
+                async with asyncio.timeout(change.left_s):
+                    await self._owned(engine, change, work, making)
+            except RefusedError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER or self._session() is engine:
+                    raise
+                engine = await self._led(change)
+            except TimeoutError:
+                if change.done is None:
+                    raise
+        topic, revision = change.done
+        if everywhere:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(change.left_s):
+                    await self._everywhere(engine, revision, topic if led else None)
+        return topic
+
+    async def _owned(self, engine: Engine, change: _Change, work: _Work, making: str) -> None:
+        """Do *work* whoever waits for it; an agent that leaves does, for a moment."""
+
+        async def do() -> None:
+            try:
+                change.done = await work(engine, change)
+            finally:
+                over()
+
+        def over() -> None:
+            engine.changing.discard(change)
+            if engine.leaving:
+                self._broker.cluster.wake()
+
+        if making:
+            self._turns.making.add(making)
+        engine.changing.add(change)
+        try:
+            await self._turns.owned(do(), making)
+        except RefusedError:
+            over()  # It may not even have begun.
+            raise
 
     # ── Checks ──
-
-    def _led(self) -> Engine:
-        try:
-            return self._broker.led()
-        except RefusedError as error:
-            # The one error that makes admin clients ask again by themselves.
-            raise RefusedError(ErrorCode.NOT_CONTROLLER, error.message) from error
 
     def check_new_name(self, name: str) -> None:
         """Whether a topic may be made that is called *name*.
@@ -277,10 +477,13 @@ class Topics:
 
     # ── In the metadata store ──
 
-    async def _create(self, engine: Engine, topic: Topic) -> Topic:
+    async def _create(self, engine: Engine, change: _Change, topic: Topic) -> tuple[Topic, int]:
         async with self._turns.only(topic.name):
-            # Somebody may have made it, or one like it, while this waited.
-            self._checked(engine, NewTopic(name=topic.name, partitions=topic.partitions))
+            known = self.by_name.get(topic.name)
+            if change.wanted is None or known is None or known.topic_id != topic.topic_id:
+                # Somebody may have made it, or one like it, while this waited.
+                self._checked(engine, NewTopic(name=topic.name, partitions=topic.partitions))
+            change.wanted = topic
             key = topic_key(topic.name)
             succeeded, revision, there, _ = await self._put(
                 engine, topic, 0, Put(key, encode_topic(topic))
@@ -292,14 +495,13 @@ class Topics:
                     )
                 revision = there.mod_revision  # Our own attempt, its answer lost.
             await self._files.create(engine, topic)
-            await self._everywhere(engine, revision, topic)
         self._log.info(
             "topic_created",
             topic=topic.name,
             topic_id=str(topic.topic_id),
             partitions=topic.partitions,
         )
-        return topic
+        return topic, revision
 
     async def _put(
         self, engine: Engine, topic: Topic, revision: int, put: Put
@@ -336,8 +538,8 @@ class Topics:
         return False, 0, topics[0] if topics else None, bool(tombstones)
 
     async def _update(
-        self, engine: Engine, topic: Topic, change: Callable[[Topic], Topic]
-    ) -> Topic:
+        self, engine: Engine, change: _Change, topic: Topic, alter: Callable[[Topic], Topic]
+    ) -> tuple[Topic, int]:
         async with self._turns.only(topic.name):
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
@@ -345,10 +547,11 @@ class Topics:
                 now = None if kv is None else topic_of(kv)
                 if kv is None or now is None or now.topic_id != topic.topic_id:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                wanted = change(now)
+                wanted = now if now == change.wanted else alter(now)
                 if wanted == now:
                     revision = kv.mod_revision
                     break
+                change.wanted = wanted
                 succeeded, revision, there, deleted = await self._put(
                     engine, topic, kv.mod_revision, Put(key, encode_topic(wanted))
                 )
@@ -359,16 +562,15 @@ class Topics:
                     revision = kv.mod_revision  # Our own attempt, its answer lost.
                     break
             await self._files.update(engine, wanted)
-            await self._everywhere(engine, revision, wanted)
         self._log.info(
             "topic_changed",
             topic=wanted.name,
             partitions=wanted.partitions,
             configs=dict(wanted.configs),
         )
-        return wanted
+        return wanted, revision
 
-    async def _delete(self, engine: Engine, topic: Topic) -> None:
+    async def _delete(self, engine: Engine, change: _Change, topic: Topic) -> tuple[Topic, int]:
         async with self._turns.only(topic.name):
             tombstone = deleted_key(topic.topic_id)
             key = topic_key(topic.name)
@@ -376,7 +578,10 @@ class Topics:
             while True:
                 now = None if kv is None else topic_of(kv)
                 if kv is None or now is None or now.topic_id != topic.topic_id:
+                    if change.wanted is not None:
+                        return topic, 0  # Our own attempt, and others have finished it.
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+                change.wanted = now
                 succeeded, _, there, deleted = await self._put(
                     engine, topic, kv.mod_revision, Put(tombstone, encode_topic(now))
                 )
@@ -384,18 +589,24 @@ class Topics:
                     break
                 kv = there
             revision = await self._finish_deletion(engine, now)
-            await self._everywhere(engine, revision, None)
         self._log.info("topic_deleted", topic=topic.name, topic_id=str(topic.topic_id))
+        return topic, revision
 
     async def _everywhere(self, engine: Engine, revision: int, topic: Topic | None) -> None:
         """Wait until every live agent knows the topics as of *revision*, and *topic* is led.
 
-        Not for ever: an agent that is gone is waited for until its lease has ended.
+        Not for ever: an agent that is gone is waited for until its lease has ended.  And not by
+        one that leaves, which the others do not wait for either.
         """
         view, cluster = self._broker.view, self._broker.cluster
         mine = engine.session.session_id
 
+        def ends() -> bool:
+            return engine.leaving or not engine.session.alive
+
         def seen() -> bool:
+            if ends():
+                return True
             return view.topics_revision >= revision and view.seen_by_all(revision, but=mine)
 
         if not await cluster.until(seen, _SEEN_S):
@@ -414,6 +625,8 @@ class Topics:
         waiting = [TopicPartition(topic.topic_id, number) for number in range(topic.partitions)]
 
         def led() -> bool:
+            if ends() or topic.topic_id not in view.topics:  # Deleted meanwhile.
+                return True
             while waiting:
                 leader, _ = view.leader_of(waiting[-1])
                 if leader is None or (leader.session_id == mine and not engine.find(waiting[-1])):

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,8 @@ STREAM: Final = "streamed "
 PACE_S: Final = 0.05
 _DEADLINE_S: Final = 60.0
 _SETTLED_S: Final = 2.0
+_TRANSPORT: Final = -195
+"""RD_KAFKA_RESP_ERR__TRANSPORT: the connection was closed before the answer."""
 _JAVA_S: Final = 280.0
 """It streams while three agents are started, which takes a busy machine a minute and more."""
 
@@ -553,6 +556,50 @@ def test_a_rolling_restart_costs_no_client_an_error(cluster: Cluster, tmp_path: 
     for client, count in zip(CLIENTS, counts, strict=True):
         found = client().read(cluster.agents[0].bootstrap, stream_of(client), count)
         assert values(STREAM, count) == found, client.__name__
+
+
+def test_no_admin_is_refused_while_the_controller_is_restarted(cluster: Cluster) -> None:
+    """
+    Topics are made one after the other, without a pause, by clients that ask the agent that is
+    stopped and started again: librdkafka repeats none that was refused.  What it had just sent
+    when the connection was closed it does not repeat either, whichever broker closes it.
+    """
+    everyone = ",".join(agent.bootstrap for agent in cluster.agents)
+    seen = Confluent().describe(everyone, TOPIC)
+    (port,) = [port for number, _, port in seen.nodes if number == seen.controller]
+    (controller,) = [agent for agent in cluster.agents if agent.port == port]
+    stop = threading.Event()
+
+    def make(name: str) -> set[str]:
+        admin = AdminClient({"bootstrap.servers": everyone, "log_level": 2})
+        made: set[str] = set()
+        while not stop.is_set():
+            topic = f"{name}-{len(made)}"
+            (future,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
+            try:
+                future.result(_DEADLINE_S)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() != _TRANSPORT:
+                    raise
+                name += "-again"  # It may have been made.
+            else:
+                made.add(topic)
+        return made
+
+    with ThreadPoolExecutor(2) as pool:
+        admins = [pool.submit(make, name) for name in ("one", "two")]
+        try:
+            time.sleep(1)
+            assert 0 == controller.terminate()
+            controller.start()
+            time.sleep(1)
+        finally:
+            stop.set()
+        one, two = [admin.result(_DEADLINE_S) for admin in admins]
+
+    admin = AdminClient({"bootstrap.servers": controller.bootstrap, "log_level": 2})
+    assert min(len(one), len(two)) > 0
+    assert one | two <= admin.list_topics(timeout=30).topics.keys()
 
 
 @pytest.mark.parametrize("outside", OUTSIDE, ids=["plain", "outside"])

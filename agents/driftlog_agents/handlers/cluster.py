@@ -5,8 +5,9 @@
 
 Any agent answers for the cluster, and any can carry out what admin clients ask for: topics and
 configs are transactions in the metadata store, so that nothing is forwarded, and nobody is the
-controller.  NOT_CONTROLLER is said only where this agent has no session to do it with: admin
-clients ask for the controller again and come back, and no other error makes them.
+controller.  One that serves is named as it, so that admin clients go where they are not sent away:
+some take NOT_CONTROLLER of a topic for the end of it.  It is said only where this agent has no
+session to do it with, and gets none in time.
 
 Shell.
 """
@@ -20,7 +21,7 @@ from driftlog_agents.broker import Broker
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.model import Agent, Topic, TopicPartition
+from driftlog_metadata.model import Agent, Stage, Topic, TopicPartition
 
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -82,10 +83,21 @@ def _node(agent: Agent, listener: str) -> Node | None:
     return None
 
 
-def controller_id(reachable: Mapping[int, Node]) -> int:
+def controller_id(broker: Broker, reachable: Mapping[int, Node]) -> int:
     """Whom admin clients take for the controller: any agent could be it, so it is a stable one
-    that they can reach."""
-    return min(reachable, default=-1)
+    that they can reach, and that serves, neither starting nor leaving.
+
+    By the view alone, also of this agent, so that all say the same.
+    """
+    view = broker.view
+    serving = [
+        node
+        for node in reachable
+        if (agent := view.agents.get(node)) is not None
+        and (session := view.sessions.get(agent.session_id)) is not None
+        and session.said.stage is Stage.SERVING
+    ]
+    return min(serving or reachable, default=-1)
 
 
 def shown_replicas(broker: Broker, topic: Topic) -> int:

@@ -46,8 +46,7 @@ async def _extend(
     broker: Broker, asked: CreatePartitionsTopic, validate_only: bool, deadline_s: float
 ) -> CreatePartitionsTopicResult:
     try:
-        async with asyncio.timeout(deadline_s):
-            await _create(broker, asked, validate_only)
+        await _create(broker, asked, validate_only, deadline_s)
     except RefusedError as error:
         return CreatePartitionsTopicResult(
             name=asked.name, error_code=error.code, error_message=error.message
@@ -61,7 +60,9 @@ async def _extend(
     return CreatePartitionsTopicResult(name=asked.name)
 
 
-async def _create(broker: Broker, asked: CreatePartitionsTopic, validate_only: bool) -> None:
+async def _create(
+    broker: Broker, asked: CreatePartitionsTopic, validate_only: bool, deadline_s: float
+) -> None:
     topic = broker.topics.by_name.get(asked.name)
     if topic is None:
         if not broker.topics.known:
@@ -77,4 +78,6 @@ async def _create(broker: Broker, asked: CreatePartitionsTopic, validate_only: b
             )
         for assignment in asked.assignments:
             check_replicas(broker, assignment.broker_ids, len(asked.assignments[0].broker_ids))
-    await broker.topics.create_partitions(topic, asked.count, validate_only=validate_only)
+    await broker.topics.create_partitions(
+        topic, asked.count, validate_only=validate_only, timeout_s=deadline_s
+    )

@@ -1,5 +1,8 @@
 """CreateTopics: each topic succeeds or fails alone, and is led when that is said.
 
+Unless that takes longer than the client waits: what is made is made (Kafka's controller waits for
+no broker), and REQUEST_TIMED_OUT is said of what is not made yet.
+
 Any replication factor is taken, however many agents there are: the bucket replicates, and
 clients' defaults are 3 or −1.  It is kept, and shown as far as there are agents.
 Source: org.apache.kafka.controller.ReplicationControlManager#createTopics (4.3).
@@ -67,8 +70,7 @@ async def _create(
 ) -> CreatableTopicResult:
     try:
         new = _new_topic(broker, asked)
-        async with asyncio.timeout(deadline_s):
-            topic = await broker.topics.create(new, validate_only=validate_only)
+        topic = await broker.topics.create(new, validate_only=validate_only, timeout_s=deadline_s)
     except RefusedError as error:
         return _failed(asked.name, error.code, error.message)
     except TimeoutError:

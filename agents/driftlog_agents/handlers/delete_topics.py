@@ -80,8 +80,7 @@ async def _delete(
             unknown = ErrorCode.NOT_CONTROLLER, "the agent is starting a session; try again"
         return _result(name, topic_id, *unknown)
     try:
-        async with asyncio.timeout(deadline_s):
-            await broker.topics.delete(topic)
+        await broker.topics.delete(topic, timeout_s=deadline_s)
     except RefusedError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_ID:
             return _result(name, topic_id, *unknown)

@@ -1,7 +1,7 @@
 """DescribeCluster: brokers, the controller, the cluster's id.
 
 There is no controller; a live agent stands for it, as any broker does in KRaft, but always the
-same one while it lives.
+same one while it serves.
 Source: kafka.server.KafkaApis#handleDescribeCluster, AuthHelper#computeDescribeClusterResponse.
 Shell.
 """
@@ -38,7 +38,7 @@ async def handle(
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=controller_id(reachable),
+        controller_id=controller_id(broker, reachable),
         brokers=[
             DescribeClusterBroker(
                 broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack

@@ -62,7 +62,7 @@ async def handle(
             ]
         )
     reachable = nodes(broker, context.listener)
-    leader = controller_id(reachable)
+    leader = controller_id(broker, reachable)
     partition = _described(broker, leader)
     voter = reachable.get(leader)
     return DescribeQuorumResponse(

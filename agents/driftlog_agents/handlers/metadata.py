@@ -17,6 +17,7 @@ from driftlog_agents.handlers.cluster import (
     TOPIC_OPERATIONS,
     Node,
     controller_id,
+    leader_of,
     nodes,
     partitions,
 )
@@ -30,11 +31,12 @@ from driftlog_agents.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from driftlog_agents.protocol.types import NULL_UUID
-from driftlog_agents.topics import NewTopic, check_topic_name
+from driftlog_agents.topics import check_topic_name
 from driftlog_metadata.model import Topic
 
-_CREATION_WAIT_S: Final = 5.0
-"""How long an answer waits for a topic that it makes; after that the client asks again."""
+_CREATION_WAIT_S: Final = 0.5
+"""How long an answer waits for a topic that it makes; after that the client asks again.  Longer:
+fewer ask twice; shorter: less waits behind it on its connection (Kafka waits for nothing)."""
 
 
 async def handle(
@@ -58,7 +60,7 @@ async def handle(
             for node in reachable.values()
         ],
         cluster_id=broker.cluster_id,
-        controller_id=controller_id(reachable),
+        controller_id=controller_id(broker, reachable),
         topics=[
             _described(broker, topic, reachable, code, operations)
             if isinstance(topic, Topic)
@@ -118,29 +120,48 @@ def _by_name(broker: Broker, name: str, refused: ErrorCode | None) -> Topic | Me
 
 
 async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
-    """Make the topics that are not there; returns what to say of those that are not yet."""
-    missing = [name for name in names if name not in broker.topics.by_name]
-    if not missing:
-        return {}
-    refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+    """Begin to make the topics that are not there; returns what to say of those that are not yet.
 
-    async def create(name: str) -> None:
+    They go on without us; those that are there, and led, are in the answer.
+    """
+    topics = broker.topics
+    refused: dict[str, ErrorCode] = {}
+    asked: dict[str, asyncio.Task[ErrorCode] | None] = {}
+    for name in names:
+        if name in topics.by_name:
+            continue
+        refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
         try:
-            await broker.topics.create(NewTopic(name=name))
+            topics.check_new_name(name)
         except RefusedError as error:
-            match error.code:
-                case ErrorCode.NOT_CONTROLLER | ErrorCode.TOPIC_ALREADY_EXISTS:
-                    pass  # Between two sessions, or somebody is making it: ask again.
-                case _:
-                    refused[name] = error.code
+            refused[name] = error.code
+        else:
+            asked[name] = topics.ask_for(name)
+    waiting = [name for name, task in asked.items() if task is not None or topics.is_making(name)]
+    led = dict.fromkeys(waiting, 0)
 
-    try:
-        async with asyncio.timeout(_CREATION_WAIT_S), asyncio.TaskGroup() as tasks:
-            for name in missing:
-                if not broker.topics.is_making(name):  # Or clients that ask on would pile up.
-                    tasks.create_task(create(name))
-    except TimeoutError:
-        pass  # It goes on without us.
+    def answerable() -> bool:
+        while waiting:
+            name = waiting[-1]
+            topic, task = topics.by_name.get(name), asked[name]
+            if topic is not None:
+                while led[name] < topic.partitions:
+                    if leader_of(broker, topic.topic_id, led[name])[0] < 0:
+                        return False
+                    led[name] += 1
+            elif task is None or not task.done():
+                return False
+            waiting.pop()
+        return True
+
+    await broker.cluster.until(answerable, _CREATION_WAIT_S)
+    for name, task in asked.items():
+        code = task.result() if task is not None and task.done() and not task.cancelled() else None
+        match code:
+            case None | ErrorCode.NONE | ErrorCode.NOT_CONTROLLER | ErrorCode.TOPIC_ALREADY_EXISTS:
+                pass  # On its way, or somebody else's, or between two sessions: ask again.
+            case _:
+                refused[name] = code
     return refused
 
 

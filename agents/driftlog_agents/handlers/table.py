@@ -56,20 +56,32 @@ __all__ = ["ADVERTISED", "HANDLERS", "Handler", "unsupported_version_response"]
 Handler = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
 """Of the request and response classes of one `Api`."""
 
+
+def _changing(handle: Handler) -> Handler:
+    """A handler that changes topics: of an agent that leaves, its answers are the last ones."""
+
+    async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
+        response = await handle(broker, request, context)
+        await broker.topics.parting()
+        return response
+
+    return answer
+
+
 HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
     {
-        ApiKey.ALTER_CONFIGS: alter_configs.handle,
+        ApiKey.ALTER_CONFIGS: _changing(alter_configs.handle),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
         ApiKey.API_VERSIONS: api_versions.handle,
         ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.handle,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.handle,
         ApiKey.CREATE_ACLS: security_disabled.create_acls,
-        ApiKey.CREATE_PARTITIONS: create_partitions.handle,
-        ApiKey.CREATE_TOPICS: create_topics.handle,
+        ApiKey.CREATE_PARTITIONS: _changing(create_partitions.handle),
+        ApiKey.CREATE_TOPICS: _changing(create_topics.handle),
         ApiKey.DELETE_ACLS: security_disabled.delete_acls,
         ApiKey.DELETE_GROUPS: delete_groups.handle,
         ApiKey.DELETE_RECORDS: delete_records.handle,
-        ApiKey.DELETE_TOPICS: delete_topics.handle,
+        ApiKey.DELETE_TOPICS: _changing(delete_topics.handle),
         ApiKey.DESCRIBE_ACLS: security_disabled.describe_acls,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas.handle,
         ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
@@ -84,7 +96,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
         ApiKey.ELECT_LEADERS: elect_leaders.handle,
         ApiKey.FIND_COORDINATOR: find_coordinator.handle,
         ApiKey.HEARTBEAT: heartbeat.handle,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: _changing(incremental_alter_configs.handle),
         ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
         ApiKey.JOIN_GROUP: join_group.handle,
         ApiKey.LEAVE_GROUP: leave_group.handle,

@@ -61,6 +61,8 @@ from driftlog_tiering.object_store import ObjectStore
 T = TypeVar("T")
 
 _RETRY_S: Final = 0.2
+_CHANGES_S: Final = 2.0
+"""How long leaving waits for changes of topics that it was asked for before."""
 _SETTLED_MS: Final = 5_000.0
 """How long after a takeover a gap in a producer's sequence is not held against it.  Longer: what is
 really lost is told later; shorter: a client that sends again slowly is told so for nothing."""
@@ -235,6 +237,11 @@ class Engine:
         self.unreadable = 0
         """Attempts to read what old sessions left that failed."""
         self.ready = asyncio.Event()
+        self.over = asyncio.Event()
+        """The session has ended, and all of this with it."""
+        self.changing: set[object] = set()
+        """Changes of topics that are being made; who takes one out of an engine that leaves wakes
+        the cluster's watch."""
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._loading = Loading(self.manifests, self.footers.probes, self._stop, ports.now_ms)
@@ -276,6 +283,11 @@ class Engine:
     def stop(self) -> None:
         """Drain, release and leave."""
         self._stop.set()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was stopped: what it can do while its session lives, it still does."""
+        return self._stop.is_set()
 
     # ── Life ──
 
@@ -353,6 +365,7 @@ class Engine:
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
                 await self._leave([leading])
+                await self.cluster.until(lambda: not self.changing, _CHANGES_S)
             # Otherwise the directories stay for the next start.
             self.deletion.close()
             for task in background:
@@ -480,6 +493,7 @@ class Engine:
 
     def _close_all(self) -> None:
         self.ready.clear()
+        self.over.set()
         # Also those of deleted topics whose last batches are on their way.
         for log in dict.fromkeys((*self.logs(), *self.flusher.pipeline.uncommitted())):
             for waiter in log.close():

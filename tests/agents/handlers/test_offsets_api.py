@@ -16,6 +16,7 @@ from driftlog_agents.handlers import (
 )
 from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
 from driftlog_agents.handlers.table import HANDLERS
+from driftlog_agents.log.partition import State
 from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
@@ -278,6 +279,34 @@ async def test_epochs_wait_for_the_manifest_and_the_latest_offset_does_not(
     assert (0, 0, -1, 0) == earliest
     assert (0, 1, 300, 0) == found
     assert (0, 0, 2) == end
+
+
+async def test_epochs_of_the_tail_are_told_while_the_manifest_is_read(tmp_path: Path) -> None:
+    """
+    Some of the first is sealed; where it and all later ones end is known without the bucket.
+    """
+    stores: list[SlowManifests] = []
+
+    def slow(store: ObjectStore) -> Any:
+        stores.append(SlowManifests(store))
+        return stores[0]
+
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t"))
+        await agent.append("t", 0, batch(100, 300))
+        await agent.seal("t", 0)
+        await agent.append("t", 0, batch(400))
+    async with RunningAgent(tmp_path, objects=slow) as agent:
+        state = agent.log("t", 0).state
+        async with asyncio.timeout(5):
+            loading = [await ends(agent, epoch) for epoch in (0, 1, 2)]
+        stores[0].gate.set()
+        await agent.engine.loaded(agent.log("t", 0))
+        loaded = [await ends(agent, epoch) for epoch in (0, 1, 2)]
+
+    assert State.LOADING is state
+    assert [(0, 0, 3), (0, 1, 3), (0, -1, -1)] == loading
+    assert loading == loaded
 
 
 # ── Sizes ──

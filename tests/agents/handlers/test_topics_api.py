@@ -456,7 +456,7 @@ async def test_between_two_sessions_topics_are_there_without_a_leader(tmp_path: 
         engine, agent.broker.engine = agent.broker.engine, None
         everything = MetadataRequest(topics=None)
         answer = await metadata.handle(agent.broker, everything, agent.context(12))
-        refused = await create(agent, new("u"))
+        refused = await create(agent, new("u"), timeout_ms=100)
         agent.broker.engine = engine
 
     assert ["t"] == [t.name for t in answer.topics]

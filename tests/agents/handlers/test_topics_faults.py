@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.cluster.view import SessionEntry
 from driftlog_agents.handlers import create_partitions, delete_topics, incremental_alter_configs
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import incremental_alter_configs as iac
@@ -15,6 +18,7 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from driftlog_agents.topics import MAX_PARTITIONS_PER_REQUEST
 from driftlog_metadata.codec import decode_topic
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (
@@ -24,10 +28,12 @@ from driftlog_metadata.keys import (
     TOPICS_PREFIX,
     deleted_key,
 )
+from driftlog_metadata.model import LiveSession, Stage
 from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
 from driftlog_tiering import bucket_files, layout
 from driftlog_tiering.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, describe, new
+from tests.agents.network.serving import eventually
 from tests.simulation.batches import make_batch
 from tests.support.engine import NODE_ID, RunningAgent
 
@@ -39,6 +45,12 @@ class Metadata:
         self._store = store
         self.losing = False
         self.asked: list[tuple[Sequence[Compare], Sequence[Operation], Sequence[Operation]]] = []
+        self.gate = asyncio.Event()
+        """Changes of topics wait for it."""
+        self.gate.set()
+        self.leases = asyncio.Event()
+        """New sessions wait for it."""
+        self.leases.set()
         self._lost: set[bytes] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -56,12 +68,17 @@ class Metadata:
         )
         if topics:
             self.asked.append((compares, then, otherwise))
+            await self.gate.wait()
         result = await self._store.txn(compares, then, otherwise)
         name = repr((compares, then)).encode()
         if self.losing and topics and name not in self._lost:
             self._lost.add(name)
             raise OutcomeUnknownError("the answer was lost")
         return result
+
+    async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
+        await self.leases.wait()
+        await self._store.grant_lease(lease_id, ttl_ms)
 
     async def everything(self) -> list[Any]:
         """All that is kept of topics and partitions."""
@@ -76,6 +93,8 @@ class Objects:
         self._store = store
         self.refuses = False
         self.refused = asyncio.Event()
+        self.names: set[str] = set()
+        """What was refused."""
         self.gate = asyncio.Event()
         """Manifests wait for it."""
         self.gate.set()
@@ -87,6 +106,7 @@ class Objects:
     async def create(self, key: str, body: Sequence[Buffer]) -> None:
         if self.refuses:
             self.refused.set()
+            self.names.add(key)
             raise UnavailableError("slow down")
         if "/manifest/" in key:
             self.waiting.set()
@@ -102,15 +122,15 @@ async def alter(agent: RunningAgent, name: str, value: str) -> int:
     return response.responses[0].error_code
 
 
-async def extend(agent: RunningAgent, name: str, count: int) -> int:
+async def extend(agent: RunningAgent, name: str, count: int, timeout_ms: int = 30_000) -> int:
     topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
-    request = CreatePartitionsRequest(topics=[topic], timeout_ms=30_000)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=timeout_ms)
     response = await create_partitions.handle(agent.broker, request, agent.context(3))
     return response.results[0].error_code
 
 
-async def delete(agent: RunningAgent, name: str) -> int:
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=30_000)
+async def delete(agent: RunningAgent, name: str, timeout_ms: int = 30_000) -> int:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=timeout_ms)
     response = await delete_topics.handle(agent.broker, request, agent.context(6))
     return response.responses[0].error_code
 
@@ -230,7 +250,7 @@ async def test_a_session_that_ends_meanwhile_leaves_the_topic_to_the_next_one(
     tmp_path: Path,
 ) -> None:
     """
-    The client is told to ask again, and finds the topic, served, with its file in the bucket.
+    The client waits on, and is told that the topic is there: served, with its file in the bucket.
     """
     stores: list[Objects] = []
     async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
@@ -239,17 +259,164 @@ async def test_a_session_that_ends_meanwhile_leaves_the_topic_to_the_next_one(
         making = asyncio.create_task(create(agent, new("t")))
         await bucket.refused.wait()
         await agent.lose_session()
-        first = await making
         bucket.refuses = False
+        first = await making
         await agent.broker.topics.repaired.wait()
         again = await create(agent, new("t"))
         await agent.append("t", 0, make_batch([b"x"], timestamp_ms=1))
         topic = agent.broker.topics.by_name["t"]
         body = await agent.broker.objects.get(layout.topic_key("t", topic.topic_id, 1))
 
-    assert ErrorCode.NOT_CONTROLLER == first["t"].error_code
+    assert (0, topic.topic_id) == (first["t"].error_code, first["t"].topic_id)
     assert ErrorCode.TOPIC_ALREADY_EXISTS == again["t"].error_code
     assert topic == bucket_files.decode_topic(body).topic
+
+
+async def test_changes_that_lose_their_session_are_made_once_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """
+    Each is in the store already when the session ends, and none is taken for somebody else's.
+    """
+    stores: list[Objects] = []
+    async with RunningAgent(tmp_path, objects=lambda s: _kept(stores, Objects(s))) as agent:
+        bucket = stores[0]
+        await create(agent, new("changed"), new("extended"), new("gone"))
+        bucket.refuses = True
+        async with asyncio.TaskGroup() as tasks:
+            changes = [
+                tasks.create_task(alter(agent, "changed", "5")),
+                tasks.create_task(extend(agent, "extended", 3)),
+                tasks.create_task(delete(agent, "gone")),
+            ]
+            await eventually(lambda: len(bucket.names) == len(changes))
+            with capture_logs() as lines:
+                losing = tasks.create_task(agent.lose_session())
+                await eventually(
+                    lambda: (
+                        ["topic_change_interrupted"] * len(changes)
+                        == [line["event"] for line in lines if "interrupted" in line["event"]]
+                    )
+                )
+            bucket.refuses = False
+            await losing
+        topics = agent.broker.topics.by_name
+
+    assert [0, 0, 0] == [change.result() for change in changes]
+    assert {"changed", "extended"} == set(topics)
+    assert ({"retention.ms": "5"}, 3) == (
+        dict(topics["changed"].configs),
+        topics["extended"].partitions,
+    )
+
+
+async def test_what_is_asked_between_two_sessions_is_done_by_the_next_one(tmp_path: Path) -> None:
+    """
+    Clients do not hear of it: some of them take NOT_CONTROLLER for the end of their request.
+    """
+    stores: list[Metadata] = []
+    async with RunningAgent(tmp_path, metadata=lambda s: _kept(stores, Metadata(s))) as agent:
+        await create(agent, new("old"))
+        engine = agent.engine
+        stores[0].leases.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(agent.lose_session())
+            await eventually(lambda: agent.broker.engine is not engine)
+            making = tasks.create_task(create(agent, new("t")))
+            deleting = tasks.create_task(delete(agent, "old"))
+            altering = tasks.create_task(alter(agent, "old", "5"))
+            await asyncio.sleep(0.1)
+            early = [task.done() for task in (making, deleting, altering)]
+            stores[0].leases.set()
+
+    assert [False] * 3 == early
+    assert [0, 0] == [making.result()["t"].error_code, deleting.result()]
+    assert {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} >= {altering.result()}
+
+
+async def test_a_change_waits_for_a_session_as_long_as_its_client_does(tmp_path: Path) -> None:
+    """
+    Then it is told to ask another agent.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        engine, agent.broker.engine = agent.engine, None
+        async with asyncio.timeout(5):
+            late = await create(agent, new("t"), timeout_ms=200)
+        agent.broker.engine = engine
+        again = await create(agent, new("t"))
+
+    assert [ErrorCode.NOT_CONTROLLER, 0] == [late["t"].error_code, again["t"].error_code]
+
+
+def freeze_another(agent: RunningAgent) -> None:
+    """Another agent is there, and silent: its lease lasts, and it sees nothing any more."""
+    said = LiveSession(node_id=NODE_ID + 1, stage=Stage.SERVING, topics_revision=0)
+    agent.broker.view.sessions["frozen"] = SessionEntry("frozen", said, 1)
+
+
+async def test_what_is_done_is_said_although_another_agent_is_silent(tmp_path: Path) -> None:
+    """
+    Its client's patience ends while only that agent is waited for: no change has timed out.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("old"))
+        freeze_another(agent)
+        made = await create(agent, new("t"), timeout_ms=1_000)
+        codes = [
+            made["t"].error_code,
+            await extend(agent, "t", 2, timeout_ms=1_000),
+            await delete(agent, "old", timeout_ms=1_000),
+        ]
+
+    assert [0, 0, 0] == codes
+
+
+async def test_a_topic_that_is_asked_for_is_shown_although_another_agent_is_silent(
+    tmp_path: Path,
+) -> None:
+    """
+    The answer waits for its leaders, and not for all agents: others on its connection wait too.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        freeze_another(agent)
+        async with asyncio.timeout(4):
+            (made,) = await describe(agent, "t", auto=True)
+            while not made.partitions or made.partitions[0].leader_id != NODE_ID:
+                (made,) = await describe(agent, "t", auto=True)
+
+    assert 0 == made.error_code
+
+
+async def test_a_topic_that_takes_long_to_make_is_made_behind_the_answer(tmp_path: Path) -> None:
+    """
+    Many who ask for it are told soon that it has no leader yet, and share one attempt.
+    """
+    stores: list[Metadata] = []
+    async with RunningAgent(tmp_path, metadata=lambda s: _kept(stores, Metadata(s))) as agent:
+        stores[0].gate.clear()
+        async with asyncio.timeout(4), asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(describe(agent, "t", auto=True)) for _ in range(5)]
+        attempts = len(stores[0].asked)
+        stores[0].gate.set()
+        await eventually(lambda: "t" in agent.broker.topics.by_name)
+        (made,) = await describe(agent, "t", auto=True)
+
+    codes = [topic.error_code for task in asked for topic in task.result()]
+    assert [ErrorCode.LEADER_NOT_AVAILABLE] * 5 == codes
+    assert (1, 0) == (attempts, made.error_code)
+
+
+async def test_why_a_topic_was_not_made_behind_the_answer_is_in_the_log(tmp_path: Path) -> None:
+    """
+    Its client was told to ask again; so nobody else would know.
+    """
+    settings = BrokerSettings(num_partitions=MAX_PARTITIONS_PER_REQUEST + 1)
+    with capture_logs() as lines:
+        async with RunningAgent(tmp_path, settings=settings) as agent:
+            (refused,) = await describe(agent, "t", auto=True)
+
+    assert ErrorCode.POLICY_VIOLATION == refused.error_code
+    assert ["t"] == [line["topic"] for line in lines if line["event"] == "topic_not_made"]
 
 
 async def test_a_topic_that_is_deleted_while_it_is_sealed_costs_no_session(

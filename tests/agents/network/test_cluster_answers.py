@@ -24,7 +24,7 @@ from driftlog_agents.protocol.messages import (
     offset_for_leader_epoch,
     produce,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.model import Stage, TopicPartition
 from tests.agents.network.serving import Client, Serving, eventually, producing
 from tests.simulation.batches import make_batch
 
@@ -150,6 +150,49 @@ async def test_any_agent_names_all_agents_and_the_leader_of_every_partition(
         assert partition.isr_nodes == partition.replica_nodes
         assert [] == partition.offline_replicas
     assert replicated[0].topics == replicated[1].topics
+
+
+async def controllers(agents: Pair) -> set[int]:
+    """Whom both name, in Metadata and in DescribeCluster."""
+    asked = describe_cluster.DescribeClusterRequest()
+    named = [(await described(client)).controller_id for client in agents.clients]
+    clusters = [await client.call(describe_cluster.API, 0, asked) for client in agents.clients]
+    return {*named, *(answer.controller_id for answer in clusters)}
+
+
+async def test_who_leaves_is_no_controller_and_changes_topics_to_the_end(tmp_path: Path) -> None:
+    """
+    The bucket is slow when the lower node leaves: all name the other one.  Whoever still asks the
+    one that leaves has the change made, an answer with the end of its connection, and no error.
+    """
+    async with pair(tmp_path) as agents:
+        (a, b), client = agents.agents, agents.clients[0]
+        before = await controllers(agents)
+        a.objects.writes_of = ".flush"
+        a.objects.writes.close()
+        async with a.client() as producer:
+            producer.send_produce("t", {agents.led_by(0)[0]: make_batch([b"x"])})
+            await eventually(lambda: a.objects.writes.waiting > 0)
+            a.process.stop()
+            await eventually(lambda: not a.engine.ready.is_set())
+            await eventually(
+                lambda: (
+                    b.process.broker.view.sessions[a.engine.session.session_id].said.stage
+                    is Stage.LEAVING
+                )
+            )
+            during = await controllers(agents)
+            client.send(create_topics.API, 7, making("late", replicas=1))
+            await eventually(lambda: "late" in b.process.broker.topics.by_name)
+            a.objects.writes.open()
+            _, answer = await client.receive()
+            ended = await client.closed()
+            await a.running
+        after = (await described(agents.clients[1])).controller_id
+
+    assert ({agents.nodes[0]}, {agents.nodes[1]}) == (before, during)
+    assert ([0], True) == ([topic.error_code for topic in answer.topics], ended)
+    assert agents.nodes[1] == after
 
 
 async def test_an_agent_without_the_listener_is_left_out(tmp_path: Path) -> None:
