@@ -103,6 +103,20 @@ _PLACED_HERE: Final = 2_000
 """So many partitions are placed on the event loop; more take it tens of milliseconds."""
 
 
+@dataclass(slots=True)
+class _Given:
+    """A partition that was handed over."""
+
+    node: int | None
+    """To whom."""
+    epoch: int
+    """In which it was led here."""
+    until_ms: float
+    """Afterwards it does not come back."""
+    released_at: int = 0
+    """The revision of the receiver's own release, once it was seen."""
+
+
 class Partitions(Protocol):
     """What the engine does about a partition; see `engine`."""
 
@@ -179,8 +193,8 @@ class Leading:
         """Of these, what is on its way."""
         self._put_off: dict[TopicPartition, float] = {}
         """Of these, what could not be read, and until when it is not claimed again."""
-        self._given: dict[TopicPartition, tuple[int, float]] = {}
-        """What was handed over: its epoch here, and until when it may come back."""
+        self._given: dict[TopicPartition, _Given] = {}
+        """What was handed over, as long as it may come back."""
         self._kept: dict[TopicPartition, float] = {}
         """Placed elsewhere, and until when it is led here all the same."""
         self._acted: dict[TopicPartition, int] = {}
@@ -523,7 +537,8 @@ class Leading:
         for log in logs:
             tp = TopicPartition(log.topic_id, log.partition)
             self._acted[tp] = log.leader_revision + 1
-            self._given[tp] = log.leader_epoch, self._now_ms() + _GIVEN_MS
+            until_ms = self._now_ms() + _GIVEN_MS
+            self._given[tp] = _Given(self._plan.get(tp), log.leader_epoch, until_ms)
             self._partitions.gone(log)
             if self._plan.get(tp) == self._node_id:
                 self._not_led[tp] = None  # the plan has changed meanwhile
@@ -542,8 +557,12 @@ class Leading:
                 self._kept = {tp: until for tp, until in self._kept.items() if now_ms < until}
                 self._planned = None
                 await self._make_plan()
-            self._given = {tp: at for tp, at in self._given.items() if now_ms < at[1]}
-            back = [tp for tp, (epoch, _) in self._given.items() if self._is_back(tp, epoch)]
+            self._given = {
+                tp: given
+                for tp, given in self._given.items()
+                if now_ms < given.until_ms and given.node == self._plan.get(tp)
+            }
+            back = [tp for tp, given in self._given.items() if self._is_back(tp, given)]
             if not back or self._stage is Stage.LEAVING:
                 continue
             for tp in back:
@@ -558,15 +577,20 @@ class Leading:
             )
             await self._claim()
 
-    def _is_back(self, tp: TopicPartition, epoch: int) -> bool:
+    def _is_back(self, tp: TopicPartition, given: _Given) -> bool:
+        """Whether the receiver has claimed and released it, and nobody has claimed it since the
+        last look: it is not on its way to somebody else."""
         entry = self._view.leaders.get(tp)
-        return (
-            entry is not None
-            and entry.leader.session_id is None
-            and entry.leader.leader_epoch > epoch
-            and tp not in self._not_led
-            and not self._is_stale(tp)
-        )
+        if (
+            entry is None
+            or entry.leader.session_id is not None
+            or entry.leader.leader_epoch <= given.epoch
+            or tp in self._not_led
+            or self._is_stale(tp)
+        ):
+            return False
+        seen, given.released_at = given.released_at, entry.mod_revision
+        return seen == entry.mod_revision
 
     async def _taken_by_others(self, logs: Sequence[PartitionLog]) -> None:
         tps = [TopicPartition(log.topic_id, log.partition) for log in logs]
