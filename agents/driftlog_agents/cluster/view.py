@@ -113,7 +113,10 @@ class ClusterView:
 
     @property
     def controller_id(self) -> int:
-        """The agent that Metadata names as the controller: any could be, so it is a stable one."""
+        """The agent that does what one does for all: any could, so it is a stable one.
+
+        Clients are told one that serves (`handlers.cluster`), which is another one for moments.
+        """
         return min(self.agents, default=-1)
 
     def leader_of(self, tp: TopicPartition) -> tuple[Agent | None, int]:
