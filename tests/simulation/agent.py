@@ -6,8 +6,9 @@ The product's own broker, topics, Produce handler, reader and engine; no sockets
 import asyncio
 import contextlib
 import io
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -33,6 +34,7 @@ from driftlog_metadata.model import Agent, Listener, TopicPartition
 from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
 from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
+from tests.simulation.loop import NOBODY
 from tests.simulation.peer import Peer
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.workers import Workers
@@ -140,6 +142,7 @@ class AgentProcess(Process):
         self.disk.sync_stalls = _STALLS if world.seed % 100 == _STALLING else 0.0
         self.overloaded = False
         """Connections are not read: what the flusher says."""
+        self._unread: list[Callable[[], None]] = []
         self.begun = False
         """The listener is open."""
         self.stopping = False
@@ -276,7 +279,7 @@ class AgentProcess(Process):
         finally:
             self._world.count_many("flushes consolidated", engine.keeper.rewrites)
             self.broker.engine = self.broker.groups = None
-            self.overloaded = False
+            self._set_overloaded(overloaded=False)
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
@@ -349,8 +352,20 @@ class AgentProcess(Process):
         assert self._requests is not None
         self._requests.create_task(work)
 
+    def read(self, request: Callable[[], None]) -> None:
+        """Of a producer: it waits in its socket while nothing more is read from producers."""
+        if self.overloaded:
+            self._unread.append(request)
+        else:
+            request()
+
     def _set_overloaded(self, overloaded: bool) -> None:
         self.overloaded = overloaded
+        if overloaded:
+            return
+        unread, self._unread = self._unread, []
+        for request in unread:
+            self.loop.call_soon(self.receive, partial(self.read, request), context=NOBODY)
 
     def _agent(self) -> Agent:
         return Agent(

@@ -402,7 +402,7 @@ class Producer:
             timeout_ms=self.rng.choice((3_000, 30_000)),
             topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
         )
-        process.receive(partial(self._arrive, attempt, request))
+        process.receive(partial(process.read, partial(self._arrive, attempt, request)))
         return attempt
 
     def _arrive(self, attempt: _Attempt, request: ProduceRequest) -> None:
