@@ -355,7 +355,8 @@ def test_offsets_go_where_they_are_sent(both: Both, name: str, tmp_path: Path) -
     start = f"{name},0,2\n{name},1,1\n"
 
     def scenario(at: str) -> Any:
-        said(at, "topics", "create", name, "-p", "2", "-r", "1")
+        # For ever: Kafka looks every five minutes for what is older than a week.
+        said(at, "topics", "create", name, "-p", "2", "-r", "1", "-c", "retention.ms=-1")
         said(at, "produce", name, "--json", "-q", stdin="\n".join(lines).encode())
         reset = ("groups", "reset-offsets", "--group", group)
         # A group that nobody made may be given offsets.
@@ -399,7 +400,8 @@ def test_the_oldest_records_are_deleted(both: Both, name: str) -> None:
     ]
 
     def scenario(at: str) -> Any:
-        said(at, "topics", "create", name, "-p", "2", "-r", "1")
+        # For ever: Kafka looks every five minutes for what is older than a week.
+        said(at, "topics", "create", name, "-p", "2", "-r", "1", "-c", "retention.ms=-1")
         said(at, "produce", name, "--json", "-q", stdin="\n".join(lines).encode())
         found: list[Any] = []
         for topic, *how in (
