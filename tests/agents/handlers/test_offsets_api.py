@@ -246,18 +246,24 @@ class SlowManifests:
         return await self._store.get(key, start, end)
 
 
-async def test_epochs_wait_for_the_manifest_and_the_latest_offset_does_not(
-    tmp_path: Path,
-) -> None:
-    """
-    A partition that is being loaded knows its end, and not yet what is below its tail.
-    """
+def slow_manifests() -> tuple[list[SlowManifests], Callable[[ObjectStore], Any]]:
+    """The store of an agent that is started with the second, once it is."""
     stores: list[SlowManifests] = []
 
     def slow(store: ObjectStore) -> Any:
         stores.append(SlowManifests(store))
         return stores[0]
 
+    return stores, slow
+
+
+async def test_epochs_wait_for_the_manifest_and_the_latest_offset_does_not(
+    tmp_path: Path,
+) -> None:
+    """
+    A partition that is being loaded knows its end, and not yet what is below its tail.
+    """
+    stores, slow = slow_manifests()
     async with RunningAgent(tmp_path) as agent:
         await create(agent, new("t"))
         await agent.append("t", 0, batch(100, 300))
@@ -285,12 +291,7 @@ async def test_epochs_of_the_tail_are_told_while_the_manifest_is_read(tmp_path: 
     """
     Some of the first is sealed; where it and all later ones end is known without the bucket.
     """
-    stores: list[SlowManifests] = []
-
-    def slow(store: ObjectStore) -> Any:
-        stores.append(SlowManifests(store))
-        return stores[0]
-
+    stores, slow = slow_manifests()
     async with RunningAgent(tmp_path) as agent:
         await create(agent, new("t"))
         await agent.append("t", 0, batch(100, 300))

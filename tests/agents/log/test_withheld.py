@@ -6,10 +6,10 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.leading import LeadingSettings
-from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from tests.agents.log.keeping import SMALL, flushes, records
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time
+from tests.simulation.agent import SETTINGS as SIMULATED
 
 
 class Keys(set[str]):
@@ -123,18 +123,7 @@ async def test_a_manifest_that_is_not_given_holds_no_producers_of_others() -> No
     Its partition is damaged for now: it takes what has room, and is refused then, while the
     others are sealed and written to.  When it is given it is sealed as well.
     """
-    settings = replace(
-        SETTINGS,
-        seal=SealSettings(
-            segment_bytes=3_000,
-            segment_ms=4_000,
-            small_ms=4_000,
-            small_bytes=500,
-            unsealed_bytes=30_000,
-            unsealed_bytes_per_partition=0,
-            check_interval_ms=400,
-        ),
-    )
+    settings = replace(SETTINGS, seal=SIMULATED.seal)
     world = World(t=2)
     life = await world.start(settings)
     for partition in (0, 1):
