@@ -208,6 +208,10 @@ class KafkaPython(Member):
             **self.settings,
         )
         consumer.subscribe([self.topic], listener=Listener())
+        # A leader that sees the partitions only after it has assigned them joins again; when that
+        # takes longer than one `poll`, kafka-python 3.0.12 forgets the answer: it holds nothing,
+        # and its heartbeats stay off until its session ends.  `need_rejoin` is already false then.
+        assert consumer.partitions_for_topic(self.topic)
         while not self.stopping.is_set():
             for messages in consumer.poll(100).values():
                 self.read += [(m.partition, m.offset) for m in messages]
