@@ -9,8 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.fitness_watch import FitnessWatch
+from driftlog_metadata.codec import decode_head
 from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.keys import session_key
+from driftlog_metadata.keys import AGENTS_PREFIX, head_key, session_key
 from driftlog_metadata.store import Put
 from driftlog_tiering import layout
 from driftlog_tiering.object_store import Buffer, NotFoundError
@@ -41,6 +42,24 @@ class Cut:
         if self.forgets:
             raise NotFoundError(key)
         return await self._bucket.get(key, start, end)
+
+
+class SlowToOpen:
+    """A metadata store that needs seconds until a session is open, and less for each request."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
+        await self._store.grant_lease(lease_id, ttl_ms)
+        await asyncio.sleep(0.8)
+
+    async def get(self, key: str) -> Any:
+        await asyncio.sleep(0.8 if key.startswith(AGENTS_PREFIX) else 0)
+        return await self._store.get(key)
 
 
 class Agents:
@@ -265,6 +284,39 @@ async def test_it_goes_on_while_others_are_asked_and_could_not_either() -> None:
     assert not watching.done()
     watching.cancel()
     other.cancel()
+
+
+@on_virtual_time
+async def test_what_the_last_session_asked_makes_no_key_of_one_that_is_not_open_yet() -> None:
+    """
+    Its store is slow when it begins; had its key been made without its head, nothing of it could
+    be committed.
+    """
+    agents = await Agents().start()
+    for cut in agents.cuts:
+        cut.down = True
+    assert not await agents.watched(12, others_produce=False)
+    agents.lives[0].kill()
+    agents.worlds[0].metadata = cast(Any, SlowToOpen(agents.worlds[0].metadata))
+    life = agents.lives[0] = await agents.worlds[0].start(ready=False)
+    watching = asyncio.create_task(agents.watch.watch(life.engine))
+    await asyncio.sleep(1.3)
+    early = await agents.session_lives()
+    for cut in agents.cuts:
+        cut.down = False
+    await life.engine.ready.wait()
+    while not life.engine.logs():  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    agents.produce(0)
+    await asyncio.sleep(10)
+    head = await agents.worlds[1].metadata.get(head_key(life.session_id))
+
+    assert not early
+    assert head is not None
+    assert 1 <= decode_head(head.value)
+    assert not watching.done()
+    assert not life.task.done()
+    watching.cancel()
 
 
 @on_virtual_time

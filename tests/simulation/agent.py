@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
+from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.log.buffer import BufferSettings
@@ -35,6 +36,7 @@ from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Proc
 from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.loop import NOBODY
+from tests.simulation.one_sided import FITNESS
 from tests.simulation.peer import Peer
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.workers import Workers
@@ -185,6 +187,18 @@ class AgentProcess(Process):
             disk=self.disk,
             settings=CollectorSettings(interval_ms=3_000, pause_ms=1),
         )
+        self.fitness = FitnessWatch(
+            node_id=node.number,
+            metadata=self._metadata,
+            objects=self._objects,
+            disk=self.disk,
+            view=self.broker.cluster.view,
+            rng=Random(f"fitness {self.name} {world.seed}"),
+            now_ms=world.now_ms,
+            offload=self._workers.offload,
+            settings=FITNESS,
+        )
+        self._stopping = asyncio.Event()
         self._requests: asyncio.TaskGroup | None = None
 
     @property
@@ -221,6 +235,7 @@ class AgentProcess(Process):
     def stop(self) -> None:
         """SIGTERM."""
         self.stopping = True
+        self._stopping.set()
         if self.broker.engine is not None:
             self.broker.engine.stop()
 
@@ -247,13 +262,24 @@ class AgentProcess(Process):
         while self._goes_on():
             try:
                 await self._session()
+                lost = False
             except FencedError as error:
+                lost = True
                 world.count("sessions lost")
                 world.trace("session lost", str(error))
             if self._last is not None and not self.dead:
                 self.spawn(self._all_told(self._last))
+            if lost and not self.dead:
+                await self._become_fit()
             if self._goes_on():
                 await asyncio.sleep(world.rng.uniform(0.05, 0.5))
+
+    async def _become_fit(self) -> None:
+        if self.fitness.unfit:
+            self._world.note("stepped down")
+            self._world.last_refusals.stepped_down(self.name)
+        await self.fitness.lost()
+        await self.fitness.until_fit(self._stopping)
 
     def _goes_on(self) -> bool:
         return not self.stopping and not self.dead  # asyncio lets an error win over a cancel
@@ -265,7 +291,10 @@ class AgentProcess(Process):
         self.broker.engine = self._last = engine
         try:
             async with asyncio.TaskGroup() as tasks:
-                beside = [tasks.create_task(self._when_ready(engine))]
+                beside = [
+                    tasks.create_task(self._when_ready(engine)),
+                    tasks.create_task(self.fitness.watch(engine)),
+                ]
                 if self._world.groups is not None:
                     self.broker.groups = self._new_groups(engine)
                     beside.append(tasks.create_task(self.broker.groups.run()))

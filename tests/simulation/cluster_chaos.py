@@ -14,6 +14,7 @@ from tests.simulation.chaos import new_weather, strike
 from tests.simulation.faults import Cut, Weather
 from tests.simulation.loop import NOBODY
 from tests.simulation.node import Node
+from tests.simulation.one_sided import has_refusals, refuse
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -49,6 +50,8 @@ async def cluster_chaos(world: "World") -> None:
     async with asyncio.TaskGroup() as lasting:
         if world.seed // 100 % 2:
             lasting.create_task(_withhold(world, Random(f"withheld {world.seed}"), end))
+        if has_refusals(world.seed):
+            lasting.create_task(refuse(world, Random(f"refused {world.seed}"), end))
         while world.loop.now_s < end:
             await asyncio.sleep(rng.uniform(0.2, 4))
             fault = rng.choice(_FAULTS)

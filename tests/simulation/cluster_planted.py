@@ -5,13 +5,15 @@ What one agent can do wrong is in `planted`.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
+from driftlog_agents.fitness import Fitness, Step
+from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_agents.groups import consumer_membership, writes
 from driftlog_agents.groups.consumer import ConsumerEffect, ConsumerGroup
 from driftlog_agents.groups.consumer_reconciliation import reconciled
@@ -313,6 +315,47 @@ def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "sealed_end", sealed_end)
 
 
+def never_steps_down(patch: pytest.MonkeyPatch) -> None:
+    """Who cannot commit keeps its partitions."""
+    patch.setattr(Fitness, "tick", lambda *_: Step.NOTHING)
+
+
+def nobody_says_that_it_could(patch: pytest.MonkeyPatch) -> None:
+    """Only commits show that others can, and nobody writes to them."""
+    patch.setattr(FitnessWatch, "_is_asked", lambda _: False)
+
+
+def others_are_better_always(patch: pytest.MonkeyPatch) -> None:
+    """Who cannot commit steps down, whether others can or not."""
+    looked = Fitness.looked
+
+    def at_once(self: Fitness, done: Mapping[str, int] | None, now_ms: float) -> None:
+        looked(self, done, now_ms)
+        self._moved_ms = now_ms
+
+    patch.setattr(Fitness, "looked", at_once)
+
+
+def commits_prove_reads(patch: pytest.MonkeyPatch) -> None:
+    """Who cannot read steps down because others write."""
+    done = FitnessWatch._done
+
+    async def any_done(self: FitnessWatch, **_: bool) -> dict[str, int] | None:
+        return await done(self, commits=True)
+
+    patch.setattr(FitnessWatch, "_done", any_done)
+
+
+def fit_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Who has stepped down begins its next session without a probe."""
+
+    async def until_fit(self: FitnessWatch, _: asyncio.Event) -> None:
+        if self.unfit:
+            self._fitness.probed(self._now_ms(), succeeded=True)
+
+    patch.setattr(FitnessWatch, "until_fit", until_fit)
+
+
 CLUSTER_BUGS: tuple[Plant, ...] = (
     released_with_flushes_on_their_way,
     left_with_flushes_on_their_way,
@@ -332,6 +375,11 @@ CLUSTER_BUGS: tuple[Plant, ...] = (
     moved_without_producers,
     two_plans,
     sessions_read_while_they_change,
+    never_steps_down,
+    nobody_says_that_it_could,
+    others_are_better_always,
+    commits_prove_reads,
+    fit_again_at_once,
 )
 
 GROUP_BUGS: tuple[tuple[Plant, range], ...] = (

@@ -32,6 +32,19 @@ class Cut(Enum):
     """What was asked for happens."""
 
 
+class Refused(Enum):
+    """What a peer does not do for one process."""
+
+    NOTHING = "nothing"
+    READS = "reads"
+    WRITES = "writes"
+    ALL = "all"
+
+    def covers(self, *, writes: bool) -> bool:
+        """Whether it refuses such a request."""
+        return self is Refused.ALL or self is (Refused.WRITES if writes else Refused.READS)
+
+
 @dataclass(slots=True)
 class Weather:
     """How unkind a peer is now: probabilities per request, milliseconds."""
@@ -45,6 +58,9 @@ class Weather:
     """Travels this share of requests for seconds."""
     latency_ms: tuple[float, float] = (1.0, 10.0)
     down: bool = False
+    refused_kind: Refused = Refused.NOTHING
+    mute: bool = False
+    """What is of the `refused_kind` is not even answered."""
     cut: Cut | None = None
     watch_lag_ms: float = 0.0
     """At most so long after they happened events are told."""
@@ -184,6 +200,10 @@ class Network:
             if weather.cut is Cut.REQUESTS:
                 return
             limit = weather.refused
+            if weather.refused_kind.covers(writes=writes):
+                if not weather.mute:
+                    answered(None, UnavailableError(f"{what}: access denied"))
+                return
             if weather.down or fate < limit:
                 answered(None, UnavailableError(f"{what}: refused"))
                 return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from driftlog_agents.log.leftovers import decode_note
 from tests.simulation.agent import AgentProcess
-from tests.simulation.faults import Cut, Weather
+from tests.simulation.faults import Cut, Refused, Weather
 from tests.simulation.sim_disk import Platter
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Node:
         One that could not be removed waits for the next start."""
         engine = self.process.engine
         mine = None if engine is None else engine.agent.session_id
-        waiting = self.platter.sessions.keys() - self.platter.not_removed - {mine}
+        waiting = set(self.process.disk.all_sessions) - self.platter.not_removed - {mine}
         return not self.last_life and bool(waiting)
 
     # ── What happens to it ──
@@ -156,6 +156,7 @@ class Node:
             weather.refused = weather.lost_before = weather.lost_after = weather.late = 0.0
             weather.watch_lag_ms = 0.0
             weather.down = False
+            weather.refused_kind = Refused.NOTHING
             weather.cut = None
         self.metadata_weather.latency_ms = (1.0, 10.0)
         self._trap = None

@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
 from driftlog_agents.log.disk import Buffer, BufferFile
 from driftlog_metadata.errors import UnavailableError
 from tests.simulation.faults import Process
+
+_SESSION_DIGITS: Final = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +132,12 @@ class SimDisk:
 
     def sessions(self) -> list[str]:
         self._may_fail()
-        return list(self.platter.sessions)
+        return self.all_sessions
+
+    @property
+    def all_sessions(self) -> list[str]:
+        """Of the folders that are there those of sessions; others are somebody's probes."""
+        return [name for name in self.platter.sessions if len(name) == _SESSION_DIGITS]
 
     def create_session(self, session_id: str) -> None:
         self._check()

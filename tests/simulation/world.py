@@ -19,7 +19,8 @@ What is checked, all the time or when the faults are over:
    epoch that has ended is refused.  Out of order is only what is behind something lost.
 5. Every object that a flush record or a manifest names is there, however often the collector
    has looked.
-6. When faults end, everything is answered in bounded time.
+6. When faults end, everything is answered in bounded time; also while the bucket still refuses
+   one agent what it does for others.  Where it does so with all, nobody steps down (`one_sided`).
 7. Nothing is appended by a session that may have lost its lease, by the agent's own clock.
 8. Who waits for a session that ends is told so: producers with any acks, parked ones, fetches.
    Batches in memory are bounded.  On a disk that is well again acks=1 is taken.
@@ -56,6 +57,7 @@ from tests.simulation.groups import Groups
 from tests.simulation.ledger import Ledger, WatchedStore
 from tests.simulation.loop import NOBODY, VirtualLoop
 from tests.simulation.node import Node
+from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
 
 _CLUSTERS: Final = (2, 5, 8)
@@ -119,6 +121,7 @@ class World:
         self.groups: Groups | None = None
         if has_groups:
             self.groups = Groups(self, Random(f"groups {seed}"), both=seed // 10 % 2 == 1)
+        self.last_refusals = LastRefusals(self)
         self._clients: asyncio.TaskGroup | None = None
         self._machines: asyncio.TaskGroup | None = None
         self._consuming: asyncio.Task[None] | None = None
@@ -251,7 +254,10 @@ class World:
             if self.rng.random() < 0.1:
                 await grow_old(self)
             calm(self)
+            if self.many and has_refusals(self.seed):
+                await self.last_refusals.begin()
             await self._answered(others.pop())
+            self.last_refusals.end()
             for task in others:
                 task.cancel()
             await self._finish()

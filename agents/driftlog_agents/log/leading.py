@@ -227,12 +227,13 @@ class Leading:
         return True
 
     async def tell(self) -> None:
-        """Let the others know `asks` and `proofs`.
+        """Let the others know `asks` and `proofs`; those of a session that opens, with its stage.
 
         Raises:
             FencedError: the session is over.
         """
-        await self._report()
+        if self._session.revision:
+            await self._report()
 
     async def _report(self) -> None:
         """Say stage and topics as they are, until the key says so."""
@@ -247,6 +248,7 @@ class Leading:
             if wanted == self._said:
                 return
             session = self._session
+            assert session.revision  # it would be made here, without its head
             revision = self._said_revision or session.revision
             result = await session.transact(
                 transactions.report(session.session_id, session.revision, revision, wanted)
