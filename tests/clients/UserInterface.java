@@ -51,6 +51,9 @@ import org.apache.kafka.common.utils.Bytes;
 public class UserInterface {
     private static final String TOPIC = "shown";
     private static final String GROUP = "g-shown";
+    /** A hundred years and two hundred: the records are of 2020, and are to stay. */
+    private static final String KEPT_MS = "3153600000000";
+    private static final String KEPT_LONGER_MS = "6307200000000";
     private final Admin admin;
     private final String bootstrap;
 
@@ -100,7 +103,7 @@ public class UserInterface {
 
     private void makeTopic() throws Exception {
         NewTopic topic = new NewTopic(TOPIC, Optional.of(3), Optional.empty())
-            .configs(Map.of("retention.ms", "86400000"));
+            .configs(Map.of("retention.ms", KEPT_MS));
         tell("make", () -> {
             var made = admin.createTopics(Set.of(topic));
             made.all().get();
@@ -242,8 +245,8 @@ public class UserInterface {
 
     private void changeTopic() {
         ConfigResource topic = new ConfigResource(ConfigResource.Type.TOPIC, TOPIC);
-        for (var config : List.of(Map.entry("retention.ms", "1000"), Map.entry("retention.ms", "?"),
-                Map.entry("nope", "1"))) {
+        for (var config : List.of(Map.entry("retention.ms", KEPT_LONGER_MS),
+                Map.entry("retention.ms", "?"), Map.entry("nope", "1"))) {
             var set = new AlterConfigOp(new ConfigEntry(config.getKey(), config.getValue()),
                 AlterConfigOp.OpType.SET);
             tell("set " + config,

@@ -25,7 +25,12 @@ import kafka
 
 from tests.support.kafka_peer import java_command
 
-SESSION_MS: Final = 10_000
+SESSION_MS: Final = 30_000
+"""Long enough for an agent to come back, or to be replaced, on a slow machine."""
+
+SHORT_SESSION_MS: Final = 10_000
+"""Of a member that is to be missed."""
+
 _LEAVE_S: Final = 60.0
 _JAVA: Final = Path(__file__).with_name("JavaGroup.java")
 _JVM: Final = (
@@ -167,10 +172,9 @@ class Aiokafka(Member):
             bootstrap_servers=self.bootstrap,
             group_id=self.group_id,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=500,
             enable_auto_commit=False,
-            **self.settings,
+            **{"session_timeout_ms": SESSION_MS, **self.settings},
         )
         await consumer.start()
         consumer.subscribe([self.topic], listener=Listener())
@@ -202,10 +206,9 @@ class KafkaPython(Member):
             bootstrap_servers=self.bootstrap,
             group_id=self.group_id,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=500,
             enable_auto_commit=True,  # before each rebalance too
-            **self.settings,
+            **{"session_timeout_ms": SESSION_MS, **self.settings},
         )
         consumer.subscribe([self.topic], listener=Listener())
         # A leader that sees the partitions only after it has assigned them joins again; when that

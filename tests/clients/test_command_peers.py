@@ -65,7 +65,9 @@ def test_topics_are_made_altered_described_and_deleted(both: Both, name: str) ->
 
     def scenario(at: str) -> Any:
         found: list[Any] = []
-        made = ("--partitions", "2", "--replication-factor", "1", "--config", "retention.ms=1000")
+        # A day: what is produced here is still there when it is described.
+        kept = ("--config", "retention.ms=86400000")
+        made = ("--partitions", "2", "--replication-factor", "1", *kept)
         found.append(said(at, "topics", "--create", "--topic", name, *made))
         found.append(said(at, "topics", "create", name, "--if-not-exists"))
         found.append(refused(at, "topics", "create", name))
@@ -93,7 +95,7 @@ def test_topics_are_made_altered_described_and_deleted(both: Both, name: str) ->
     found = both(scenario)
 
     before, after = found[4], found[8]
-    assert {"retention.ms": "1000"} == before["configs"]
+    assert {"retention.ms": "86400000"} == before["configs"]
     assert [3, 0] == [p["latest_offset"] for p in before["partitions"]]
     assert {"max.message.bytes": "9999"} == after["configs"]
     assert [0, 1, 2] == [p["partition"] for p in after["partitions"]]

@@ -135,7 +135,7 @@ def test_the_envelope_is_that_of_kcat(agent: DriftlogProcess, written: str) -> N
         (("-o", f"s@{FIRST_MS + 4}", "-e"), [4, 5]),
         (("-o", f"s@{FIRST_MS + 1}", "-o", f"e@{FIRST_MS + 3}"), [1, 2]),
         (("-o", "e@2023-11-14T22:13:20.002"), [0, 1]),
-        (("--from-beginning", "--timeout-ms", "2000"), [0, 1, 2, 3, 4, 5]),
+        (("--from-beginning", "--timeout-ms", "8000"), [0, 1, 2, 3, 4, 5]),
         (("--partition", "0", "--offset", "3", "--max-messages", "1"), [3]),
         (("-o", "100", "-e"), []),
     ],
@@ -395,8 +395,13 @@ def test_ctrl_c_writes_what_was_read(agent: DriftlogProcess) -> None:
 # ── The terminal ──
 
 
-def on_a_terminal(*arguments: str, bootstrap: str, stdin: bytes = b"") -> tuple[int, str]:
-    """Run with a terminal as standard output and error; the status and what it shows."""
+def on_a_terminal(
+    *arguments: str, bootstrap: str, stdin: bytes = b"", until: str = ""
+) -> tuple[int, str]:
+    """Run with a terminal as standard output and error; the status and what it shows.
+
+    *until*: a pattern; standard input does not end before it is shown.
+    """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "DRIFTLOG_BOOTSTRAP": bootstrap}
     environment.pop("NO_COLOR", None)
@@ -405,16 +410,14 @@ def on_a_terminal(*arguments: str, bootstrap: str, stdin: bytes = b"") -> tuple[
     ) as it:
         os.close(theirs)
         assert it.stdin is not None
-        for part in stdin.split(b"|"):
-            it.stdin.write(part)
-            it.stdin.flush()
-            time.sleep(0.7)
-        it.stdin.close()
-        it.stdin = None
+        it.stdin.write(stdin)
+        it.stdin.flush()
         shown = b""
         with contextlib.suppress(OSError):  # Linux ends a terminal so
             while chunk := os.read(ours, 1 << 16):
                 shown += chunk
+                if re.search(until.encode(), shown):
+                    it.stdin.close()
         it.wait(30)
     os.close(ours)
     return it.returncode, shown.decode()
@@ -442,8 +445,11 @@ def test_a_terminal_sees_how_far_it_is(agent: DriftlogProcess) -> None:
     While there is more to come; then one line that stays.
     """
     topic = make_topic(agent)
-    status, shown = on_a_terminal("produce", topic, bootstrap=agent.bootstrap, stdin=b"a\n|b\n|c\n")
+    progress = r"\r\d records? written, \d on the way, \d B"
+    status, shown = on_a_terminal(
+        "produce", topic, bootstrap=agent.bootstrap, stdin=b"a\nb\nc\n", until=progress
+    )
 
     assert status == 0
-    assert re.search(r"\r\d records? written, \d on the way, \d B", shown)
+    assert re.search(progress, shown)
     assert shown.endswith(f"driftlog: 3 records written to {topic} (3 B)\r\n")

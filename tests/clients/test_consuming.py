@@ -358,9 +358,15 @@ def test_a_reset_to_latest_gets_what_comes(agent: DriftlogProcess) -> None:
     topic = make_topic(agent)
     records = [Record(None, b"old", T)]
     Confluent().produce_topic(agent.bootstrap, topic, "none", records)
-    with confluent_consumer(agent.bootstrap, auto_offset_reset="latest") as consumer:
+    with confluent_consumer(
+        agent.bootstrap, auto_offset_reset="latest", enable_partition_eof=True
+    ) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 999)])
-        assert consumer.poll(1.5) is None
+        reset = consumer.poll(30)
+        assert reset is not None
+        error = reset.error()
+        assert error is not None
+        assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
         Confluent().produce_topic(agent.bootstrap, topic, "none", [Record(None, b"new", T)])
 
         (message,) = read(consumer, 1)

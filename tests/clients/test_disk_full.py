@@ -96,9 +96,9 @@ def test_a_disk_that_is_full_of_everything_loses_nothing_acknowledged(
     pid = agent.pid
     acknowledged: list[tuple[int, bytes]] = []
 
-    def produce(raw: Raw, value: bytes, acks: int) -> int:
+    def produce(raw: Raw, value: bytes, acks: int, timeout_ms: int = 15_000) -> int:
         batch = {0: good(value * 200, timestamp_ms=T)}
-        answer = raw.produce(topic, batch, acks=acks, timeout_ms=1_000)[0]
+        answer = raw.produce(topic, batch, acks=acks, timeout_ms=timeout_ms)[0]
         if answer.error_code == 0:
             acknowledged.append((answer.base_offset, value * 200))
         return answer.error_code
@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_of_everything_loses_nothing_acknowledged(
         codes = {produce(raw, b"before %d," % n, acks) for n in range(5) for acks in (1, -1)}
         assert codes == {0}
         fill(filler)
-        full = [produce(raw, b"full %d," % n, acks) for n in range(3) for acks in (1, -1)]
+        full = [produce(raw, b"full %d," % n, acks, 1_000) for n in range(3) for acks in (1, -1)]
         filler.unlink()
         deadline = time.monotonic() + 30
         while produce(raw, b"after,", -1) and time.monotonic() < deadline:

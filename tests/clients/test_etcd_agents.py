@@ -37,12 +37,15 @@ def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
 class Agents:
     """Processes on one etcd and one folder of objects."""
 
-    def __init__(self, etcd: EtcdCluster, folder: Path, count: int) -> None:
+    def __init__(self, etcd: EtcdCluster, folder: Path, count: int, *arguments: str) -> None:
         self._stack = ExitStack()
         self.all = [
             DriftlogProcess(
                 folder / f"agent-{n}",
-                ("--etcd", ",".join(etcd.endpoints), "--store", str(folder / "objects")),
+                (
+                    *("--etcd", ",".join(etcd.endpoints), "--store", str(folder / "objects")),
+                    *arguments,
+                ),
                 command=("agent", "run"),
             )
             for n in range(count)
@@ -185,7 +188,7 @@ def test_an_agent_that_joins_gets_its_share_and_one_that_leaves_gives_it_back_un
     """
     No delivery fails, no lease is waited for, and who was told to stop ends well.
     """
-    with Agents(etcd, tmp_path, 3) as agents:
+    with Agents(etcd, tmp_path, 3, "--session-timeout-ms", "30000") as agents:
         first, second, third = agents
         first.start()
         second.start()
@@ -208,7 +211,7 @@ def test_an_agent_that_joins_gets_its_share_and_one_that_leaves_gives_it_back_un
             took_s = time.monotonic() - began
             told.send_for(topic, 1)
 
-        assert took_s < _TTL_S - 1
+        assert took_s < 20
         told.check(agents[1:], topic)
 
 

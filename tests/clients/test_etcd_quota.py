@@ -37,9 +37,9 @@ def size(etcd: EtcdCluster) -> int:
     return int(etcd.members[0].post("/v3/maintenance/status", {})["dbSize"])
 
 
-def write(etcd: EtcdCluster) -> bool:
+def write(etcd: EtcdCluster, size_bytes: int = 100_000) -> bool:
     """History of one key that is not the agent's; False: it is refused."""
-    value = base64.b64encode(bytes(100_000)).decode()
+    value = base64.b64encode(bytes(size_bytes)).decode()
     key = base64.b64encode(b"/filler").decode()
     try:
         etcd.members[0].post("/v3/kv/put", {"key": key, "value": value})
@@ -107,6 +107,7 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
         while size(etcd) < QUOTA_BYTES * 0.85:
             assert write(etcd)
         eventually(lambda: "etcd_is_nearly_full" in agent.log)
+        eventually(lambda: metrics(agent)["driftlog_etcd_quota_share"] >= 0.85)
         refused = [raw.produce(topic, {0: good(b"no")}, acks=acks)[0] for acks in (-1, 1)]
         said = metrics(agent)
         errors: list[str] = []
@@ -129,8 +130,9 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
         left = waiting.flush(60)
         assert "etcd_has_room_again" in agent.log
 
-        # Full before anybody looks: etcd refuses the commit, and says so by its alarm.
-        while write(etcd):
+        # Full before anybody looks: etcd refuses the commit, and says so by its alarm.  A few
+        # large writes, each of which takes a multiple of its size: 15 s after the last look is one.
+        while write(etcd, 1_000_000):
             pass
         waiting.produce(topic, b"full", partition=0, on_delivery=delivered)
         eventually(lambda: "etcd_is_full" in agent.log)

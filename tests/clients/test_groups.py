@@ -27,7 +27,7 @@ from driftlog_agents.protocol.messages.join_group import (
 from driftlog_agents.protocol.messages.list_groups import ListGroupsRequest
 from driftlog_agents.protocol.registry import API
 from tests.clients.conftest import make_topic, metrics
-from tests.clients.grouping import Members
+from tests.clients.grouping import SHORT_SESSION_MS, Members
 from tests.support.components import java, kafka_jars
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -137,7 +137,8 @@ def test_javas_consumers_share_a_group_with_others(
     assignors = ",".join(
         f"org.apache.kafka.clients.consumer.{name}Assignor" for name in ("RoundRobin", "Range")
     )
-    one = members.join("java", **{"partition.assignment.strategy": assignors})
+    session = {"session.timeout.ms": SHORT_SESSION_MS}
+    one = members.join("java", **session, **{"partition.assignment.strategy": assignors})
     other = members.join("aiokafka")
     members.until(lambda: members.shared(PARTITIONS), what="two")
     members.until(lambda: set(members.places) == places(100), what="two, all read")
@@ -162,7 +163,7 @@ def test_a_member_that_is_killed_is_replaced_when_its_session_ends(
     """
     It goes without a word: after its session timeout the others have its partitions.
     """
-    gone = members.join(client)
+    gone = members.join(client, session_timeout_ms=SHORT_SESSION_MS)
     stays = members.join(client)
     members.until(lambda: members.shared(PARTITIONS), what="two")
 
@@ -258,7 +259,8 @@ def test_members_go_on_over_a_restart_of_the_agent(
     The coordinator is killed and comes back: nobody has to join again, and nothing that was
     committed is read twice.
     """
-    one, other = members.join("confluent"), members.join("aiokafka")
+    one = members.join("confluent", **{"reconnect.backoff.max.ms": 500})
+    other = members.join("aiokafka")
     members.until(lambda: members.shared(PARTITIONS), what="two")
     produce(agent, spread, 100)
     members.until(lambda: set(members.places) == places(100), what="before")
@@ -395,22 +397,24 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted(
     assert left not in offsets
 
 
-def test_groups_are_counted(
-    agent: DriftlogProcess, members: Members, spread: str, admin: AdminClient, group_id: str
-) -> None:
+def test_groups_are_counted(group_id: str) -> None:
     """
-    What an operator looks at: groups, members, commits, rebalances.
+    What an operator looks at: groups, members, commits, rebalances.  On an agent of its own: static
+    members of other tests are there until their sessions end.
     """
-    before = metrics(agent)
-    produce(agent, spread, 40)
-    one = members.join("confluent")
-    members.until(lambda: len(one.read) == 40, what="all read")
-
-    there = metrics(agent)
-    members.leave(one)
-    after = metrics(agent)
-    admin.delete_consumer_groups([group_id])[group_id].result(30)
-    gone = metrics(agent)
+    with DriftlogProcess() as agent:
+        spread = make_topic(agent, PARTITIONS)
+        before = metrics(agent)
+        produce(agent, spread, 40)
+        with Members(agent.bootstrap, group_id, spread) as members:
+            one = members.join("confluent")
+            members.until(lambda: len(one.read) == 40, what="all read")
+            there = metrics(agent)
+            members.leave(one)
+        after = metrics(agent)
+        admin = AdminClient({"bootstrap.servers": agent.bootstrap, "log_level": 2})
+        admin.delete_consumer_groups([group_id])[group_id].result(30)
+        gone = metrics(agent)
 
     def rise(name: str, first: dict[str, float], last: dict[str, float]) -> float:
         return last[f"driftlog_{name}"] - first[f"driftlog_{name}"]

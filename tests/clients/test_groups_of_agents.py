@@ -150,6 +150,7 @@ def test_members_do_not_notice_that_their_coordinator_goes(cluster: Cluster, how
         assert {1} == set(members.places.values())
         assert before == (one.rebalances, other.rebalances)
         members.leave(one)
+        members.until(lambda: members.shared(PARTITIONS), what="one")
         members.leave(other)
     ends = {n: 1 + max(o for p, o in producing.sent if p == n) for n in range(PARTITIONS)}
     assert ends == committed(cluster, group_id, topic)

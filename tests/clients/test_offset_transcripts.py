@@ -31,6 +31,7 @@ from driftlog_agents.protocol.messages import offset_delete as od
 from driftlog_agents.protocol.messages import offset_fetch as of
 from driftlog_agents.protocol.messages import sync_group as sg
 from driftlog_agents.protocol.registry import API
+from tests.clients.seen_topics import until_seen
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
 from tests.support.wire import ask
@@ -41,9 +42,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("kafka_tools"),
 ]
-
-_SEEN_S: Final = 0.7
-"""Until Kafka's coordinator has seen that topics have changed."""
 
 _STRANGER: Final = uuid.UUID(int=0xDEAD)
 
@@ -91,7 +89,7 @@ class Talk:
         [made] = ask(self._port, ApiKey.CREATE_TOPICS, 7, request).topics
         assert made.error_code == 0
         self.ids[name] = made.topic_id
-        time.sleep(_SEEN_S)
+        until_seen(self._port, self.named(name), made.topic_id, 3)
 
     def delete(self, name: str) -> None:
         """It is gone."""
@@ -100,7 +98,8 @@ class Talk:
         )
         [done] = ask(self._port, ApiKey.DELETE_TOPICS, 6, request).responses
         assert done.error_code == 0, done
-        time.sleep(_SEEN_S)
+        # Kafka's coordinator forgets its offsets before it hears of what is made afterwards.
+        self.topic(f"after-{name}")
 
     def say(self, key: ApiKey, version: int, request: Any) -> Any:
         """Ask, and write down what was answered."""

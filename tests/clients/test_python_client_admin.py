@@ -120,7 +120,7 @@ def test_offsets_of_places(admin: Admin, servers: str) -> None:
     """
     Both ends, and times; a time after the last record is the end.
     """
-    topic = new_topic(servers, 2)
+    topic = new_topic(servers, 2, retention_ms="-1")  # its records are of 1970
     with Producer(bootstrap_servers=servers) as producer:
         for n in range(10):
             producer.produce(topic, b"x", partition=0, timestamp=1_000 + n)
@@ -203,7 +203,7 @@ def test_groups_are_reset(admin: Admin, servers: str) -> None:
     """
     To either end, an offset, a time, or shifted; within what is there; not with active members.
     """
-    topic, group = new_topic(servers, 2), name()
+    topic, group = new_topic(servers, 2, retention_ms="-1"), name()  # its records are of 1970
     with Producer(bootstrap_servers=servers) as producer:
         for n in range(10):
             producer.produce(topic, b"%d" % n, partition=0, timestamp=1_000 + n)

@@ -5,6 +5,7 @@ Shell.
 
 import asyncio
 import os
+import threading
 import time
 import uuid
 from datetime import UTC, datetime
@@ -30,24 +31,45 @@ pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)
 
 
 class Pulse:
-    """How long the loop was held at most while this was open."""
+    """How much longer than a thread beside it the loop was held at most while this was open.
 
-    longest_s = 0.0
+    A busy machine holds both; a call that blocks holds the loop alone.
+    """
+
+    def __init__(self) -> None:
+        self._loop_s = self._thread_s = 0.0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._tick)
+
+    @property
+    def held_s(self) -> float:
+        return self._loop_s - self._thread_s
 
     async def _beat(self) -> None:
         last = time.monotonic()
         while True:
             await asyncio.sleep(0.01)
             now = time.monotonic()
-            self.longest_s = max(self.longest_s, now - last)
+            self._loop_s = max(self._loop_s, now - last)
+            last = now
+
+    def _tick(self) -> None:
+        last = time.monotonic()
+        while not self._closed.is_set():
+            time.sleep(0.01)
+            now = time.monotonic()
+            self._thread_s = max(self._thread_s, now - last)
             last = now
 
     async def __aenter__(self) -> "Pulse":
+        self._thread.start()
         self._task = asyncio.create_task(self._beat())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
+        self._closed.set()
+        self._thread.join()
 
 
 def read_all(servers: str, topic: str) -> list[bytes | None]:
@@ -59,7 +81,7 @@ async def test_records_go_in_and_come_out(servers: str) -> None:
     """
     With keys, headers, times and serializers, as with the other classes.
     """
-    topic = new_topic(servers)
+    topic = new_topic(servers, retention_ms="-1")  # its records are old
     when = datetime(2024, 2, 29, tzinfo=UTC)
     async with AsyncProducer(bootstrap_servers=servers, value_serializer=to_json) as producer:
         await producer.produce(topic, {"n": 1}, "k", timestamp=when, headers={"a": None})
@@ -100,7 +122,7 @@ async def test_many_records_do_not_hold_the_loop(servers: str) -> None:
             values = [record.value async for record in consumer]
 
     assert numbered(20_000) == values
-    assert pulse.longest_s < 0.5
+    assert pulse.held_s < 0.5
 
 
 async def test_a_silent_cluster_does_not_hold_the_loop() -> None:
@@ -127,7 +149,7 @@ async def test_a_silent_cluster_does_not_hold_the_loop() -> None:
             agent.resume()
 
         assert [b"first", *numbered(100)] == read_all(agent.bootstrap, topic)
-        assert pulse.longest_s < 0.5
+        assert pulse.held_s < 0.5
 
 
 async def test_a_failed_delivery_is_raised(servers: str) -> None:
@@ -240,10 +262,10 @@ async def test_an_unreachable_cluster_is_named_and_does_not_hold_the_loop() -> N
     """
     By both, as by the classes without a loop.
     """
-    settings = ProducerSettings(connect_timeout_ms=300)
+    settings = ProducerSettings(connect_timeout_ms=3_000)
     producer = AsyncProducer(bootstrap_servers="127.0.0.1:1", settings=settings)
     consumer = AsyncConsumer(
-        "t", bootstrap_servers="127.0.0.1:1", settings=ConsumerSettings(request_timeout_ms=300)
+        "t", bootstrap_servers="127.0.0.1:1", settings=ConsumerSettings(request_timeout_ms=3_000)
     )
     async with Pulse() as pulse:
         with pytest.raises(UnreachableError):
@@ -252,7 +274,7 @@ async def test_an_unreachable_cluster_is_named_and_does_not_hold_the_loop() -> N
             await anext(consumer)
         await producer.close()
         await consumer.close()
-    assert pulse.longest_s < 0.25
+    assert pulse.held_s < 1.5
 
 
 async def test_reading_in_batches_seeking_and_errors(servers: str) -> None:

@@ -102,7 +102,7 @@ def test_seek_goes_to_offsets_times_and_ends(servers: str) -> None:
     """
     What was fetched ahead is dropped.
     """
-    topic = new_topic(servers)
+    topic = new_topic(servers, retention_ms="-1")  # its records are of 1970
     with Producer(bootstrap_servers=servers) as producer:
         for n in range(100):
             producer.produce(topic, b"%d" % n, timestamp=1_000 + n)

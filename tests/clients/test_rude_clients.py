@@ -80,7 +80,7 @@ def test_a_client_that_asks_small_things_and_never_listens_is_bounded(
         settle(agent)
         grown = agent.usage().peak_rss_bytes - before
 
-    assert waited_s < 1
+    assert waited_s < 5
     assert "session_lost" not in agent.log
     assert grown < 128 * MIB, f"{grown // MIB} MiB"
 

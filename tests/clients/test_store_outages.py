@@ -1,5 +1,6 @@
 """S3 down, silent or throttling: producers wait, cached data is read, nothing is restarted."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -81,8 +82,10 @@ def test_producers_wait_and_recover_without_a_restart(
     during = [Record(None, b"during %d" % n, T) for n in range(50)]
     Confluent().produce_topic(agent.bootstrap, topic, "none", before)
     pid = agent.pid
+    one_batch = {"batch.num.messages": len(during), "linger.ms": 60_000}
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": agent.bootstrap, "enable.idempotence": True, "log_level": 2}
+        | one_batch
     )
     delivered: list[Any] = []
     proxy.set_mode(mode)
@@ -95,6 +98,10 @@ def test_producers_wait_and_recover_without_a_restart(
                 timestamp=T,
                 on_delivery=lambda error, message: delivered.append(error or message.offset()),
             )
+        deadline = time.monotonic() + 30
+        while not metrics(agent)["driftlog_pending_bytes"]:  # "late" comes behind it
+            assert time.monotonic() < deadline, "nothing arrived"
+            time.sleep(0.05)
         producer.flush(1.5)
         waiting = list(delivered)
         with Raw(agent.port) as raw:
@@ -213,7 +220,9 @@ def test_an_agent_that_cannot_commit_says_that_it_is_not_ready(
     after = becomes_ready(agent, 200, 15)
 
     assert at_once == alive == (200, "ok\n")
-    assert reason.startswith("nothing was committed for 5 s: put s3://bucket/prefix/flush/")
+    said = re.match(r"nothing was committed for (\d+) s: put s3://bucket/prefix/flush/", reason)
+    assert said is not None, reason
+    assert int(said[1]) >= 5
     assert failing >= 5
     assert after == "ok\n"
 

@@ -326,11 +326,10 @@ async def test_a_member_without_a_leader_says_so_and_loses_its_watches(
     revision = (await store.txn([], [Put("/w/1", b"")])).revision
     watch = store.watch("/w/", revision + 1)
     waiting = asyncio.ensure_future(anext(watch))
-    await asyncio.sleep(0.2)
-    assert 1 == watches_on(first)
+    await asyncio.to_thread(wait_for_watches, first, 1)
     for member in cluster.members[1:]:
         member.freeze()
-    await asyncio.to_thread(wait_for_no_watches, first)
+    await asyncio.to_thread(wait_for_watches, first, 0)
 
     with pytest.raises(UnavailableError, match=r"no leader \(its cluster has lost its quorum"):
         await store.txn([], [Put("/w/lost", b"")])
@@ -345,11 +344,11 @@ async def test_a_member_without_a_leader_says_so_and_loses_its_watches(
     await store.close()
 
 
-def wait_for_no_watches(member: EtcdMember) -> None:
-    """Return when the member serves none."""
+def wait_for_watches(member: EtcdMember, count: int) -> None:
+    """Return when the member serves so many."""
     deadline = time.monotonic() + 10
-    while watches_on(member):
-        assert time.monotonic() < deadline, "the member keeps its watch"
+    while (served := watches_on(member)) != count:
+        assert time.monotonic() < deadline, f"the member serves {served} watches, not {count}"
         time.sleep(0.05)
 
 

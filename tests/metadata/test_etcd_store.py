@@ -299,7 +299,7 @@ async def test_a_write_that_was_lost_with_its_connection_is_in_doubt(cluster: Et
         await put(store, "/a")
         member.freeze()
         writing = asyncio.ensure_future(put(store, "/a"))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1)  # nobody tells when it is sent
         member.kill()
 
         with pytest.raises(OutcomeUnknownError, match=member.url):

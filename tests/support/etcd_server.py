@@ -187,16 +187,25 @@ class EtcdCluster:
                     raise TimeoutError(f"{member.url} is not healthy: {member.log()}")
                 time.sleep(0.01)
 
-    def leader(self) -> EtcdMember:
-        """Who leads now; asks the members that answer."""
-        ids = {}
-        leader = "0"
-        for member in self.members:
-            if member.is_healthy():
-                status = member.post("/v3/maintenance/status", {})
-                ids[status["header"]["member_id"]] = member
-                leader = status.get("leader", "0")
-        return ids[leader]
+    def leader(self, members: Sequence[EtcdMember] | None = None) -> EtcdMember:
+        """Who of *members* (all) leads; asks those that answer, until they have elected one.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            ids = {}
+            leader = "0"
+            for member in self.members if members is None else members:
+                if member.is_healthy():
+                    status = member.post("/v3/maintenance/status", {})
+                    ids[status["header"]["member_id"]] = member
+                    leader = status.get("leader", "0")
+            if leader in ids:
+                return ids[leader]
+            time.sleep(0.01)
+        raise TimeoutError("there is no leader")
 
     def compact(self, revision: int) -> None:
         """Forget the history before *revision*, at every member; the last one is asked."""
@@ -238,12 +247,15 @@ def start(
     """Start a new cluster below *directory*; return when all of it is healthy.
 
     *durable*: it syncs what it answers, as in production; tests need no disk for that.
+    *arguments*: more of etcd's, and others than those here.
     """
     binary = REPOSITORY / ".cache" / "etcd" / version / "etcd"
     scheme = "http" if tls is None else "https"
     peers = {f"m{number}": f"http://127.0.0.1:{free_port()}" for number in range(members)}
     cluster = ",".join(f"{name}={url}" for name, url in peers.items())
     fast = ["--unsafe-no-fsync"] if not durable and "--unsafe-no-fsync" in _help(binary) else []
+    # Several elect another leader when theirs stands still for a moment; one alone does not.
+    heartbeat_ms = 10 if members == 1 else 30
     made = []
     for name, peer_url in peers.items():
         url = f"{scheme}://127.0.0.1:{free_port()}"
@@ -252,7 +264,8 @@ def start(
             *("--listen-client-urls", url, "--advertise-client-urls", url),
             *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
             *("--initial-cluster", cluster, "--initial-cluster-token", str(directory)),
-            *("--heartbeat-interval", "10", "--election-timeout", "100", *fast),
+            *("--heartbeat-interval", str(heartbeat_ms)),
+            *("--election-timeout", str(10 * heartbeat_ms), *fast),
             *([] if tls is None else _tls_arguments(tls)),
             *arguments,
         ]

@@ -9,15 +9,22 @@ Shell.
 """
 
 import os
+import random
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftlog import local_etcd
-
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+_PORTS = range(10_000, 20_000)
+"""Below those of the product's own etcd (`driftlog.local_etcd`), and far below those that systems
+give to who connects."""
+
+_given: set[int] = set()
+"""Of `_PORTS`: whoever has one may be away for a while, to be started on it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +88,31 @@ def reset_peak(pid: int) -> None:
         Path(f"/proc/{member}/clear_refs").write_text("5")
 
 
-def free_port() -> int:
-    """A port that nobody listens on now, nor is given to who connects; one of many."""
-    return local_etcd.free_port(0, frozenset())
+def free_port(in_a_row: int = 1) -> int:
+    """A port that nobody listens on, nor will be given by us again; the first of so many.
+
+    Each of pytest's workers has ports of its own.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
+    mine = _PORTS[len(_PORTS) * worker // workers : len(_PORTS) * (worker + 1) // workers]
+    starts = mine[: len(mine) - in_a_row + 1]
+    for first in random.sample(starts, len(starts)):
+        ports = range(first, first + in_a_row)
+        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+            _given.update(ports)
+            return first
+    raise OSError("there is no free port on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_until(

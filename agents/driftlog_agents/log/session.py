@@ -62,7 +62,8 @@ class SessionSettings:
     """The lease.  Shorter: a dead agent's partitions move sooner, a slow one loses its session."""
 
     request_deadline_ms: float = 1_000
-    """Of one keep-alive or transaction, before it is repeated."""
+    """Of one keep-alive or transaction, before it is repeated; up to four times as long with a
+    store that has let several run out, until it answers in time again."""
 
     retry_ms: float = 100
 
@@ -100,6 +101,8 @@ class Session:
         """Since when the metadata store has not answered; keep-alives have one of their own, for
         they may be sent from another thread."""
         self._renewal_outage = Outage()
+        self._timeouts = 0
+        """Requests that ran out of time since one was answered in the time that they first have."""
         self._ticked_ms = math.inf
         """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
 
@@ -131,14 +134,14 @@ class Session:
         Raises:
             FencedError: the lease ended meanwhile; begin another session.
         """
+        key = session_key(self.session_id)
+        agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
         while self._now_ms() - sent > self._settings.ttl_ms / 2:
             sent = self._now_ms()  # it may have been granted at the first attempt, long ago
             await self._repeat(lambda: self._store.keep_alive(self.lease_id))
         self._renewed_until_ms = sent + self._settings.ttl_ms
-        key = session_key(self.session_id)
-        agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
         while not self.revision:
             txn = transactions.open_session(self._agent, agent_kv.mod_revision if agent_kv else 0)
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
@@ -182,7 +185,9 @@ class Session:
 
     async def _renewing(self, store: MetadataStore) -> None:
         while True:
-            await asyncio.sleep(self._settings.ttl_ms / 3000)
+            # From when the last one was sent: its answer may have been long in coming.
+            due_ms = self._renewed_until_ms - self._settings.ttl_ms * 2 / 3
+            await asyncio.sleep(max(0.0, due_ms - self._now_ms()) / 1000)
             await self._renew(store)
 
     async def _renew(self, store: MetadataStore) -> None:
@@ -198,6 +203,8 @@ class Session:
                 self.end(str(error))
                 raise
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                if self._elsewhere is None:
+                    self._timeouts += isinstance(error, TimeoutError)
                 text = str(error) or "no answer in time"
                 if self._renewal_outage.failed(text, sent, self._now_ms()):
                     self._log.warning("keep_alive_failed", session=self.session_id, error=text)
@@ -213,9 +220,8 @@ class Session:
         A store of its own goes on to the next endpoint by itself, after a second at each: it is
         given the time for all of them.
         """
-        if self._elsewhere is None:
-            return self._settings.request_deadline_ms
-        return max(self.valid_until_ms - sent, self._settings.request_deadline_ms)
+        left_ms = max(self.valid_until_ms - sent, self._settings.request_deadline_ms)
+        return left_ms if self._elsewhere is not None else min(self._deadline_ms, left_ms)
 
     async def _stop_for_a_loop_that_stands_still(
         self, store: MetadataStore, since_ms: float
@@ -301,20 +307,31 @@ class Session:
         larger: bool = False,
     ) -> _T:
         """*larger*: its answer may take long by its size, so each deadline is twice the last."""
-        deadline_ms = self._settings.request_deadline_ms
+        size = 1
         while True:
             sent = self._now_ms()
             try:
-                async with asyncio.timeout(deadline_ms / 1000):
+                async with asyncio.timeout(self._deadline_ms * size / 1000):
                     answer = await request()
                 self._is_there()
+                if self._now_ms() - sent < self._settings.request_deadline_ms:
+                    self._timeouts = 0
                 return answer
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 self._is_away(error, sent)
-                deadline_ms *= 2 if larger and isinstance(error, TimeoutError) else 1
+                if isinstance(error, TimeoutError):
+                    self._timeouts += 1
+                    size *= 2 if larger else 1
             if while_alive and not self.alive:
                 raise FencedError("the session ended while the metadata store did not answer")
             await asyncio.sleep(self._settings.retry_ms / 1000)
+
+    @property
+    def _deadline_ms(self) -> float:
+        """The same for several, for an answer that was lost is not worth more; then longer: a store
+        that needs more than that for each would never be heard."""
+        longer = 1 << min(max(0, self._timeouts - 2), 2)
+        return self._settings.request_deadline_ms * longer
 
     def _is_away(self, error: Exception, sent_ms: float) -> None:
         text = str(error) or "no answer in time"

@@ -52,6 +52,8 @@ _PATIENCE_S: Final = 20.0
 _QUIET_S: Final = 0.05
 """How long it is listened after the answers that are expected, for those that are not."""
 
+_FIND: Final = FindCoordinatorRequest(key="g", key_type=0)
+
 
 @dataclass(slots=True)
 class _Connection:
@@ -89,6 +91,8 @@ class BrokerWorld:
 
     def told(self, expected: int) -> Sequence[Told]:
         told: list[Told] = []
+        if not expected:
+            self._until_read()
         deadline = time.monotonic() + _PATIENCE_S
         while len(told) < expected and time.monotonic() < deadline:
             told += self._receive(0.2)
@@ -101,6 +105,14 @@ class BrokerWorld:
         time.sleep(ms / 1000)
 
     # ── Sockets ──
+
+    def _until_read(self) -> None:
+        """Return when the broker has read what was said last, though it does not answer yet.
+
+        A later connection is answered: one thread reads them all, here as there, and what lay
+        ready before is read by then.
+        """
+        _ask(self._port, ApiKey.FIND_COORDINATOR, 3, _FIND)
 
     def _connect(self, name: str) -> _Connection:
         connected = socket.create_connection(("127.0.0.1", self._port), _PATIENCE_S)
@@ -292,7 +304,7 @@ def prepare(port: int) -> None:
     _ask(port, ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = _ask(port, ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g", key_type=0))
+        found = _ask(port, ApiKey.FIND_COORDINATOR, 3, _FIND)
         if not found.error_code:
             join = JoinGroupRequest(group_id="g", session_timeout_ms=SESSION_MS, member_id="nobody")
             if _ask(port, ApiKey.JOIN_GROUP, 0, join).error_code == ErrorCode.UNKNOWN_MEMBER_ID:

@@ -18,6 +18,9 @@ KAFKA_CONFIGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "group.max.size": "3",
+    # Requests are handled in the order in which they were sent, whatever their connections.
+    "num.network.threads": "1",
+    "num.io.threads": "1",
 }
 
 JOINING: Final = {
@@ -266,11 +269,11 @@ JOINING: Final = {
         @one
         b > join 4 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        c > join 4 session=1000 range=C
+        c > join 4 session=3000 range=C
         c < join MEMBER_ID_REQUIRED member=c1
         b > join 4 member=b1 range=B
         a > join 4 member=a1 range=A
-        wait 1500
+        wait 4000
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=2 protocol=range leader=a1 member=b1
         c > join 4 member=c1 range=C
@@ -330,12 +333,12 @@ JOINING: Final = {
     """,
     "a rebalance ends without who does not join": """
         @one
-        a > join 5 member=a1 rebalance=1500 range=A
+        a > join 5 member=a1 rebalance=3000 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A
-        b > join 5 rebalance=1500 range=B
+        b > join 5 rebalance=3000 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        b > join 5 member=b1 rebalance=1500 range=B
-        wait 3000
+        b > join 5 member=b1 rebalance=3000 range=B
+        wait 4500
         b < join gen=3 protocol=range leader=b1 member=b1 members=b1:B
         a > join 5 member=a1 range=A
         a < join UNKNOWN_MEMBER_ID member=a1
@@ -355,10 +358,10 @@ JOINING: Final = {
         b < join gen=2 protocol=range leader=a1 member=b1
     """,
     "version 0 has its session timeout for rebalances too": """
-        a > join 0 session=1500 range=A
+        a > join 0 session=3000 range=A
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1:A
-        b > join 0 session=1500 range=B
-        wait 2500
+        b > join 0 session=3000 range=B
+        wait 4000
         b < join gen=2 protocol=range leader=b1 member=b1 members=b1:B
         a > heartbeat 0 gen=1 member=a1
         a < heartbeat UNKNOWN_MEMBER_ID
@@ -396,16 +399,16 @@ JOINING: Final = {
     """,
 }
 
-DELAYED_SETTINGS: Final = replace(SETTINGS, initial_rebalance_delay_ms=2_000)
-DELAYED_CONFIGS: Final = KAFKA_CONFIGS | {"group.initial.rebalance.delay.ms": "2000"}
+DELAYED_SETTINGS: Final = replace(SETTINGS, initial_rebalance_delay_ms=5_000)
+DELAYED_CONFIGS: Final = KAFKA_CONFIGS | {"group.initial.rebalance.delay.ms": "5000"}
 
 DELAYED: Final = {
     "a first rebalance waits, and waits on while members come": """
         a > join 0 range=A
-        wait 500
+        wait 1500
         b > join 0 range=B
-        wait 2000
-        wait 2500
+        wait 5000
+        wait 4500
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=1 protocol=range leader=a1 member=b1
         a > sync 0 gen=1 member=a1 a1=X b1=Y
@@ -414,20 +417,20 @@ DELAYED: Final = {
         b < sync assignment=Y
     """,
     "a first rebalance waits no longer than any rebalance": """
-        a > join 1 rebalance=3000 range=A
-        wait 1500
-        b > join 1 rebalance=3000 range=B
-        wait 1000
-        c > join 1 rebalance=3000 range=C
-        wait 1000
+        a > join 1 rebalance=8000 range=A
+        wait 2500
+        b > join 1 rebalance=8000 range=B
+        wait 3000
+        c > join 1 rebalance=8000 range=C
+        wait 3000
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1:A,b1:B,c1:C
         b < join gen=1 protocol=range leader=a1 member=b1
         c < join gen=1 protocol=range leader=a1 member=c1
     """,
     "a first rebalance waits once for one member": """
         a > join 0 range=A
-        wait 1000
         wait 2000
+        wait 4000
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1:A
         a > sync 0 gen=1 member=a1 a1=X
         a < sync assignment=X
@@ -437,22 +440,22 @@ DELAYED: Final = {
         b < join gen=2 protocol=range leader=a1 member=b1
     """,
     "a pending member that goes away is not waited for": """
-        a > join 4 session=700 range=A
+        a > join 4 session=2500 range=A
         a < join MEMBER_ID_REQUIRED member=a1
         b > join 0 range=B
-        wait 1400
+        wait 3500
         b < join gen=1 protocol=range leader=b1 member=b1 members=b1:B
         a > join 4 member=a1 range=A
         a < join UNKNOWN_MEMBER_ID member=a1
     """,
     "an empty group begins with a first rebalance": """
         a > join 5 instance=i range=A
-        wait 2500
+        wait 5500
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1/i:A
         x > leave 3 -/i
         x < leave members=-/i:NONE
         a > join 5 instance=i range=A
-        wait 2500
+        wait 5500
         a < join gen=3 protocol=range leader=a2 member=a2 members=a2/i:A
     """,
 }

@@ -58,19 +58,19 @@ MEMBERS: Final = {
     """,
     "who does not sync in time is removed": """
         @one
-        a > join 5 member=a1 rebalance=1500 range=A
+        a > join 5 member=a1 rebalance=4000 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A
         a > sync 3 gen=2 member=a1 a1=X
         a < sync assignment=X
-        b > join 5 rebalance=1500 range=B
+        b > join 5 rebalance=4000 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        b > join 5 member=b1 rebalance=1500 range=B
-        a > join 5 member=a1 rebalance=1500 range=A
+        b > join 5 member=b1 rebalance=4000 range=B
+        a > join 5 member=a1 rebalance=4000 range=A
         a < join gen=3 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=3 protocol=range leader=a1 member=b1
         a > sync 3 gen=3 member=a1 a1=X b1=Y
         a < sync assignment=X
-        wait 2500
+        wait 5500
         b > sync 3 gen=3 member=b1
         b < sync UNKNOWN_MEMBER_ID
         a > heartbeat 3 gen=3 member=a1
@@ -80,20 +80,20 @@ MEMBERS: Final = {
     """,
     "a leader that does not sync in time is removed": """
         @one
-        a > join 5 member=a1 rebalance=1500 range=A
+        a > join 5 member=a1 rebalance=4000 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A
         a > sync 3 gen=2 member=a1 a1=X
         a < sync assignment=X
-        b > join 5 rebalance=1500 range=B
+        b > join 5 rebalance=4000 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        b > join 5 member=b1 rebalance=1500 range=B
-        a > join 5 member=a1 rebalance=1500 range=A
+        b > join 5 member=b1 rebalance=4000 range=B
+        a > join 5 member=a1 rebalance=4000 range=A
         a < join gen=3 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=3 protocol=range leader=a1 member=b1
         b > sync 3 gen=3 member=b1
-        wait 2500
+        wait 5500
         b < sync REBALANCE_IN_PROGRESS
-        b > join 5 member=b1 rebalance=1500 range=B
+        b > join 5 member=b1 rebalance=4000 range=B
         b < join gen=4 protocol=range leader=b1 member=b1 members=b1:B
         a > heartbeat 3 gen=3 member=a1
         a < heartbeat UNKNOWN_MEMBER_ID
@@ -122,9 +122,9 @@ MEMBERS: Final = {
     """,
     "who falls silent is removed": """
         @one
-        b > join 5 session=2000 range=B
+        b > join 5 session=6000 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        b > join 5 member=b1 session=2000 range=B
+        b > join 5 member=b1 session=6000 range=B
         a > join 5 member=a1 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=2 protocol=range leader=a1 member=b1
@@ -132,13 +132,13 @@ MEMBERS: Final = {
         a < sync assignment=X
         b > sync 3 gen=2 member=b1
         b < sync assignment=Y
-        wait 1000
+        wait 3500
         b > heartbeat 3 gen=2 member=b1
         b < heartbeat
-        wait 1500
+        wait 3500
         b > heartbeat 3 gen=2 member=b1
         b < heartbeat
-        wait 3000
+        wait 7500
         b > heartbeat 3 gen=2 member=b1
         b < heartbeat UNKNOWN_MEMBER_ID
         a > heartbeat 3 gen=2 member=a1
@@ -148,15 +148,15 @@ MEMBERS: Final = {
     """,
     "who waits for an answer is not silent": """
         @one
-        b > join 5 session=700 range=B
+        b > join 5 session=3000 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        b > join 5 member=b1 session=700 range=B
-        wait 1500
+        b > join 5 member=b1 session=3000 range=B
+        wait 4000
         a > join 5 member=a1 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=2 protocol=range leader=a1 member=b1
         b > sync 3 gen=2 member=b1
-        wait 1500
+        wait 4000
         a > sync 3 gen=2 member=a1 a1=X b1=Y
         a < sync assignment=X
         b < sync assignment=Y
@@ -164,11 +164,11 @@ MEMBERS: Final = {
         b < heartbeat
     """,
     "the last one falls silent": """
-        a > join 0 session=700 range=A
+        a > join 0 session=3000 range=A
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1:A
         a > sync 0 gen=1 member=a1 a1=X
         a < sync assignment=X
-        wait 1500
+        wait 4500
         x > describe 5
         x < describe state=Empty type=consumer
         a > heartbeat 0 gen=1 member=a1
@@ -178,9 +178,9 @@ MEMBERS: Final = {
     """,
     "a commit is a sign of life": """
         @one
-        b > join 5 session=2000 range=B
+        b > join 5 session=6000 range=B
         b < join MEMBER_ID_REQUIRED member=b1
-        b > join 5 member=b1 session=2000 range=B
+        b > join 5 member=b1 session=6000 range=B
         a > join 5 member=a1 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1:A,b1:B
         b < join gen=2 protocol=range leader=a1 member=b1
@@ -188,10 +188,10 @@ MEMBERS: Final = {
         a < sync assignment=X
         b > sync 3 gen=2 member=b1
         b < sync assignment=Y
-        wait 1200
+        wait 3500
         b > commit 7 gen=2 member=b1
         b < commit
-        wait 1200
+        wait 3500
         b > heartbeat 3 gen=2 member=b1
         b < heartbeat
     """,
@@ -354,18 +354,18 @@ MEMBERS: Final = {
         y < join gen=4 protocol=range leader=a1 member=y1
     """,
     "a static member that does not join stays until its session ends": """
-        a > join 5 instance=i rebalance=1000 range=A
+        a > join 5 instance=i rebalance=3000 range=A
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1/i:A
-        b > join 5 instance=j rebalance=1000 session=4000 range=B
-        a > join 5 member=a1 instance=i rebalance=1000 range=A
+        b > join 5 instance=j rebalance=3000 session=6000 range=B
+        a > join 5 member=a1 instance=i rebalance=3000 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1/i:A,b1/j:B
         b < join gen=2 protocol=range leader=a1 member=b1
         a > sync 3 gen=2 member=a1 instance=i a1=X b1=Y
         a < sync assignment=X
         b > sync 3 gen=2 member=b1 instance=j
         b < sync assignment=Y
-        a > join 5 member=a1 instance=i rebalance=1000 range=A
-        wait 1500
+        a > join 5 member=a1 instance=i rebalance=3000 range=A
+        wait 3500
         a < join gen=3 protocol=range leader=a1 member=a1 members=a1/i:A,b1/j:B
         a > sync 3 gen=3 member=a1 instance=i a1=X b1=Z
         a < sync assignment=X
@@ -373,25 +373,25 @@ MEMBERS: Final = {
         b < heartbeat ILLEGAL_GENERATION
         b > sync 3 gen=3 member=b1 instance=j
         b < sync assignment=Z
-        wait 6000
+        wait 10000
         b > heartbeat 3 gen=3 member=b1 instance=j
         b < heartbeat UNKNOWN_MEMBER_ID
         a > heartbeat 3 gen=3 member=a1 instance=i
         a < heartbeat REBALANCE_IN_PROGRESS
     """,
     "a static leader that does not join leads no more": """
-        a > join 5 instance=i rebalance=2000 range=A
+        a > join 5 instance=i rebalance=4000 range=A
         a < join gen=1 protocol=range leader=a1 member=a1 members=a1/i:A
-        b > join 5 instance=j rebalance=2000 range=B
-        a > join 5 member=a1 instance=i rebalance=2000 range=A
+        b > join 5 instance=j rebalance=4000 range=B
+        a > join 5 member=a1 instance=i rebalance=4000 range=A
         a < join gen=2 protocol=range leader=a1 member=a1 members=a1/i:A,b1/j:B
         b < join gen=2 protocol=range leader=a1 member=b1
         a > sync 3 gen=2 member=a1 instance=i a1=X b1=Y
         a < sync assignment=X
         b > sync 3 gen=2 member=b1 instance=j
         b < sync assignment=Y
-        b > join 5 member=b1 instance=j rebalance=2000 range=B2
-        wait 3000
+        b > join 5 member=b1 instance=j rebalance=4000 range=B2
+        wait 5000
         b < join gen=3 protocol=range leader=b1 member=b1 members=a1/i:A,b1/j:B2
         b > sync 3 gen=3 member=b1 instance=j a1=X3 b1=Y3
         b < sync assignment=Y3

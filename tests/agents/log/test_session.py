@@ -144,6 +144,56 @@ async def test_a_session_that_was_long_in_opening_lives(acted: bool) -> None:
     subject.keeping.cancel()
 
 
+class SlowStore(Store):
+    """It needs so long for each request, and does none that nobody waits for any more."""
+
+    seconds = 1.5
+
+    def __getattr__(self, name: str) -> Any:
+        ask = getattr(self._behind, name)
+
+        async def slowly(*args: Any) -> Any:
+            await asyncio.sleep(self.seconds)
+            return await ask(*args)
+
+        return slowly
+
+    async def keep_alive(self, lease_id: int) -> None:
+        await asyncio.sleep(self.seconds)
+        await self._behind.keep_alive(lease_id)
+
+
+@each_way
+@on_virtual_time
+async def test_a_store_that_needs_longer_than_a_request_is_given_is_given_longer(
+    elsewhere: bool,
+) -> None:
+    """
+    After a few that had no answer; and no longer, once it is as it was.
+    """
+    subject = Subject(elsewhere=elsewhere)
+    slow = SlowStore()
+    subject.session._store = cast(MetadataStore, slow)
+    subject.elsewhere.store = cast(MetadataStore, slow)
+    began_ms = now_ms()
+    await subject.open()
+    opened_ms = now_ms() - began_ms
+    await asyncio.sleep(60)
+    there = await subject.session.read(session_key(subject.session.session_id))
+    slow.seconds = 0.1
+    await subject.session.read("k")
+    slow.seconds = 1e9
+    asked_ms = now_ms()
+    with pytest.raises(FencedError):
+        await subject.session.read("k")
+
+    assert opened_ms <= 15_000
+    assert there is not None
+    assert subject.session.outage.failures >= 4
+    assert now_ms() - asked_ms <= TTL_MS + 4_000
+    await subject.ended()
+
+
 @each_way
 @on_virtual_time
 async def test_a_lease_that_is_gone_ends_the_session(elsewhere: bool) -> None:

@@ -12,15 +12,17 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.log.flush import FlushSettings
 from tests.agents.network.serving import ENGINE, Client, Serving
 
-QUIET_S = 2.0
+QUIET_S = 6.0
 BATCH = encode_batch([b"x"], timestamp_ms=1).data
 
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
-    """Its patience is long enough to be seen, and a second is no pause."""
+    """Its patience is long enough to be seen, and three seconds are no pause."""
     flush = FlushSettings(
-        quiet_ms=QUIET_S * 1000, flush_interval_ms=4 * QUIET_S * 1000, lockstep_ms=1000
+        quiet_ms=QUIET_S * 1000,
+        flush_interval_ms=4 * QUIET_S * 1000,
+        lockstep_ms=QUIET_S / 2 * 1000,
     )
     async with Serving(tmp_path, engine=replace(ENGINE, flush=flush)) as serving:
         yield serving

@@ -140,11 +140,13 @@ async def test_producers_wait_while_sealing_is_far_behind_and_consumers_do_not(
         await client.create("t")
         agent.objects.writes_of = ".parquet"
         agent.objects.writes.close()
-        asked = [client.send_produce("t", {0: batch(MiB // 4, n)}) for n in range(256)]
-        server = agent.process.server
+        server, log, asked = agent.process.server, agent.log("t"), []
+        for n in range(256):
+            asked.append(client.send_produce("t", {0: batch(MiB // 4, n)}))
+            if len(asked) % 16 == 0:  # a slow machine takes much before it looks for pressure
+                await eventually(lambda: log.high_watermark == len(asked) or server.overloaded)
         await eventually(lambda: server.pressures == {"sealing"})
         await asyncio.sleep(0.5)
-        log = agent.log("t")
         unsealed, requests = log.unsealed_bytes, agent.process.dispatcher.producing.requests
         fetched = await consumer.fetch("t", {0: 0})
         assert agent.engine.sealer.backpressure.behind
