@@ -88,7 +88,7 @@ class EtcdSettings:
 
     keep_alive_timeout_ms: int = 1_000
     """Of a lease's keep-alive at one endpoint, and of connecting for it, so that several endpoints
-    fit into a time to live."""
+    fit into a time to live.  Twice as long after one that took longer."""
 
 
 class Endpoint:

@@ -19,6 +19,7 @@ Adapter.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -90,6 +91,8 @@ class EtcdMetadataStore:
     def __init__(self, settings: EtcdSettings) -> None:
         self._client = EtcdClient(settings)
         self._watches: set[EtcdWatch] = set()
+        self._slow = False
+        """No endpoint has answered a keep-alive in the time that it has for it."""
 
     # ── The port ──
 
@@ -156,7 +159,9 @@ class EtcdMetadataStore:
         """See `driftlog_metadata.store.MetadataStore.keep_alive`."""
         check_lease_id(lease_id)
         request = messages.LeaseKeepAliveRequest(ID=lease_id)
-        timeout_s = self._client.settings.keep_alive_timeout_ms / 1000
+        patience_s = self._client.settings.keep_alive_timeout_ms / 1000
+        timeout_s = patience_s * (2 if self._slow else 1)
+        began_s = time.monotonic()
 
         async def attempt(endpoint: Endpoint, metadata: Metadata) -> int:
             stream = endpoint.stream(messages.LEASE_KEEP_ALIVE, metadata, timeout_s)
@@ -166,7 +171,12 @@ class EtcdMetadataStore:
                 stream.cancel()
             return cast("int", answer.TTL)
 
-        if await self._client.run(attempt, Repeat.HARMLESS, connect_timeout_s=timeout_s) <= 0:
+        try:
+            ttl_s = await self._client.run(attempt, Repeat.HARMLESS, connect_timeout_s=timeout_s)
+        finally:
+            # Or who always needs a little longer than that would never be heard.
+            self._slow = time.monotonic() - began_s >= patience_s
+        if ttl_s <= 0:
             raise LeaseNotFoundError(f"lease {lease_id:x} is over: expired or revoked")
 
     async def revoke_lease(self, lease_id: int) -> None:

@@ -306,6 +306,36 @@ async def test_a_write_that_was_lost_with_its_connection_is_in_doubt(cluster: Et
             await writing
 
 
+async def test_keep_alives_are_given_longer_by_an_etcd_that_needs_longer(
+    cluster: EtcdCluster,
+) -> None:
+    """
+    One that took more than its second has a second one that is given two; then one again.
+    """
+    (member,) = cluster.members
+    loop = asyncio.get_running_loop()
+    async with opened(*cluster.endpoints) as store:
+        await store.grant_lease(7, 60_000)
+        took_s: list[float | None] = []
+        for stands_still_s in (1.3, 1.3, 0.0, 1.3):
+            if stands_still_s:
+                member.freeze()
+                loop.call_later(stands_still_s, member.thaw)
+            began_s = loop.time()
+            try:
+                await store.keep_alive(7)
+                took_s.append(loop.time() - began_s)
+            except (UnavailableError, OutcomeUnknownError):
+                took_s.append(None)
+            await asyncio.sleep(1)
+
+    lost, late, quick, lost_again = took_s
+    assert lost is lost_again is None
+    assert late is not None
+    assert quick is not None
+    assert late > 1
+
+
 async def test_a_closed_store_says_so(cluster: EtcdCluster) -> None:
     """
     Calls that wait are told that they are in doubt, later ones that it is closed.

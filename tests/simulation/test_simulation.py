@@ -41,7 +41,7 @@ SEEN_AT = {
     "sync_failure_ignored": 26,
     "directories_removed_at_once": 12,
     "dead_session_goes_on": 43,
-    "epoch_rule_ignored": 782,
+    "epoch_rule_ignored": 3755,
     "nobody_told_of_the_end": 1973,
     "parked_not_told_of_the_end": 117,
     "torn_entry_ends_the_directory": 17,
