@@ -4,6 +4,9 @@
     no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
     another's session asks ── watch ──▶ probe the bucket ──▶ our session says that we could
 
+To commit is not all: who cannot read what it wrote seals nothing, and its producers wait once it may
+keep no more.  There one object may be the reason, which nobody could read: it probes first itself.
+
 Who cannot commit asks in its session's key: others that nobody writes to do not commit either, and
 only a probe shows that they could.  A few of them make it, while somebody asks.
 
@@ -109,16 +112,19 @@ class FitnessWatch:
             raise FencedError(str(group.exceptions[0])) from group
 
     async def _watch(self, engine: Engine) -> None:
-        flushes, footers = engine.flusher.outage, engine.footers.outage
+        flushes = engine.flusher.outage
         while True:
             await asyncio.sleep(_TICK_S)
             now_ms = self._now_ms()
-            # What cannot be read was claimed, and is led by nobody until it is.
             writes = flushes.since_ms is not None
-            outage = flushes if writes else footers
+            outage = flushes if writes else _of_reads(engine, now_ms)
             step = self._fitness.tick(outage.since_ms, now_ms)
             if step is Step.LOOK:
-                self._fitness.looked(await self._done(commits=writes), self._now_ms())
+                # Of what does not come to its end, one object may be the reason: others could not
+                # read that either, and we can read all else.
+                ours = writes or await self._probe_bucket() is not None
+                done = await self._done(commits=writes) if ours else None
+                self._fitness.looked(done, self._now_ms())
             elif step is Step.STEP_DOWN:
                 self._say_unfit(outage.error, seconds=round(outage.lasted_ms(now_ms) / 1000))
                 await engine.session.close()
@@ -260,6 +266,17 @@ class FitnessWatch:
         self._disk.create_session(_FOLDER)
         file = self._disk.create_file(_FOLDER, 1)
         return file, file.append([_BODY])
+
+
+def _of_reads(engine: Engine, now_ms: float) -> Outage:
+    """The longest of those that go on of what reads the bucket.
+
+    What was claimed is led by nobody until its footers are read; and what cannot be sealed, or
+    consolidated, keeps its producers waiting once there is enough of it.
+    """
+    outages = [engine.footers.outage, engine.sealer.outage, engine.keeper.outage]
+    going_on = [outage for outage in outages if outage.goes_on(now_ms)]
+    return max(going_on, key=lambda outage: outage.lasted_ms(now_ms), default=Outage())
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:

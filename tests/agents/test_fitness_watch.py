@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -9,39 +10,50 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.fitness_watch import FitnessWatch
+from driftlog_agents.log.engine import EngineSettings
 from driftlog_metadata.codec import decode_head
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import AGENTS_PREFIX, head_key, session_key
 from driftlog_metadata.store import Put
 from driftlog_tiering import layout
 from driftlog_tiering.object_store import Buffer, NotFoundError
-from tests.agents.log.lives import Bucket, Life, World, _offload, now_ms, on_virtual_time
+from tests.agents.log.lives import (
+    SETTINGS,
+    Bucket,
+    Life,
+    World,
+    _offload,
+    now_ms,
+    on_virtual_time,
+)
+from tests.agents.log.test_withheld import Keys
+from tests.simulation.agent import SETTINGS as SIMULATED
 
 
 class Cut:
     """One agent's way to the bucket, which is down when it is told so."""
 
     def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+        self.bucket = bucket
         self.down = False
         self.forgets = False
         """It takes objects and does not give them back."""
         self.reads = True
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._bucket, name)
+        return getattr(self.bucket, name)
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
         if self.down:
             raise UnavailableError("access denied")
-        await self._bucket.put(key, body)
+        await self.bucket.put(key, body)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if self.down or not self.reads:
             raise UnavailableError("access denied")
         if self.forgets:
             raise NotFoundError(key)
-        return await self._bucket.get(key, start, end)
+        return await self.bucket.get(key, start, end)
 
 
 class SlowToOpen:
@@ -75,9 +87,9 @@ class Agents:
         self.lives: list[Life] = []
         self.watch: FitnessWatch
 
-    async def start(self, count: int = 2) -> "Agents":
+    async def start(self, count: int = 2, settings: EngineSettings = SETTINGS) -> "Agents":
         for world in self.worlds[:count]:
-            self.lives.append(await world.start(ready=False))
+            self.lives.append(await world.start(settings, ready=False))
             await self.lives[-1].engine.ready.wait()
         while not all(life.engine.logs() for life in self.lives):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -203,6 +215,32 @@ async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> No
     assert 20 == len(third.engine.logs())
     assert 1 <= len(repeated) <= 6
     assert "access denied" in unfit["error"]
+
+
+@pytest.mark.parametrize("one_object", [False, True])
+@on_virtual_time
+async def test_an_agent_that_cannot_seal_gives_up_what_it_leads(one_object: bool) -> None:
+    """
+    It commits, and reads nothing that it has written: its producers would wait once it may keep no
+    more.  Not where the bucket withholds one object: nobody else could read that either.
+    """
+    settings = replace(SETTINGS, seal=SIMULATED.seal)
+    agents = await Agents().start(settings=settings)
+    first = agents.lives[0]
+    (log, *_) = first.engine.logs()
+    first.produce(b"x" * 500, partition=log.partition)
+    await asyncio.sleep(1)
+    sealed = await first.seal(log.partition)
+    if one_object:
+        agents.cut.bucket.withheld = Keys({f"/{log.partition:05}/manifest/"})
+    else:
+        agents.cut.reads = False
+    answering = asyncio.create_task(agents.watch_of(1).watch(agents.lives[1].engine))
+    stepped_down = await agents.watched(60, others_produce=True)
+    answering.cancel()
+
+    assert sealed
+    assert stepped_down != one_object
 
 
 @on_virtual_time

@@ -165,7 +165,8 @@ class Keeper:
         self._retry_at_ms = 0.0
         self._put_off: dict[str, float] = {}
         """Records whose objects the bucket did not give, and until when the others go on alone."""
-        self._outage = Outage()
+        self.outage = Outage()
+        """Since when no attempt to consolidate has come to its end."""
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
         self.waits = Held(settings.waiting_records)
@@ -279,7 +280,7 @@ class Keeper:
             known.level < LAST_LEVEL and known.key not in kept.set_aside for known in kept.index
         )
         # Where rewriting fails, to hold producers would help nobody, and might last for days.
-        failing = self._outage.since_ms is not None
+        failing = self.outage.since_ms is not None
         waits.update(0 if failing else waiting)
         if waits.held != held:
             self.on_pressure(waits.held)
@@ -512,8 +513,8 @@ class Keeper:
         else:
             if not done:
                 self._retry_at_ms = self._now_ms() + _RETRY_MS
-            if self._outage.ended(self._now_ms()):
-                self._log.info("consolidation_goes_on", failures=self._outage.failures)
+            if self.outage.ended(self._now_ms()):
+                self._log.info("consolidation_goes_on", failures=self.outage.failures)
         finally:
             self._held = set()
             self._forget_wanted.set()
@@ -522,11 +523,11 @@ class Keeper:
     def _failed(self, error: str, began_ms: float) -> None:
         now_ms = self._now_ms()
         self._retry_at_ms = now_ms + _RETRY_MS
-        if self._outage.failed(error, began_ms, now_ms):
+        if self.outage.failed(error, began_ms, now_ms):
             self._log.warning(
                 "consolidation_failed",
                 error=error,
-                failures=self._outage.failures,
+                failures=self.outage.failures,
                 advice="tried again; until then there are more flush records than need be",
             )
 

@@ -136,7 +136,8 @@ class Sealer:
         """Partitions in which something is damaged, and when they are tried again."""
         self._failing: dict[PartitionLog, Withholding] = {}
         """Partitions whose last attempt found a store that did not answer."""
-        self._outage = Outage()
+        self.outage = Outage()
+        """Since when no attempt to seal has come to its end."""
         self._log = structlog.get_logger()
         self.segments = 0
 
@@ -208,8 +209,8 @@ class Sealer:
                 self._found_damage(log, str(error) or repr(error))
         else:
             self._failing.pop(log, None)
-            if self._outage.ended(self._now_ms()):
-                self._log.info("sealing_goes_on", failures=self._outage.failures)
+            if self.outage.ended(self._now_ms()):
+                self._log.info("sealing_goes_on", failures=self.outage.failures)
             if self._blocked.pop(log, None) is not None:
                 log.damage = ""
                 log.full = False
@@ -223,12 +224,12 @@ class Sealer:
         return await failing.found(_WITHHELD_MS) and log.state is not State.CLOSED
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
-        if self._outage.failed(error, sent_ms, self._now_ms()):
+        if self.outage.failed(error, sent_ms, self._now_ms()):
             self._log.warning(
                 "seal_failed",
                 partition=_name(log),
                 error=error,
-                failures=self._outage.failures,
+                failures=self.outage.failures,
                 advice="tried again; until then Spark does not see what is not sealed",
             )
 
