@@ -262,7 +262,8 @@ class Session:
         """Revoke the lease: what we led may be claimed at once."""
         self.end("it was closed here")
         try:
-            async with asyncio.timeout(self._deadline_ms / 1000):
+            # No longer for a slow store: who stops waits for this, and the lease runs out by itself.
+            async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
             self._log.warning("lease_not_revoked", error=repr(error), advice="it will run out")
