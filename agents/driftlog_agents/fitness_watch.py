@@ -4,8 +4,9 @@
     no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
     another's session asks ── watch ──▶ probe the bucket ──▶ our session says that we could
 
-To commit is not all: who cannot read what it wrote seals nothing, and its producers wait once it may
-keep no more.  There one object may be the reason, which nobody could read: it probes first itself.
+To commit is not all: who cannot read what it wrote seals nothing, and its producers wait once it
+may keep no more.  There one object may be the reason, which nobody could read: it probes itself
+first.
 
 Who cannot commit asks in its session's key: others that nobody writes to do not commit either, and
 only a probe shows that they could.  A few of them make it, while somebody asks.

@@ -262,7 +262,7 @@ class Session:
         """Revoke the lease: what we led may be claimed at once."""
         self.end("it was closed here")
         try:
-            # No longer for a slow store: who stops waits for this, and the lease runs out by itself.
+            # No longer, however slow the store is: who stops waits for it, and the lease runs out.
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
