@@ -70,13 +70,15 @@ class Fitness:
         self._fit_since_ms = 0.0
 
     def tick(self, failing_since_ms: float | None, now_ms: float) -> Step:
-        """*failing_since_ms*: when what could not be committed was first sent; None: all can."""
+        """*failing_since_ms*: when what could not be done was first tried; None: all can be, or it
+        is another thing from now on, of which others have shown nothing yet."""
         settings = self._settings
         if failing_since_ms is None:
             self._since_ms = None
             return Step.NOTHING
         if self._since_ms is None:
             self._done = {}
+            self._moved_ms = -_FOREVER
             self._look_at_ms = failing_since_ms + settings.look_after_ms
         self._since_ms = failing_since_ms
         if now_ms >= self._look_at_ms:

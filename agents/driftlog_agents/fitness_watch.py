@@ -113,12 +113,15 @@ class FitnessWatch:
             raise FencedError(str(group.exceptions[0])) from group
 
     async def _watch(self, engine: Engine) -> None:
-        flushes = engine.flusher.outage
+        flushes = followed = engine.flusher.outage
         while True:
             await asyncio.sleep(_TICK_S)
             now_ms = self._now_ms()
             writes = flushes.since_ms is not None
             outage = flushes if writes else _of_reads(engine, now_ms)
+            if outage is not followed:
+                followed = outage
+                self._fitness.tick(None, now_ms)
             step = self._fitness.tick(outage.since_ms, now_ms)
             if step is Step.LOOK:
                 # Of what does not come to its end, one object may be the reason: others could not
@@ -193,8 +196,8 @@ class FitnessWatch:
             error=error,
             **facts,
             advice="others go on where this agent cannot: it gives its partitions up, and takes "
-            "none until it can write to the bucket and to its disk; check its credentials, its "
-            "network and DIR/buffer",
+            "none until it can write to the bucket, read from it, and write to its disk; check its "
+            "credentials, its network and DIR/buffer",
         )
 
     # ── While there is none ──
@@ -272,8 +275,8 @@ class FitnessWatch:
 def _of_reads(engine: Engine, now_ms: float) -> Outage:
     """The longest of those that go on of what reads the bucket.
 
-    What was claimed is led by nobody until its footers are read; and what cannot be sealed, or
-    consolidated, keeps its producers waiting once there is enough of it.
+    What was claimed is led by nobody until its footers are read; what cannot be sealed keeps its
+    producers waiting once there is enough of it; what cannot be consolidated fills etcd.
     """
     outages = [engine.footers.outage, engine.sealer.outage, engine.keeper.outage]
     going_on = [outage for outage in outages if outage.goes_on(now_ms)]

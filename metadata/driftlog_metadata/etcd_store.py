@@ -92,7 +92,7 @@ class EtcdMetadataStore:
         self._client = EtcdClient(settings)
         self._watches: set[EtcdWatch] = set()
         self._slow = False
-        """No endpoint has answered a keep-alive in the time that it has for it."""
+        """The last keep-alive took longer than one endpoint is given for it."""
 
     # ── The port ──
 

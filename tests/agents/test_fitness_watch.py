@@ -244,6 +244,25 @@ async def test_an_agent_that_cannot_seal_gives_up_what_it_leads(one_object: bool
 
 
 @on_virtual_time
+async def test_what_others_could_in_one_outage_counts_for_no_other() -> None:
+    """
+    The bucket withholds one object for long, which is nobody's fault; meanwhile the agent's way to
+    it is cut for less than it is given.  That others committed then says nothing of the object.
+    """
+    agents = await Agents().start(settings=replace(SETTINGS, seal=SIMULATED.seal))
+    (log, *_) = agents.lives[0].engine.logs()
+    agents.cut.bucket.withheld = Keys({f"/{log.partition:05}/manifest/"})
+    loop = asyncio.get_running_loop()
+    loop.call_later(35, setattr, agents.cut, "down", True)
+    loop.call_later(36, agents.produce, 0)
+    loop.call_later(54, setattr, agents.cut, "down", False)
+
+    assert not await agents.watched(70, others_produce=True)
+
+    assert agents.lives[0].engine.sealer.outage.since_ms is not None
+
+
+@on_virtual_time
 async def test_a_bucket_that_nobody_can_read_is_no_reason_to_step_down() -> None:
     """
     It takes what it does not give back (a key of its KMS that is gone): all commit, and who takes

@@ -203,8 +203,8 @@ class Session:
                 self.end(str(error))
                 raise
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                if self._elsewhere is None:
-                    self._timeouts += isinstance(error, TimeoutError)
+                if self._elsewhere is None and isinstance(error, TimeoutError):
+                    self._timeouts += 1
                 text = str(error) or "no answer in time"
                 if self._renewal_outage.failed(text, sent, self._now_ms()):
                     self._log.warning("keep_alive_failed", session=self.session_id, error=text)
@@ -329,8 +329,8 @@ class Session:
 
     @property
     def _deadline_ms(self) -> float:
-        """The same for several, for an answer that was lost is not worth more; then longer: a store
-        that needs more than that for each would never be heard."""
+        """Of the next request.  The same for several, for an answer that was lost is not worth
+        more; then longer: a store that needs more than that for each would never be heard."""
         longer = 1 << min(max(0, self._timeouts - 2), 2)
         return self._settings.request_deadline_ms * longer
 
