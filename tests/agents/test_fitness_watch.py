@@ -20,13 +20,13 @@ from driftlog_tiering.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import (
     SETTINGS,
     Bucket,
+    Keys,
     Life,
     World,
     _offload,
     now_ms,
     on_virtual_time,
 )
-from tests.agents.log.test_withheld import Keys
 from tests.simulation.agent import SETTINGS as SIMULATED
 
 

@@ -199,11 +199,11 @@ class Network:
         def arrive() -> None:
             if weather.cut is Cut.REQUESTS:
                 return
-            limit = weather.refused
             if weather.refused_kind.covers(writes=writes):
                 if not weather.mute:
                     answered(None, UnavailableError(f"{what}: access denied"))
                 return
+            limit = weather.refused
             if weather.down or fate < limit:
                 answered(None, UnavailableError(f"{what}: refused"))
                 return

@@ -107,6 +107,13 @@ def now_ms() -> float:
     return asyncio.get_running_loop().time() * 1000
 
 
+class Keys(set[str]):
+    """All in which one of these words is."""
+
+    def __contains__(self, key: object) -> bool:
+        return any(word in str(key) for word in self)
+
+
 class Bucket(MemoryObjectStore):
     """Takes flush objects when its gate is open; knows what it was asked for."""
 

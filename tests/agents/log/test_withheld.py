@@ -8,16 +8,8 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.leading import LeadingSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from tests.agents.log.keeping import SMALL, flushes, records
-from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time
+from tests.agents.log.lives import ONE, SETTINGS, Keys, Life, World, on_virtual_time
 from tests.simulation.agent import SETTINGS as SIMULATED
-
-
-class Keys(set[str]):
-    """All in which one of these words is."""
-
-    def __contains__(self, key: object) -> bool:
-        return any(word in str(key) for word in self)
-
 
 _MANIFESTS_OF_0 = Keys({"/00000/manifest/"})
 
