@@ -8,6 +8,8 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.log.seal_policy import TopicSealing
+from driftlog_agents.new_topics import check_topic_name
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topic_configs import TopicLimits, topic_limits, topic_sealing
 from driftlog_metadata.model import Topic
 
@@ -35,6 +37,22 @@ class KnownTopics:
     def alike(self, name: str) -> set[str]:
         """Names of topics that *name* collides with."""
         return self._alike.get(unlike(name), set())
+
+    def check_new_name(self, name: str) -> None:
+        """Whether a topic may be made that is called *name*.
+
+        Raises:
+            RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS.
+        """
+        check_topic_name(name)
+        if name in self.by_name:
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        alike = self.alike(name)
+        if alike:
+            raise RefusedError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {min(alike)}",
+            )
 
     def know(self, topic: Topic) -> None:
         """It is there, or has changed."""

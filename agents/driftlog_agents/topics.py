@@ -26,7 +26,7 @@ Shell.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -37,41 +37,15 @@ from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.configs import InvalidConfigError
 from driftlog_agents.known_topics import KnownTopics
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.new_topics import NewTopic, check_partitions
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topic_configs import (
-    TOPIC_CONFIGS,
-    validate,
-)
-from driftlog_agents.topic_files import TopicFiles, topic_of
+from driftlog_agents.topic_commits import Change, TopicCommits
+from driftlog_agents.topic_configs import TOPIC_CONFIGS, validate
+from driftlog_agents.topic_files import TopicFiles
 from driftlog_agents.topic_repair import TopicRepair
 from driftlog_agents.topic_turns import TopicTurns
-from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import (
-    FencedError,
-)
-from driftlog_metadata.keys import (
-    TOPICS_PREFIX,
-    deleted_key,
-    leaders_prefix,
-    partitions_prefix,
-    session_key,
-    topic_key,
-)
+from driftlog_metadata.keys import TOPICS_PREFIX
 from driftlog_metadata.model import Topic, TopicPartition
-from driftlog_metadata.store import (
-    CreateRevisionIs,
-    Delete,
-    DeletePrefix,
-    Get,
-    KeyValue,
-    ModRevisionIs,
-    Put,
-)
-from driftlog_metadata.transactions import Txn
-from driftlog_tiering import layout
-
-MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
 
 _SESSION_S: Final = 10.0
 """How long a change waits for a session: longer than an agent that was paused takes to begin one.
@@ -85,43 +59,7 @@ _LED_S: Final = 15.0
 """How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
 long as a takeover takes."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
-    """What a topic is to be; −1: what the agent's settings say."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-
-class _Change:
-    """One change that was asked for, from session to session.
-
-    Args:
-        timeout_s: how long the client waits; None: as long as it takes.
-    """
-
-    __slots__ = ("_deadline_s", "done", "wanted")
-
-    def __init__(self, timeout_s: float | None) -> None:
-        now_s = asyncio.get_running_loop().time()
-        self._deadline_s = None if timeout_s is None else now_s + timeout_s
-        self.wanted: Topic | None = None
-        """What was put, or may have been: an answer may be lost, and its session with it."""
-        self.done: tuple[Topic, int] | None = None
-        """What it came to, and at which revision, once nothing can undo it."""
-
-    @property
-    def left_s(self) -> float | None:
-        """How long the client waits yet."""
-        if self._deadline_s is None:
-            return None
-        return max(self._deadline_s - asyncio.get_running_loop().time(), 0.0)
-
-
-_Work = Callable[[Engine, _Change], Coroutine[Any, Any, tuple[Topic, int]]]
+_Work = Callable[[Engine, Change], Coroutine[Any, Any, tuple[Topic, int]]]
 """Makes a change; returns what it came to, and at which revision."""
 
 
@@ -136,6 +74,7 @@ class Topics:
         self.by_name = known.by_name
         """Every topic, also between two sessions."""
         self.by_id = known.by_id
+        self.check_new_name = known.check_new_name
         self.limits = known.limits
         """Of every topic, by name; produce looks here."""
         self.sealing = known.sealing
@@ -145,7 +84,8 @@ class Topics:
         self._next_session = asyncio.Event()
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
         """Topics that are made because somebody asked for them."""
-        self._repair = TopicRepair(broker, self._turns, self._files, self._finish_deletion)
+        self._commits = TopicCommits(self._turns, self._files, known)
+        self._repair = TopicRepair(broker, self._turns, self._files, self._commits.finish_deletion)
         self.repaired = self._repair.repaired
         """The files of all topics were looked through in this session."""
 
@@ -203,13 +143,13 @@ class Topics:
                 INVALID_CONFIG; NOT_CONTROLLER: no session in time, nothing to be relied on.
             TimeoutError: it is not made yet; it will be.
         """
-        change = _Change(timeout_s)
+        change = Change(timeout_s)
         topic = self._checked(await self._led(change), new)
         if validate_only:
             return topic
 
-        async def create(engine: Engine, change: _Change) -> tuple[Topic, int]:
-            return await self._create(engine, change, topic)
+        async def create(engine: Engine, change: Change) -> tuple[Topic, int]:
+            return await self._commits.create(engine, change, topic)
 
         return await self._made(change, create, making=topic.name, everywhere=everywhere)
 
@@ -251,10 +191,10 @@ class Topics:
             TimeoutError: it is not deleted yet; it will be.
         """
 
-        async def delete(engine: Engine, change: _Change) -> tuple[Topic, int]:
-            return await self._delete(engine, change, topic)
+        async def delete(engine: Engine, change: Change) -> tuple[Topic, int]:
+            return await self._commits.delete(engine, change, topic)
 
-        await self._made(_Change(timeout_s), delete, led=False)
+        await self._made(Change(timeout_s), delete, led=False)
 
     async def create_partitions(
         self,
@@ -282,7 +222,7 @@ class Topics:
                     f"The topic {now.name} currently has {now.partitions} partition(s); "
                     f"{count} would not be an increase.",
                 )
-            _check_partitions(count)
+            check_partitions(count)
             return replace(now, partitions=count)
 
         return await self._change(topic, extended, validate_only=validate_only, timeout_s=timeout_s)
@@ -318,14 +258,14 @@ class Topics:
         validate_only: bool,
         timeout_s: float | None = None,
     ) -> Topic:
-        change = _Change(timeout_s)
+        change = Change(timeout_s)
         await self._led(change)
         changed = alter(topic)
         if validate_only:
             return changed
 
-        async def update(engine: Engine, change: _Change) -> tuple[Topic, int]:
-            return await self._update(engine, change, topic, alter)
+        async def update(engine: Engine, change: Change) -> tuple[Topic, int]:
+            return await self._commits.update(engine, change, topic, alter)
 
         return await self._made(change, update)
 
@@ -350,7 +290,7 @@ class Topics:
             return None
         return engine if engine.ready.is_set() or engine.leaving else None
 
-    async def _led(self, change: _Change) -> Engine:
+    async def _led(self, change: Change) -> Engine:
         """The engine to make *change* with; between two sessions that of the next one.
 
         An agent that has left says nothing: its connections are closed at once, as a broker's,
@@ -376,7 +316,7 @@ class Topics:
 
     async def _made(
         self,
-        change: _Change,
+        change: Change,
         work: _Work,
         *,
         making: str = "",
@@ -408,7 +348,7 @@ class Topics:
                     await self._everywhere(engine, revision, topic if led else None)
         return topic
 
-    async def _owned(self, engine: Engine, change: _Change, work: _Work, making: str) -> None:
+    async def _owned(self, engine: Engine, change: Change, work: _Work, making: str) -> None:
         """Do *work* whoever waits for it; an agent that leaves does, for a moment."""
 
         async def do() -> None:
@@ -430,167 +370,6 @@ class Topics:
         except RefusedError:
             over()  # It may not even have begun.
             raise
-
-    # ── Checks ──
-
-    def check_new_name(self, name: str) -> None:
-        """Whether a topic may be made that is called *name*.
-
-        Raises:
-            RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS.
-        """
-        check_topic_name(name)
-        if name in self.by_name:
-            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        alike = self._known.alike(name)
-        if alike:
-            raise RefusedError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{name}' collides with existing topic: {min(alike)}",
-            )
-
-    def _checked(self, engine: Engine, new: NewTopic) -> Topic:
-        self.check_new_name(new.name)
-        partitions = new.partitions
-        if partitions == -1:
-            partitions = self._broker.settings.num_partitions
-        if partitions < 1:
-            raise RefusedError(
-                ErrorCode.INVALID_PARTITIONS,
-                "Number of partitions was set to an invalid non-positive value.",
-            )
-        _check_partitions(partitions)
-        replication_factor = new.replication_factor
-        if replication_factor == -1:
-            replication_factor = self._broker.settings.default_replication_factor
-        try:
-            validate(new.configs)
-        except InvalidConfigError as error:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        return Topic(
-            name=new.name,
-            topic_id=UUID(int=engine.ports.rng.getrandbits(128), version=4),  # Never zero.
-            partitions=partitions,
-            replication_factor=replication_factor,
-            configs=dict(new.configs),
-        )
-
-    # ── In the metadata store ──
-
-    async def _create(self, engine: Engine, change: _Change, topic: Topic) -> tuple[Topic, int]:
-        async with self._turns.only(topic.name):
-            known = self.by_name.get(topic.name)
-            if change.wanted is None or known is None or known.topic_id != topic.topic_id:
-                # Somebody may have made it, or one like it, while this waited.
-                self._checked(engine, NewTopic(name=topic.name, partitions=topic.partitions))
-            change.wanted = topic
-            key = topic_key(topic.name)
-            succeeded, revision, there, _ = await self._put(
-                engine, topic, 0, Put(key, encode_topic(topic))
-            )
-            if not succeeded:
-                if there is None or topic_of(there).topic_id != topic.topic_id:
-                    raise RefusedError(
-                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
-                    )
-                revision = there.mod_revision  # Our own attempt, its answer lost.
-            await self._files.create(engine, topic)
-        self._log.info(
-            "topic_created",
-            topic=topic.name,
-            topic_id=str(topic.topic_id),
-            partitions=topic.partitions,
-        )
-        return topic, revision
-
-    async def _put(
-        self, engine: Engine, topic: Topic, revision: int, put: Put
-    ) -> tuple[bool, int, KeyValue | None, bool]:
-        """*put*, if the topic's key still has *revision* and the topic is not deleted.
-
-        The session is compared as well: a copy that is late finds it gone and does nothing, so
-        nothing appears that the next session has not read.
-
-        Returns whether it was put, at which revision; if not: the topic's key as it is, and
-        whether there is a tombstone.
-
-        Raises:
-            FencedError: the session ended.
-        """
-        key, tombstone = topic_key(topic.name), deleted_key(topic.topic_id)
-        session = session_key(engine.session.session_id)
-        result = await engine.session.transact(
-            Txn(
-                compares=(
-                    ModRevisionIs(key, revision),
-                    CreateRevisionIs(tombstone, 0),
-                    CreateRevisionIs(session, engine.session.revision),
-                ),
-                then=(put,),
-                otherwise=(Get(key), Get(tombstone), Get(session)),
-            )
-        )
-        if result.succeeded:
-            return True, result.revision, None, False
-        topics, tombstones, sessions = result.reads
-        if not sessions or sessions[0].create_revision != engine.session.revision:
-            raise FencedError("the session ended before the topic was changed")
-        return False, 0, topics[0] if topics else None, bool(tombstones)
-
-    async def _update(
-        self, engine: Engine, change: _Change, topic: Topic, alter: Callable[[Topic], Topic]
-    ) -> tuple[Topic, int]:
-        async with self._turns.only(topic.name):
-            key = topic_key(topic.name)
-            kv = await engine.session.read(key)
-            while True:
-                now = None if kv is None else topic_of(kv)
-                if kv is None or now is None or now.topic_id != topic.topic_id:
-                    raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                wanted = now if now == change.wanted else alter(now)
-                if wanted == now:
-                    revision = kv.mod_revision
-                    break
-                change.wanted = wanted
-                succeeded, revision, there, deleted = await self._put(
-                    engine, topic, kv.mod_revision, Put(key, encode_topic(wanted))
-                )
-                if succeeded:
-                    break
-                kv = None if deleted else there
-                if kv is not None and kv.value == encode_topic(wanted):
-                    revision = kv.mod_revision  # Our own attempt, its answer lost.
-                    break
-            await self._files.update(engine, wanted)
-        self._log.info(
-            "topic_changed",
-            topic=wanted.name,
-            partitions=wanted.partitions,
-            configs=dict(wanted.configs),
-        )
-        return wanted, revision
-
-    async def _delete(self, engine: Engine, change: _Change, topic: Topic) -> tuple[Topic, int]:
-        async with self._turns.only(topic.name):
-            tombstone = deleted_key(topic.topic_id)
-            key = topic_key(topic.name)
-            kv = await engine.session.read(key)
-            while True:
-                now = None if kv is None else topic_of(kv)
-                if kv is None or now is None or now.topic_id != topic.topic_id:
-                    if change.wanted is not None:
-                        return topic, 0  # Our own attempt, and others have finished it.
-                    raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
-                change.wanted = now
-                succeeded, _, there, deleted = await self._put(
-                    engine, topic, kv.mod_revision, Put(tombstone, encode_topic(now))
-                )
-                if succeeded or deleted:
-                    break
-                kv = there
-            revision = await self._finish_deletion(engine, now)
-        self._log.info("topic_deleted", topic=topic.name, topic_id=str(topic.topic_id))
-        return topic, revision
 
     async def _everywhere(self, engine: Engine, revision: int, topic: Topic | None) -> None:
         """Wait until every live agent knows the topics as of *revision*, and *topic* is led.
@@ -636,31 +415,33 @@ class Topics:
 
         await cluster.until(led, _LED_S)
 
-    async def _finish_deletion(self, engine: Engine, topic: Topic) -> int:
-        """All that follows a tombstone; harmless at any time after it.
+    # ── Checks ──
 
-        Returns the revision at which its keys were gone.
-        """
-        engine.remove_topic(topic.topic_id)
-        self._known.forget(topic)
-        await self._files.mark_deleted(engine, topic)
-        key = topic_key(topic.name)
-        gone = (
-            DeletePrefix(leaders_prefix(topic.topic_id)),
-            DeletePrefix(partitions_prefix(topic.topic_id)),
-        )
-        while True:
-            kv = await engine.session.read(key)
-            revision = 0 if kv is None else kv.mod_revision
-            mine = kv is not None and topic_of(kv).topic_id == topic.topic_id
-            result = await engine.session.transact(
-                Txn(
-                    compares=(ModRevisionIs(key, revision),),
-                    then=(Delete(key), *gone) if mine else gone,
-                )
+    def _checked(self, engine: Engine, new: NewTopic) -> Topic:
+        self.check_new_name(new.name)
+        partitions = new.partitions
+        if partitions == -1:
+            partitions = self._broker.settings.num_partitions
+        if partitions < 1:
+            raise RefusedError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
             )
-            if result.succeeded:
-                return result.revision
+        check_partitions(partitions)
+        replication_factor = new.replication_factor
+        if replication_factor == -1:
+            replication_factor = self._broker.settings.default_replication_factor
+        try:
+            validate(new.configs)
+        except InvalidConfigError as error:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return Topic(
+            name=new.name,
+            topic_id=UUID(int=engine.ports.rng.getrandbits(128), version=4),  # Never zero.
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(new.configs),
+        )
 
     # ── What is known ──
 
@@ -675,32 +456,3 @@ class Topics:
             self._known.forget(old.topic)
             if engine is not None:
                 engine.remove_topic(old.topic.topic_id)
-
-
-def check_topic_name(name: str) -> None:
-    """Whether Kafka allows the name (Topic#validate), in its words.
-
-    Raises:
-        RefusedError: INVALID_TOPIC_EXCEPTION.
-    """
-    if layout.is_topic_name(name):
-        return
-    if not name:
-        why = "the empty string is not allowed"
-    elif name in (".", ".."):
-        why = f"'{name}' is not allowed"
-    elif len(name) > layout.MAX_TOPIC_CHARS:
-        why = f"the length of '{name}' is longer than the max allowed length 249"
-    else:
-        why = (
-            f"'{name}' contains one or more characters other than ASCII alphanumerics, "
-            f"'.', '_' and '-'"
-        )
-    raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
-
-
-def _check_partitions(count: int) -> None:
-    if count > MAX_PARTITIONS_PER_REQUEST:
-        raise RefusedError(
-            ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
-        )

@@ -194,8 +194,8 @@ def test_a_waiting_fetch_is_woken_by_a_record(agent: DriftlogProcess) -> None:
     with Raw(agent.port) as raw, Raw(agent.port) as producer:
         producer.api_keys()
         timer = threading.Timer(0.2, lambda: producer.produce(topic, {0: good(b"news")}))
-        timer.start()
         began = time.monotonic()
+        timer.start()
         fetched = raw.fetch(topic, {0: 0}, max_wait_ms=15_000)
         waited_s = time.monotonic() - began
         timer.join()
@@ -213,8 +213,8 @@ def test_a_fetch_waits_for_min_bytes_over_all_partitions(agent: DriftlogProcess)
     with Raw(agent.port) as raw, Raw(agent.port) as producer:
         producer.produce(topic, {0: batch})
         timer = threading.Timer(0.3, lambda: producer.produce(topic, {1: batch}))
-        timer.start()
         began = time.monotonic()
+        timer.start()
         fetched = raw.fetch(topic, {0: 0, 1: 0}, max_wait_ms=15_000, min_bytes=2 * len(batch))
         waited_s = time.monotonic() - began
         timer.join()

@@ -141,7 +141,7 @@ def test_members_do_not_notice_that_their_coordinator_goes(cluster: Cluster, how
                 agent.kill()
             else:
                 agent.terminate()
-            time.sleep(8)
+            time.sleep(12)  # twice the TTL of its session
             assert agent is not cluster.coordinator(group_id)
             agent.start()
             time.sleep(3)
@@ -169,7 +169,7 @@ def test_members_of_the_new_protocol_do_not_notice_it_either(cluster: Cluster) -
             time.sleep(1)
             agent = cluster.coordinator(group_id)
             agent.kill()
-            time.sleep(10)
+            time.sleep(12)
             assert agent is not cluster.coordinator(group_id)
             agent.start()
             time.sleep(6)

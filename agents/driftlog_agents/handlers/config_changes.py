@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from driftlog_agents.broker import Broker
 from driftlog_agents.configs import ConfigDef, InvalidConfigError, ResourceType
 from driftlog_agents.handlers.describe_configs import broker_id
+from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.resource_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
-from driftlog_agents.topics import check_topic_name
 from driftlog_metadata.model import Topic
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.configs import resolve
 from driftlog_agents.handlers.cluster import live_agents, shown_replicas
+from driftlog_agents.new_topics import MAX_PARTITIONS_PER_REQUEST, NewTopic
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_topics import (
     CreatableTopic,
@@ -26,7 +27,6 @@ from driftlog_agents.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from driftlog_agents.topic_configs import TOPIC_CONFIGS
-from driftlog_agents.topics import MAX_PARTITIONS_PER_REQUEST, NewTopic
 from driftlog_metadata.model import Topic
 
 MAX_WAIT_S: Final = 60.0

@@ -17,6 +17,7 @@ from driftlog_agents.configs import (
     resolve,
 )
 from driftlog_agents.handlers.advertised import ADVERTISED
+from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_configs import (
@@ -29,7 +30,6 @@ from driftlog_agents.protocol.messages.describe_configs import (
 )
 from driftlog_agents.resource_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 from driftlog_agents.topic_configs import TOPIC_CONFIGS
-from driftlog_agents.topics import check_topic_name
 
 ROOT_LOGGER: Final = "root"
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
+from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -18,7 +19,6 @@ from driftlog_agents.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from driftlog_agents.topics import check_topic_name
 from driftlog_metadata.errors import UnavailableError
 
 _DEADLINE_S: Final = 30.0

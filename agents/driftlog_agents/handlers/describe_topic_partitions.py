@@ -16,6 +16,7 @@ from driftlog_agents.handlers.cluster import (
     nodes,
     partitions,
 )
+from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -24,7 +25,6 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from driftlog_agents.topics import check_topic_name
 from driftlog_metadata.model import Topic
 
 MAX_PARTITIONS: Final = 2_000

@@ -21,6 +21,7 @@ from driftlog_agents.handlers.cluster import (
     nodes,
     partitions,
 )
+from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.metadata import (
     MetadataRequest,
@@ -31,7 +32,6 @@ from driftlog_agents.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from driftlog_agents.protocol.types import NULL_UUID
-from driftlog_agents.topics import check_topic_name
 from driftlog_metadata.model import Topic
 
 _CREATION_WAIT_S: Final = 0.5

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import struct
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -63,6 +64,9 @@ R = TypeVar("R")
 
 MiB = 1024 * 1024
 _ANSWER_S = 30.0
+
+_LIVES = Counter[Path]()
+"""Of agents on each bucket: no two of them draw the same ids."""
 
 ENGINE = EngineSettings(
     session=SessionSettings(ttl_ms=60_000, request_deadline_ms=30_000),
@@ -178,7 +182,6 @@ class Serving:
             rack=rack,
         )
         self._beside = beside
-        self._seed: int = 1 if beside is None else beside._seed + 1
         self._store: MetadataStore
         self._wrap_disk = disk
         self._wrap_metadata = metadata
@@ -207,6 +210,7 @@ class Serving:
 
     async def begin(self) -> None:
         """Start, and do not wait until it is ready."""
+        _LIVES[self._bucket] += 1
         self._path.mkdir(parents=True, exist_ok=True)
         disk = PosixDisk(self._path)
         self._stack.callback(disk.close)
@@ -235,7 +239,7 @@ class Serving:
                 metadata=self._wrap_metadata(self._store),
                 objects=self.objects,
                 disk=self._wrap_disk(disk),
-                rng=Random(self._seed),
+                rng=Random(_LIVES[self._bucket]),
                 offload_seal=offload,
                 offload_read=offload,
                 offload_produce=offload_produce,

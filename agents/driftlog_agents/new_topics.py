@@ -1,0 +1,58 @@
+"""What is asked of a topic that is to be, and what Kafka allows of it.
+
+Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_tiering import layout
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """What a topic is to be; −1: what the agent's settings say."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_topic_name(name: str) -> None:
+    """Whether Kafka allows the name (Topic#validate), in its words.
+
+    Raises:
+        RefusedError: INVALID_TOPIC_EXCEPTION.
+    """
+    if layout.is_topic_name(name):
+        return
+    if not name:
+        why = "the empty string is not allowed"
+    elif name in (".", ".."):
+        why = f"'{name}' is not allowed"
+    elif len(name) > layout.MAX_TOPIC_CHARS:
+        why = f"the length of '{name}' is longer than the max allowed length 249"
+    else:
+        why = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, "
+            f"'.', '_' and '-'"
+        )
+    raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
+
+
+def check_partitions(count: int) -> None:
+    """Whether one request may ask for so many.
+
+    Raises:
+        RefusedError: POLICY_VIOLATION.
+    """
+    if count > MAX_PARTITIONS_PER_REQUEST:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+        )
