@@ -34,6 +34,7 @@ from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.sealing import Spool
+from driftlog_agents.log.spawning import first_of
 from driftlog_agents.network.dispatcher import Dispatcher
 from driftlog_agents.network.peer import PeerLeader
 from driftlog_agents.network.server import Server
@@ -283,7 +284,8 @@ class AgentProcess:
                 self._log.warning(
                     "session_lost",
                     reason=str(error),
-                    advice="what was not committed was answered as failed; a new session begins",
+                    advice="what was not committed was answered as failed; a new session "
+                    "begins as soon as the metadata store answers",
                 )
                 await self.fitness.lost()
                 await self.fitness.until_fit(self._stopping)
@@ -345,7 +347,7 @@ class AgentProcess:
                     watch.cancel()
                     coordinating.cancel()
         except* FencedError as group:
-            raise FencedError(str(_first(group))) from group
+            raise FencedError(str(first_of(group))) from group
         finally:
             self._counted, self._commits = self.counted, self.commits
             self._group_loads = self.group_loads
@@ -374,13 +376,6 @@ class AgentProcess:
                 await asyncio.sleep(1)
         self.sessions += 1
         self.ready.set()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _counts(engine: Engine) -> Counter[str]:

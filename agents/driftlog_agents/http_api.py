@@ -113,7 +113,7 @@ class HttpApi:
             return _error(503, "the agent is between two sessions: try again")
         entry = engine.topics.get(topic)
         if entry is None:
-            return _error(404, f"there is no topic {topic!r}")
+            return _error(404, f"there is no topic {topic!r}: driftlog topics list shows what is")
         sealed: dict[str, int] = {}
         try:
             async with asyncio.timeout(_SEAL_DEADLINE_S):

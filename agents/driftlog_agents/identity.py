@@ -101,7 +101,7 @@ async def join_cluster(
     if in_bucket is None:
         if await _has_agents(metadata):
             raise WrongClusterError(
-                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has agents: "
+                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had agents: "
                 f"is the location right?  All of them need the one that this cluster was made "
                 f"with: give each the same --store"
             )
@@ -203,8 +203,9 @@ async def node_id(
             ) from error
         if of != cluster.cluster_id:
             raise WrongClusterError(
-                f"the data directory belongs to cluster {of}, not to {cluster.cluster_id}: use "
-                f"another --dir"
+                f"the data directory belongs to cluster {of}, and the metadata store to "
+                f"{cluster.cluster_id}: start it with the --etcd and the --store that it had "
+                f"before, or as another agent with an empty --dir"
             )
         await _wait_until_alone(metadata, disk, number, max(_COPY_S, session_ms / 1000 + 5))
         return number

@@ -172,6 +172,8 @@ async def _serve(options: Options) -> None:
         objects = await _looked_at(options, location, stack)
         disk = _disk(options.directory)
         stack.callback(disk.close)
+        if etcd is None:
+            _check_embedded(options, disk)
         metadata = etcd or await _embedded(options, stack)
         if objects is None:
             objects = _opened(location, stack)
@@ -287,6 +289,16 @@ async def _usage(etcd: "EtcdMetadataStore") -> list[Usage]:
 
 def _database(options: Options) -> Path:
     return options.directory / "metadata.db"
+
+
+def _check_embedded(options: Options, disk: PosixDisk) -> None:
+    """Whether the metadata may be in the directory: they are not where an agent has used etcd."""
+    if disk.load("node_id.json") is not None and not _database(options).exists():
+        raise StartError(
+            f"{options.directory} is of an agent that has a node id, and no metadata.db of its "
+            f"own: start it with the --etcd and the --store that it had before; or restore "
+            f"metadata.db where it is lost; or start another agent, with an empty --dir"
+        )
 
 
 async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> MetadataStore:

@@ -192,9 +192,9 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, STATIC, n=3, cutoff=0.75)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    meant = f": did you mean {' or '.join(near)}?" if near else "."
     there = ", ".join(sorted(STATIC))
     return (
-        f"{name!r} is no config that an agent can be started with: {meant}These are: {there}. "
+        f"{name!r} is no config that an agent can be started with{meant}  These are: {there}.  "
         "(What topics have as configs, retention and segments too, is set with the topic.)"
     )

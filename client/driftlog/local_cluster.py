@@ -295,7 +295,7 @@ class _Cluster:
 
     def _etcd_said(self) -> str:
         lines = "".join(f"\n    {line}" for line in self._etcd.tail(_TAIL_LINES))
-        return f"{lines}\nAll it said is in {self._etcd.log}"
+        return f"{lines}\n    all that it said is in {self._etcd.log}"
 
     def _turn(self) -> None:
         self._tell()
@@ -336,7 +336,8 @@ class _Cluster:
         early = "" if process.ready else " before it was ready"
         again_s = max(1, round(process.start_at - time.monotonic()))
         self._say(f"{process.name} {process.last_end}{early}; it is started again in {again_s} s")
-        if process is self._etcd:  # of an agent, all that it said was told
+        # Of an agent, all that it said was told; who was killed had nothing to say of it.
+        if process is self._etcd and not process.was_killed:
             self._say(f"the last that it said:{self._etcd_said()}")
 
     # ── Telling ──

@@ -72,6 +72,8 @@ class LocalProcess:
         self.ended = 0
         """How often it has ended."""
         self.last_end = ""
+        self.was_killed = False
+        """It was a signal that ended it last."""
         self.refused = False
         """It does not run: it ended by itself, as a program that says why it does not start."""
         self._command = command
@@ -93,7 +95,7 @@ class LocalProcess:
         """Start it.  One that cannot be started has ended: `reap` tells."""
         assert self._process is None, "it runs"
         self.start_at = None
-        self.ready = self.refused = False
+        self.ready = self.refused = self.was_killed = False
         output = self._open_log()
         try:
             self._process = subprocess.Popen(
@@ -120,6 +122,7 @@ class LocalProcess:
             self._process = None
             self._pid_file.unlink(missing_ok=True)
             self.refused = code == 1 and not self.ready
+            self.was_killed = code < 0
             self._has_ended(_how(code), by_somebody=-code in _BY_SOMEBODY)
         news, self._news = self._news, False
         return news

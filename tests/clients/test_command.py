@@ -62,6 +62,18 @@ def test_an_option_that_there_is_not_is_named(line: str, prog: str) -> None:
     assert done.stderr == f"{prog}: unknown: --bogus; `{prog} --help` says what there is\n"
 
 
+def test_an_option_of_another_command_is_told_with_that_command() -> None:
+    """
+    Where it is the only one that has it.
+    """
+    dev = driftlog("dev", "--dir", "/tmp/unused", "--etcd=http://127.0.0.1:2379")
+    run = driftlog("agent", "run", "--agents", "3", "--dir", "/tmp/unused")
+
+    assert 2 == dev.returncode == run.returncode
+    assert dev.stderr.endswith("; `driftlog agent run` has --etcd\n")
+    assert "; `driftlog dev` has --agents" in run.stderr
+
+
 @pytest.mark.parametrize(
     "line", ["", "agent", "segments", "topics", "groups", "configs", "cluster"]
 )

@@ -119,6 +119,21 @@ def test_two_clusters_that_know_themselves_cannot_share_a_prefix(
     assert "two clusters cannot share a prefix" in refusal.said
 
 
+def test_the_directory_of_an_agent_with_etcd_is_refused_without_it(tmp_path: Path) -> None:
+    """
+    With what was forgotten, and before a cluster is made of it.
+    """
+    directory = tmp_path / "a1"
+    directory.mkdir()
+    (directory / "node_id.json").write_text('{"node_id": 1, "cluster_id": "somebody"}')
+
+    refusal = refused(directory)
+
+    assert refusal.code == 1
+    assert "--etcd and the --store that it had before" in refusal.said
+    assert [] == [*directory.glob("metadata.db*"), *directory.glob("objects")]
+
+
 def test_a_directory_of_another_cluster_is_refused(agent: DriftlogProcess, stopped: Path) -> None:
     """
     metadata.db and objects of one cluster, node_id.json of another.

@@ -48,7 +48,7 @@ from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
-from driftlog_agents.log.spawning import spawn
+from driftlog_agents.log.spawning import first_of, spawn
 from driftlog_agents.log.takeover import Taken, Takeover
 from driftlog_agents.quota import Quota
 from driftlog_metadata.errors import FencedError, UnavailableError
@@ -303,7 +303,7 @@ class Engine:
             else:
                 await self.session.close()
         except* FencedError as group:
-            raise FencedError(str(_first(group))) from group
+            raise FencedError(str(first_of(group))) from group
         finally:
             self._close_all()
 
@@ -587,10 +587,3 @@ class Engine:
         self.footers.keep(record.object_key, footer)
         ends = [(TopicPartition(log.topic_id, log.partition), s.end) for log, s in slices]
         self.keeper.committed(seq, record, ends)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -52,6 +52,7 @@ from driftlog_agents.log.rewriting import (
 )
 from driftlog_agents.log.segment_writing import Offload, Spool
 from driftlog_agents.log.session import Session
+from driftlog_agents.log.spawning import first_of
 from driftlog_agents.log.strangers import Strangers, head_of, session_of
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import (
@@ -227,7 +228,7 @@ class Keeper:
                 tasks.create_task(self._consolidating())
                 tasks.create_task(self._hold_back())
         except* FencedError as group:
-            raise FencedError("the session is over") from group
+            raise FencedError(str(first_of(group))) from group
 
     async def _forgetting(self) -> None:
         while True:
@@ -359,7 +360,13 @@ class Keeper:
             if not await self._know(kept, kvs[at : at + _FOOTERS_AT_ONCE]):
                 return  # its records change just now, or cannot be read: another time
         self._sessions[session_id] = kept
-        self._log.info("session_kept", session=session_id, records=len(kvs))
+        self._log.info(
+            "session_kept",
+            session=session_id,
+            records=len(kvs),
+            advice="nothing to do: its agent is gone, and what that had flushed is looked after "
+            "here until it is sealed",
+        )
 
     async def _know(self, kept: KeptSession, kvs: Sequence[KeyValue]) -> bool:
         """Add what these records hold; False: one of them is not there any more, or the bucket

@@ -305,13 +305,14 @@ class Recovery:
                 leftover.ends = directory.begins[tp]
                 directory.changed = True
         if directory.pending:
-            self._log.warning(
+            self._log.info(
                 "leftovers_go_elsewhere",
                 session=session_id,
                 partitions=len(directory.pending),
                 reasons=sorted(set(self._ended.values())) or ["they are led elsewhere"],
-                advice="what of it was acknowledged with acks=1, and is not in the log, is "
-                "appended by today's leaders at new offsets",
+                advice="nothing to do: what is in the log stays as it is; what was acks=1 and "
+                "is on this disk alone is appended by today's leaders at new offsets, and "
+                "leftovers_appended_elsewhere says what that was",
             )
         elif session_id not in self._appended_from and session_id not in self._left:
             self._finish(directory)  # before anything takes the offsets that it has

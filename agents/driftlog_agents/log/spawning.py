@@ -15,6 +15,14 @@ from driftlog_metadata.errors import FencedError
 T = TypeVar("T")
 
 
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in *group*, however deep: what the others followed from."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def spawn(tasks: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """As `TaskGroup.create_task`.
 

@@ -85,6 +85,17 @@ def commands_of(parser: Parser) -> dict[str, Parser]:
     return {}
 
 
+def _options_of(parser: Parser) -> set[str]:
+    return {name for action in parser._actions for name in action.option_strings}
+
+
+def _elsewhere(parser: Parser, word: str) -> str:
+    """Which command has that option, where one alone has it."""
+    name = word.partition("=")[0]
+    has = [inner.prog for inner in walk(parser) if name in _options_of(inner)]
+    return f"; `{has[0]}` has {name}" if len(has) == 1 else ""
+
+
 def walk(parser: Parser) -> Iterator[Parser]:
     """*parser* and all that are behind it."""
     yield parser
@@ -122,9 +133,9 @@ def parse(parser: Parser, lenient: Parser, line: Sequence[str]) -> argparse.Name
     unknown = _take_words(options, [word for word in words if word not in _ANSWERED_AT_ONCE])
     if unknown:
         prog: str = options.parser.prog
-        options.parser.exit(
-            USAGE, f"{prog}: unknown: {' '.join(unknown)}; `{prog} --help` says what there is\n"
-        )
+        said = f"unknown: {' '.join(unknown)}; `{prog} --help` says what there is"
+        said += "".join(_elsewhere(parser, word) for word in unknown)
+        options.parser.exit(USAGE, f"{prog}: {said}\n")
     options, words = parser.parse_known_args(list(line))
     _take_words(options, words)
     return options
