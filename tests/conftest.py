@@ -13,7 +13,8 @@ pytest_plugins = ["tests.support.s3_servers"]
 settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-# In CI a red build is the change's doing, not the dice's; elsewhere `make test` throws them.
+# In CI a red build is the change's doing, not the dice's; elsewhere `make test` throws them.  (The
+# examples are a function of the source: Hypothesis draws from the literals that it finds there.)
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 

@@ -402,7 +402,7 @@ class Cluster:
         """Of every partition of every topic."""
         admin = AdminClient({"bootstrap.servers": self.agents[0].bootstrap, "log_level": 2})
         topics = sorted(admin.list_topics(timeout=30).topics.items())
-        return [topic.partitions[n].leader for _, topic in topics for n in range(PARTITIONS)]
+        return [topic.partitions[n].leader for _, topic in topics for n in sorted(topic.partitions)]
 
     def settle(self) -> None:
         """Wait until partitions stay where they are: each new topic may move some of others."""
@@ -607,6 +607,7 @@ def test_sealing_finds_the_agent_of_each_partition(cluster: Cluster, *, outside:
     """
     Whichever agent is asked, and by whichever listener.
     """
+    cluster.settle()  # whoever was started again may be about to lead its share
     for number in range(AGENTS):
         bootstrap = cluster.bootstrap(number, outside=outside)
         line = [str(driftlog_command()), "segments", "seal", TOPIC, "-b", bootstrap]

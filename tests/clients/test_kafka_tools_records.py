@@ -64,6 +64,7 @@ def test_console_clients(pair: Pair) -> None:
                 {read} --partition 1 --offset 0 --timeout-ms 2000
                 {read} --partition 0 --offset 0 --max-messages 1 --formatter-property null.literal=-
                 {read} --include con.* --from-beginning --max-messages 3 --group g-include
+                kafka-consumer-groups --delete --group g-include
                 kafka-console-consumer --from-beginning
                 kafka-topics --delete --topic console
             """),

@@ -8,11 +8,14 @@ of its own, timers as well, while time goes on for all others: a process that is
 """
 
 import asyncio
+import itertools
 from asyncio import Handle, TimerHandle
 from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
 from contextvars import Context, ContextVar
 from heapq import heappop
 from typing import Any, Final
+from weakref import WeakSet
 
 
 class DeadlockError(Exception):
@@ -63,12 +66,25 @@ class Freezer:
 _FREEZER: ContextVar[Freezer | None] = ContextVar("freezer", default=None)
 
 
+class _Task(asyncio.Task[Any]):
+    """Hashed by its number: a set of tasks, as a group that ends has, is gone through in an order
+    that no address decides."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(work, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """See the module."""
 
     _ready: deque[Any]
     _scheduled: list[Any]
     _stopping: bool
+    _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +93,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """How many freezers are."""
         self._turns = 0
         self._clock_resolution = 1e-9
+        numbers = itertools.count()
+        self.set_task_factory(
+            lambda loop, work, **options: _Task(work, next(numbers), loop=loop, **options)
+        )
 
     def time(self) -> float:
         return self.now_s
@@ -114,6 +134,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     freezer.held.append(handle)
                     continue
             handle._run()
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """What a killed process leaves is not closed: nothing of it runs again, and the moment at
+        which the garbage is collected is no part of the schedule."""
+        self._asyncgens.discard(agen)
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in a selector that would have to be woken."""

@@ -40,7 +40,7 @@ SEEN_AT = {
     "no_grace_for_garbage": 2,
     "acks_one_behind_a_hole": 61,
     "sync_failure_ignored": 26,
-    "directories_removed_at_once": 12,
+    "directories_removed_at_once": 2,
     "dead_session_goes_on": 43,
     "epoch_rule_ignored": 3755,
     "nobody_told_of_the_end": 1973,
@@ -56,7 +56,7 @@ SEEN_AT = {
     "released_without_an_answer_and_gone_on": 148,
     "late_releases_count": 78,
     "served_on_after_a_hand_over": 58,
-    "sealed_ends_of_old_leaders": 112,
+    "sealed_ends_of_old_leaders": 35,
     "moved_without_producers": 2,
     "sessions_read_while_they_change": 358,
     "never_steps_down": 815,
@@ -100,7 +100,7 @@ def test_what_was_found_stays_found(seed: int) -> None:
     assert {} == run_seed(seed).failed
 
 
-@pytest.mark.parametrize("seed", [7, 8, 18])
+@pytest.mark.parametrize("seed", [7, 8, 18, 335])
 def test_one_seed_gives_one_trace(seed: int) -> None:
     """
     A seed that failed can be replayed, one agent or several: a run of it is the same in every
