@@ -191,8 +191,6 @@ class KafkaPeer:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # Tests write records of 1970: Kafka's first look for what is too old is not to come.
-            "log.initial.task.delay.ms": "3600000",
         }
 
 
