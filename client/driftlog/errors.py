@@ -208,11 +208,11 @@ _ADVICE: Final[dict[int, str]] = {
     -184: "Produce more slowly, or raise queue_max_bytes.",
     -181: "Check the certificates (ssl.ca.location) and that the listener speaks TLS.",
     -180: "The group's coordinator did not answer: try again.",
-    -156: "No partition has a leader just now: an agent is starting, or etcd is away. Try again; "
-    "the agents' /readyz says what they wait for.",
     -169: "Check sasl.mechanism, sasl.username and sasl.password.",
     -166: "It waited in the client's queue for longer than delivery_timeout_ms: check that the "
     "agents and their bucket answer, or raise delivery_timeout_ms.",
+    -156: "It is not there just now. Where it is the leader of a partition: an agent is starting, "
+    "or etcd is away; try again, the agents' /readyz says what they wait for.",
     -152: "It was taken out of the queue before it was sent.",
     -151: "It was given up while it was sent.",
     -150: "This producer cannot go on: make a new one, and produce again what failed.",

@@ -26,6 +26,7 @@ async def heartbeat(
     Raises:
         RefusedError: there is no such group, it is not coordinated here, or not stored.
     """
+    groups.know_topics(beat.topic_names or ())
     if beat.member_epoch == JOIN_EPOCH:
         group = await groups.made(group_id, CONSUMER)
     else:

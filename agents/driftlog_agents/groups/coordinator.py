@@ -23,7 +23,7 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 from uuid import UUID
@@ -291,6 +291,14 @@ class GroupCoordinator:
                     await asyncio.sleep(_TOPICS_S)  # Thousands may be made one by one.
                 else:
                     await changed.wait()
+
+    def know_topics(self, names: Iterable[str]) -> None:
+        """Hear of topics before it is time to, where one of *names* is new: who asks for it would
+        be assigned nothing until its next heartbeat."""
+        known = self._cluster_topics
+        behind = known.version != self._cluster.view.topics_version
+        if behind and any(name not in known.by_name for name in names):
+            self._topics_changed()
 
     def _topics_changed(self) -> None:
         view = self._cluster.view

@@ -122,6 +122,22 @@ async def test_what_is_no_request_is_refused(
         assert [] == await group_types(agent)
 
 
+async def test_a_topic_that_was_just_made_is_assigned_at_once(tmp_path: Path) -> None:
+    """
+    However soon after another one: who joins is not left without it until the next heartbeat.
+    """
+    async with RunningAgent(tmp_path) as agent:
+        await make(agent, before=1)
+        await create(agent, new("t", 2))
+        answer = await join(agent, "a")
+        await asyncio.sleep(0.5)  # groups have heard of it in any case
+        later = await beat(agent, "a", answer.member_epoch)
+
+        assert answer.assignment is not None
+        assert [[0, 1]] == [t.partitions for t in answer.assignment.topic_partitions]
+        assert (0, answer.member_epoch) == (later.error_code, later.member_epoch)
+
+
 async def test_epochs_assignors_and_patterns_that_are_none_are_refused(tmp_path: Path) -> None:
     """
     Each with an error of its own.
