@@ -24,10 +24,10 @@ from uuid import UUID
 from benchmarks.sealing import endless, make_batches
 from driftlog_agents.log.buffer_format import encode_entry_header
 from driftlog_agents.log.flush import Batch
-from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.partition import PartitionLog, StoredAt
 from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.reader import LogReader, read_local
-from driftlog_agents.log.tail import TailData, lay_out
+from driftlog_agents.log.tail import TailData, lay_out, tail_slice
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import layout
 from driftlog_tiering.batch import HEADER_BYTES, Codec, build_batch, parse_header
@@ -99,7 +99,7 @@ class Sealed:
         self.manifest = step.manifest
         self.raw_bytes += info.raw_bytes
         self.log.high_watermark = self.log.log_end = info.end
-        self.log.seal(info.end, 0.0)
+        self.log.seal(info.end)
 
     async def consume(self, max_bytes: int, codec: Codec | None) -> tuple[float, float, int]:
         """(seconds, CPU seconds, fetches) of one consumer from the first offset to the last."""
@@ -169,7 +169,7 @@ def recent(batch_bytes: int, max_bytes: int) -> None:
     count = 64 * MiB // len(view)
     with tempfile.TemporaryDirectory() as folder:
         disk = PosixDisk(Path(folder))
-        disk.create_session("s")
+        asyncio.run(disk.create_session("s"))
         file = disk.create_file("s", 1)
         for tier in ("memory", "file"):
             log = PartitionLog(topic="t", topic_id=TOPIC_ID, partition=0, leader_epoch=1)
@@ -204,10 +204,9 @@ def _tail(log: PartitionLog, file: Any, view: bytes, count: int) -> TailData:
         made.position = file.append([header, view]) + len(header)
         batches.append(made)
     data, _, _, slices = lay_out({log: batches}, "s")
-    data.object_key = "flush"
     found = slices[0][1]
     log.log_end = found.end
-    log.commit(TailSlice(found.base, found.end, data, found.first, found.count, 0), 0.0)
+    log.commit(tail_slice(data, found, StoredAt("flush", 0)), 0.0)
     return data
 
 

@@ -4,6 +4,9 @@
                                         └──────── lost: back off ◀──────────┘
     stop ──▶ refuse new work, flush, release, answer, close
 
+When the metadata store is not the one that the process has seen (`store_watch`), the session ends
+and no other one begins: a restart is how an operator accepts the store as it is.
+
 Shell.
 """
 
@@ -11,7 +14,7 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +27,7 @@ from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
 from driftlog_agents.fitness_watch import FitnessWatch, set_within
 from driftlog_agents.groups.coordinator import GroupCoordinator
-from driftlog_agents.identity import join_cluster, node_id
+from driftlog_agents.identity import WrongClusterError, join_cluster, node_id
 from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.durations import Durations
@@ -35,24 +38,32 @@ from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.sealing import Spool
 from driftlog_agents.log.spawning import first_of
+from driftlog_agents.log.strangers import Strangers
 from driftlog_agents.network.dispatcher import Dispatcher
 from driftlog_agents.network.peer import PeerLeader
 from driftlog_agents.network.server import Server
+from driftlog_agents.node_ids import NodeIds
+from driftlog_agents.offloading import Offload
 from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.quota import Quota
 from driftlog_agents.quota_watch import Ask, QuotaWatch
+from driftlog_agents.store_watch import StoreWatch
 from driftlog_agents.topics import Topics
+from driftlog_metadata.codec import encode_cluster
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import Agent, Listener
 from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.witness import StoreWitness
+from driftlog_metadata.witnessed_store import WitnessedStore
 from driftlog_tiering.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""
 
-_LISTENER: Final = "--listener"
+_NODE_ID_KEPT_MS: Final = 6 * 86_400_000.0
+"""Less than a node id is kept without an agent (`node_ids`)."""
 
-Offload = Callable[..., Awaitable[Any]]
+_LISTENER: Final = "--listener"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +111,8 @@ class AgentProcess:
     ) -> None:
         self.settings = settings
         self._world = world
+        self._metadata = WitnessedStore(world.metadata, StoreWitness(now_ms))
+        self.store_watch = StoreWatch(self._metadata)
         self._listening = listening
         self._log = structlog.get_logger()
         self._stopping = asyncio.Event()
@@ -113,6 +126,7 @@ class AgentProcess:
         self.collector: Collector
         self.fitness: FitnessWatch
         self.quota = Quota()
+        self._strangers = Strangers()
         self.sessions = 0
         self._engine: Engine | None = None
         self._footers: Footers | None = None
@@ -144,6 +158,7 @@ class AgentProcess:
                 tasks.create_task(self.broker.cluster.run()),
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self.collector.run()),
+                tasks.create_task(self.store_watch.run()),
             ]
             if self._world.usage is not None:
                 watch = QuotaWatch(self.quota, self._world.usage)
@@ -198,10 +213,13 @@ class AgentProcess:
     async def _prepare(self) -> None:
         settings, world = self.settings, self._world
         cluster = await join_cluster(
-            world.metadata, world.objects, settings.broker.location, world.rng
+            self._metadata, world.objects, settings.broker.location, world.rng, self._strangers
         )
+        self._metadata.witness.cluster = encode_cluster(cluster)
         session_ms = settings.engine.session.ttl_ms
-        number = await node_id(world.metadata, world.disk, cluster, session_ms)
+        number = await node_id(
+            self._metadata, world.disk, cluster, session_ms, world.rng, self._strangers
+        )
         self.server = Server(
             now_ms=now_ms,
             socket_request_max_bytes=settings.broker.socket_request_max_bytes,
@@ -219,7 +237,7 @@ class AgentProcess:
             cluster_id=cluster.cluster_id,
             agent=self._agent(),
             settings=settings.broker,
-            metadata=world.metadata,
+            metadata=self._metadata,
             objects=world.objects,
             reader=LogReader(
                 store=world.objects,
@@ -233,14 +251,18 @@ class AgentProcess:
         self.broker.topics = Topics(self.broker)
         self.broker.producer_ids = ProducerIds(self.broker)
         self.collector = Collector(
-            metadata=world.metadata,
+            metadata=self._metadata,
             objects=world.objects,
             disk=world.disk,
+            offload=world.offload_seal,
             wanted=lambda: self.broker.view.controller_id == number,
+            confirm=self.store_watch.confirm,
+            node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
+            strangers=self._strangers,
         )
         self.fitness = FitnessWatch(
             node_id=number,
-            metadata=world.metadata,
+            metadata=self._metadata,
             objects=world.objects,
             disk=world.disk,
             view=self.broker.cluster.view,
@@ -276,11 +298,19 @@ class AgentProcess:
     async def _sessions(self) -> None:
         first, longest = _BACKOFF_S
         backoff = first
+        self._served_ms = now_ms()
         while not self._stopping.is_set():
+            if self.store_watch.evidence is not None:
+                await self._stopping.wait()
+                return
             began = now_ms()
             try:
                 await self._session()
+            except WrongClusterError:
+                raise
             except FencedError as error:
+                if self.store_watch.evidence is not None:
+                    continue  # `store_watch` says so
                 self._log.warning(
                     "session_lost",
                     reason=str(error),
@@ -302,17 +332,19 @@ class AgentProcess:
         self.broker.agent = self._agent()
         engine = Engine(
             ports=Ports(
-                metadata=world.metadata,
+                metadata=self._metadata,
                 objects=world.objects,
                 disk=world.disk,
                 rng=world.rng,
                 now_ms=now_ms,
+                wall_ms=_wall_ms,
                 offload=world.offload_seal,
                 offload_read=world.offload_read,
                 spool=world.spool,
                 keep_alive=world.keep_alive,
                 quota=self.quota,
                 connect=PeerLeader,
+                strangers=self._strangers,
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,
@@ -338,14 +370,18 @@ class AgentProcess:
         try:
             async with asyncio.TaskGroup() as tasks:
                 begun = tasks.create_task(self._when_ready(engine))
+                keeping = tasks.create_task(self._keep_node_id(engine))
                 watch = tasks.create_task(self.fitness.watch(engine))
                 coordinating = tasks.create_task(groups.run())
                 try:
                     await engine.run()
                 finally:
                     begun.cancel()
+                    keeping.cancel()
                     watch.cancel()
                     coordinating.cancel()
+        except* WrongClusterError as group:
+            raise WrongClusterError(str(first_of(group))) from group
         except* FencedError as group:
             raise FencedError(str(first_of(group))) from group
         finally:
@@ -357,6 +393,22 @@ class AgentProcess:
                 part.on_pressure = lambda _: None
             for reason in list(self.server.pressures):
                 self.server.set_pressure(reason, False)
+
+    async def _keep_node_id(self, engine: Engine) -> None:
+        """Note until when the agent was there; end it when its node id may be another's by now.
+
+        Raises:
+            WrongClusterError: it may.
+        """
+        while True:
+            if engine.session.alive:
+                self._served_ms = now_ms()
+            elif now_ms() - self._served_ms > _NODE_ID_KEPT_MS:
+                raise WrongClusterError(
+                    f"no session for {_NODE_ID_KEPT_MS / 86_400_000:.0f} days: the node id "
+                    f"{self._node_id} may be another agent's by now.  Start this agent again"
+                )
+            await asyncio.sleep(1)
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
@@ -392,6 +444,7 @@ def _counts(engine: Engine) -> Counter[str]:
             "driftlog_buffer_bytes": engine.buffer.bytes_written,
             "driftlog_buffer_syncs": engine.buffer.syncs,
             "driftlog_buffer_unreadable": engine.unreadable,
+            "driftlog_producers_refused": engine.producers.refused,
             "driftlog_segments_sealed": sealer.segments,
             "driftlog_sealed_bytes": sealer.sealed_bytes,
             "driftlog_undecodable_batches": sealer.undecodable_batches,

@@ -16,11 +16,13 @@ from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.groups.placing import Coordinators
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.producer_memory import STATE_BYTES
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.model import Agent
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.producers import EXPIRATION_MS
 
 if TYPE_CHECKING:
     from driftlog_agents.groups.coordinator import GroupCoordinator
@@ -40,6 +42,9 @@ class BrokerSettings:
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
     fetch_max_bytes: int = 57_671_680
+    producer_id_expiration_ms: int = int(EXPIRATION_MS)
+    driftlog_producer_state_max_bytes: int = STATE_BYTES
+    """See `ProducerSettings`."""
     log_level: str = "info"
     """Of the log on standard error: `--log-level`."""
     seal_ms: float | None = None

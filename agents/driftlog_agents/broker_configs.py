@@ -79,6 +79,13 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("default.replication.factor", INT, "1", "What -1 replicas mean; the bucket replicates."),
     ("delete.topic.enable", BOOLEAN, "true", "Topics may be deleted."),
     ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
+    (
+        "driftlog.producer.state.max.bytes",
+        LONG,
+        "268435456",
+        "Memory for idempotent producers, of all partitions that this agent leads. When it is used "
+        "up, new ones wait until others have been silent for producer.id.expiration.ms.",
+    ),
     ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to a fetch."),
     (
         "group.consumer.assignment.interval.ms",
@@ -261,7 +268,12 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         _SASL,
     ),
     ("process.roles", LIST, None, "Every agent is a broker; there is no controller."),
-    ("producer.id.expiration.ms", INT, "86400000", "How long an idle producer is remembered."),
+    (
+        "producer.id.expiration.ms",
+        INT,
+        "86400000",
+        "How long an idempotent producer is remembered that appends nothing to a partition.",
+    ),
     ("queued.max.request.bytes", LONG, "-1", "Connections are read as fast as they are served."),
     ("queued.max.requests", INT, "500", "Connections are read as fast as they are served."),
     ("quota.window.num", INT, "11", _QUOTAS),

@@ -257,17 +257,17 @@ class FitnessWatch:
         return None
 
     async def _write(self) -> None:
+        await self._disk.remove_session(_FOLDER)
+        await self._disk.create_session(_FOLDER)
         file, position = await self._offload(self._begin_file)
         try:
             await file.sync()
             if await self._offload(file.read, position, len(_BODY)) != _BODY:
                 raise UnavailableError("it does not give back what was written")
         finally:
-            await self._offload(self._disk.remove_session, _FOLDER)
+            await self._disk.remove_session(_FOLDER)
 
     def _begin_file(self) -> tuple[BufferFile, int]:
-        self._disk.remove_session(_FOLDER)
-        self._disk.create_session(_FOLDER)
         file = self._disk.create_file(_FOLDER, 1)
         return file, file.append([_BODY])
 
@@ -275,10 +275,17 @@ class FitnessWatch:
 def _of_reads(engine: Engine, now_ms: float) -> Outage:
     """The longest of those that go on of what reads the bucket.
 
-    What was claimed is led by nobody until its footers are read; what cannot be sealed keeps its
+    What was claimed is led by nobody until its footers are read, and at a start not before the
+    manifests that judge what the disk has left; what cannot be sealed keeps its
     producers waiting once there is enough of it; what cannot be consolidated fills etcd.
     """
-    outages = [engine.footers.outage, engine.sealer.outage, engine.keeper.outage]
+    outages = [
+        engine.footers.outage,
+        engine.manifest_check.outage,
+        engine.load_outage,
+        engine.sealer.outage,
+        engine.keeper.outage,
+    ]
     going_on = [outage for outage in outages if outage.goes_on(now_ms)]
     return max(going_on, key=lambda outage: outage.lasted_ms(now_ms), default=Outage())
 

@@ -17,6 +17,7 @@ Pure.
 
 import json
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,14 +108,10 @@ class Pass:
     Args:
         before: what earlier passes saw.  Older than *max_gap_ms* it counts for nothing: who was
             not looked at may have been named meanwhile.
-        named: keys of the objects that flush records name.
     """
 
-    def __init__(
-        self, before: Sightings, named: frozenset[str], *, grace_ms: int, max_gap_ms: int
-    ) -> None:
+    def __init__(self, before: Sightings, *, grace_ms: int, max_gap_ms: int) -> None:
         self._before = before
-        self._named = named
         self._grace_ms = grace_ms
         self._max_gap_ms = max_gap_ms
         self._runs: list[Run] = []
@@ -122,12 +119,17 @@ class Pass:
         self.named_objects = 0
         self.unnamed_objects = 0
 
-    def garbage(self, objects: tuple[ObjectInfo, ...], now_ms: int) -> list[str]:
-        """Which of the next *objects* may go; the others are remembered as they are."""
+    def garbage(
+        self, objects: Iterable[ObjectInfo], keep: Callable[[str], bool], now_ms: int
+    ) -> list[str]:
+        """Which of the next *objects* may go; the others are remembered as they are.
+
+        *keep*: whether the object of a key is named, or may be.
+        """
         counts = now_ms - self._before.seen_ms <= self._max_gap_ms
         gone: list[str] = []
         for info in objects:
-            if info.key in self._named:
+            if keep(info.key):
                 self.named_objects += 1
                 self._joins = False
                 continue

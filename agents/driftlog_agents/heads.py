@@ -10,7 +10,8 @@ committed, whether or not the session lives").  It goes only when
 2. it was marked 7 days ago, by the clock of the object store.  The mark is in the head itself, so
    that it does not depend on this agent's disk;
 3. reads that began after (1) show no flush record of it, and no partition whose list names it:
-   neither can come into being any more;
+   neither can come into being any more, so these reads need not be of one revision.  Records are
+   read of the heads that are due, partitions in pages by the first digit of their topics' ids;
 4. there is no directory of it on this disk: what it buffered is put in order by its head;
 5. head and key are as they were read.
 
@@ -22,14 +23,16 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from driftlog_agents.collector_reads import CollectorReads
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.strangers import Strangers, head_of, session_of
+from driftlog_agents.offloading import Offload
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import (
     decode_at,
@@ -39,7 +42,6 @@ from driftlog_metadata.codec import (
 )
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import (
-    FLUSHES_PREFIX,
     HEADS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
@@ -50,6 +52,9 @@ from driftlog_metadata.store import KeyValue, MetadataStore
 from driftlog_metadata.transactions import HEADS_PER_TXN, DeadHead, Txn
 
 HOUR_MS: Final = 3_600_000
+
+_PAGES: Final = 16
+"""Of all partitions, by topic: some thousands of 100,000 in each, about two MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +78,19 @@ class Heads:
         *,
         metadata: MetadataStore,
         disk: AgentDisk,
-        settings: HeadSettings | None = None,
+        offload: Offload,
         strangers: Strangers,
+        confirm: Callable[[], Awaitable[None]],
+        settings: HeadSettings | None = None,
     ) -> None:
         self._metadata = metadata
         self._disk = disk
-        self._settings = settings or HeadSettings()
-        self._looked_ms: int | None = None
+        self._offload = offload
         self._strangers = strangers
+        self._confirm = confirm
+        self._settings = settings or HeadSettings()
+        self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
+        self._looked_ms: int | None = None
         self._unreadable: set[str] = set()
         """Heads of the last look that could not be read."""
         self._log = structlog.get_logger()
@@ -91,14 +101,29 @@ class Heads:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: the store; look again later.
-            CorruptError: a partition's state is damaged; no more is deleted.
+            FencedError: it is not what it was.
+            CorruptError: a partition's state is damaged; nothing was deleted.
         """
         looked_ms, settings = self._looked_ms, self._settings
         if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
             return
-        heads = await self._read(HEADS_PREFIX)  # before the sessions: see the module, 1
+        heads = await self._reads.prefix(HEADS_PREFIX)  # before the sessions: see the module, 1
+        sessions = await self._reads.prefix(SESSIONS_PREFIX)
+        new, due = await self._offload(self._judge, heads, sessions, now_ms)
+        if new or due:
+            await self._confirm()
+        for batch in _batches(new):
+            await self._txn(transactions.mark_ended(batch, now_ms))
+        if due:
+            await self._delete(due)
+        self._looked_ms = now_ms
+
+    def _judge(
+        self, heads: list[KeyValue], sessions: list[KeyValue], now_ms: int
+    ) -> tuple[list[DeadHead], list[DeadHead]]:
+        """Heads to be marked, and those that were marked long enough ago."""
         parsed = self._strangers.parsed
-        live = {parsed(kv.key, session_of) for kv in await self._read(SESSIONS_PREFIX)}
+        live = {parsed(kv.key, session_of) for kv in sessions}
         new: list[DeadHead] = []
         due: list[DeadHead] = []
         unreadable: set[str] = set()
@@ -116,33 +141,32 @@ class Heads:
             dead = DeadHead(session_id=session_id, revision=kv.mod_revision, head=head)
             if ended is None:
                 new.append(dead)
-            elif now_ms - ended.ended_ms >= settings.keep_ms:
+            elif now_ms - ended.ended_ms >= self._settings.keep_ms:
                 due.append(dead)
         self._unreadable = unreadable
-        for batch in _batches(new):
-            await self._txn(transactions.mark_ended(batch, now_ms))
-        if due:
-            await self._delete(due)
-        self._looked_ms = now_ms
+        return new, due
 
     async def _delete(self, due: list[DeadHead]) -> None:
-        recorded = {kv.key[: kv.key.rindex("/") + 1] for kv in await self._read(FLUSHES_PREFIX)}
         kept = set(self._disk.sessions())
-        states = self._strangers.decoded(
-            await self._read(PARTITIONS_PREFIX), decode_partition_state, parse_partition_key
-        )
-        kept.update(session_id for state in states for session_id in state.sessions)
-        gone = [
-            head
-            for head in due
-            if head.session_id not in kept and flushes_prefix(head.session_id) not in recorded
-        ]
+        for head in due:
+            if await self._reads.prefix(flushes_prefix(head.session_id)):
+                kept.add(head.session_id)
+        for page in range(_PAGES):
+            kvs = await self._reads.prefix(f"{PARTITIONS_PREFIX}{page:x}")
+            if kvs:
+                kept |= await self._offload(self._sessions_of, kvs)
+        gone = [head for head in due if head.session_id not in kept]
         deleted = 0
         for batch in _batches(gone):
+            await self._confirm()
             if await self._txn(transactions.delete_heads(batch)):
                 deleted += len(batch)
         self.deleted += deleted
         self._log.info("heads_collected", deleted=deleted, still_needed=len(due) - deleted)
+
+    def _sessions_of(self, partitions: list[KeyValue]) -> set[str]:
+        states = self._strangers.decoded(partitions, decode_partition_state, parse_partition_key)
+        return {session_id for state in states for session_id in state.sessions}
 
     def _say(self, key: str, error: CorruptError) -> None:
         if key not in self._unreadable:
@@ -151,11 +175,6 @@ class Heads:
                 error=str(error),
                 advice="it stays; put back what it was, or upgrade the agent",
             )
-
-    async def _read(self, prefix: str) -> list[KeyValue]:
-        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-            _, kvs = await self._metadata.get_prefix(prefix)
-        return kvs
 
     async def _txn(self, txn: Txn) -> bool:
         """Once: what was not done is done at the next look."""

@@ -2,9 +2,15 @@
 
     GET  /metrics                Prometheus text
     GET  /healthz                200 while the event loop turns
-    GET  /readyz                 200 while it serves; 503 and why: between two sessions, or
-                                 nothing could be committed for a while
+    GET  /readyz                 200 while it serves; 503 and why: between two sessions, the
+                                 metadata store went back or is another one, or nothing could be
+                                 committed for a while
     POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition
+    GET  /partitions/offline     JSON: what this agent is to serve and cannot, and why
+    GET  /topics/{topic}/{partition}/loss
+                                 JSON: what of it is lost for good; nothing is changed
+    POST /topics/{topic}/{partition}/loss
+                                 its body: what GET answered.  Go on without that
 
 Shell.
 """
@@ -13,7 +19,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -24,14 +30,22 @@ from prometheus_client.registry import Collector
 from driftlog_agents import metrics
 from driftlog_agents.agent import AgentProcess
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.loss import LedElsewhereError, NotLostError
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_metadata.errors import CorruptError, FencedError, StoreError
+from driftlog_metadata.model import TopicPartition
 
 _SEAL_DEADLINE_S: Final = 600
 _FAILING_MS: Final = 5_000
 """Commits that fail for less are a hiccup: the retries are for that."""
 
+_BETWEEN: Final = "the agent is between two sessions: try again"
+
 _RETRY_S: Final = 0.3
+
+_NOT_OURS: Final = (
+    "bring back the right store, or restart every agent to accept this one; the log says more"
+)
 
 _FINISH_S: Final = 1.0
 """How long leaving waits for answers; a seal may wait for a bucket that is away."""
@@ -67,6 +81,9 @@ class HttpApi:
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.post("/topics/{topic}/seal", self._seal),
+                web.get("/partitions/offline", self._offline),
+                web.get("/topics/{topic}/{partition:[0-9]+}/loss", self._examine_loss),
+                web.post("/topics/{topic}/{partition:[0-9]+}/loss", self._accept_loss),
             ]
         )
         logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
@@ -93,6 +110,10 @@ class HttpApi:
     async def _readyz(self, _: web.Request) -> web.Response:
         if not self._agent.ready.is_set():
             return web.Response(status=503, text="starting\n")
+        evidence = self._agent.store_watch.evidence
+        if evidence is not None:
+            text = f"{evidence.reason}: {_NOT_OURS}\n"
+            return web.Response(status=503, text=text)
         if self._agent.fitness.unfit:
             text = "unfit: it could not commit while others could; the log says why\n"
             return web.Response(status=503, text=text)
@@ -110,7 +131,7 @@ class HttpApi:
         topic = request.match_info["topic"]
         engine = self._agent.broker.engine if self._agent.ready.is_set() else None
         if engine is None:
-            return _error(503, "the agent is between two sessions: try again")
+            return _error(503, _BETWEEN)
         entry = engine.topics.get(topic)
         if entry is None:
             return _error(404, f"there is no topic {topic!r}: driftlog topics list shows what is")
@@ -136,6 +157,59 @@ class HttpApi:
             if log.sealed_end == before:
                 await asyncio.sleep(_RETRY_S)
         return log.sealed_end
+
+    # ── Partitions that are offline ──
+
+    async def _offline(self, _: web.Request) -> web.Response:
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, _BETWEEN)
+        names = {topic_id: entry.topic.name for topic_id, entry in engine.topics_by_id.items()}
+        found = [
+            {"topic": names[tp.topic_id], "partition": tp.partition, "reason": why}
+            for tp, why in engine.offline().items()
+            if tp.topic_id in names
+        ]
+        return web.json_response({"offline": found})
+
+    async def _examine_loss(self, request: web.Request) -> web.Response:
+        return await self._of_loss(request, None)
+
+    async def _accept_loss(self, request: web.Request) -> web.Response:
+        try:
+            shown = await request.json()
+        except ValueError:
+            return _error(400, "the body is not JSON")
+        if not isinstance(shown, dict):
+            return _error(400, "the body is not what GET answers")
+        return await self._of_loss(request, shown)
+
+    async def _of_loss(self, request: web.Request, shown: dict[str, Any] | None) -> web.Response:
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, _BETWEEN)
+        topic, number = request.match_info["topic"], int(request.match_info["partition"])
+        entry = engine.topics.get(topic)
+        if entry is None or number >= entry.topic.partitions:
+            return _error(404, f"there is no partition {topic}-{number}")
+        tp = TopicPartition(entry.topic.topic_id, number)
+        if engine.find(tp) is None and not engine.leading.is_placed_here(tp):
+            return _error(421, f"{topic}-{number} is placed on another agent: ask that one")
+        try:
+            async with asyncio.timeout(_SEAL_DEADLINE_S):
+                if shown is None:
+                    return web.json_response((await engine.losses.examine(tp)).as_json())
+                loss = await engine.losses.accept(tp, shown, self._agent.broker.wall_ms())
+        except LedElsewhereError as error:
+            return _error(421, f"{topic}-{number}: {error}")
+        except NotLostError as error:
+            return _error(409, f"{topic}-{number}: {error}")
+        except TimeoutError:
+            goes_on = "" if shown is None else ", and goes on: look again later"
+            return _error(503, f"{topic}-{number}: it takes long{goes_on}")
+        except (StoreError, CorruptError) as error:
+            return _error(503, f"{topic}-{number}: {error}")
+        return web.json_response({"goes_on_at": loss.goes_on_at, "audit": loss.key})
 
 
 def _why(engine: Engine | None) -> str:

@@ -1,8 +1,9 @@
 """Who this agent is, and whether metadata store and bucket belong together.
 
     metadata store      bucket's cluster.json     start?
-    none                none                      yes: a new cluster
-    id, no node id      none                      yes: the first start was cut off
+    none                none, and no objects      yes: a new cluster
+    id, no node id      none, and no objects      yes: the first start was cut off
+    none; or no node id none, and objects         no: they may be a cluster's that lost its mark
     id, node ids        none                      no: the location is not this cluster's
     none                id                        no: another metadata store is missing
     id                  the same id               yes
@@ -21,16 +22,23 @@ import asyncio
 import base64
 import json
 from functools import partial
-from random import Random
+from random import Random, SystemRandom
 from typing import Final
 from uuid import UUID
 
 import structlog
 
+from driftlog_agents.log.bucket_probe import PROBES_PREFIX
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.strangers import Strangers
 from driftlog_agents.patience import patiently
-from driftlog_metadata.codec import decode_agent, decode_cluster, encode_cluster
+from driftlog_metadata.codec import (
+    decode_agent,
+    decode_cluster,
+    decode_node_id_use,
+    encode_cluster,
+    encode_node_id_use,
+)
 from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.keys import (
     CLUSTER_KEY,
@@ -42,8 +50,8 @@ from driftlog_metadata.keys import (
     parse_topic_key,
     session_key,
 )
-from driftlog_metadata.model import FORMAT_VERSION, Cluster
-from driftlog_metadata.store import CreateRevisionIs, Get, MetadataStore, Put
+from driftlog_metadata.model import FORMAT_VERSION, Cluster, NodeIdUse
+from driftlog_metadata.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
 from driftlog_tiering import bucket_files, layout
 from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
@@ -72,23 +80,35 @@ async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool)
         StoreError: it does not answer.
     """
     in_bucket = await _read_bucket(objects, location)
-    if in_bucket is not None and not has_metadata:
+    if has_metadata:
+        return
+    if in_bucket is not None:
         raise _not_known(location, in_bucket)
+    await _check_empty(objects, location)
 
 
 async def join_cluster(
-    metadata: MetadataStore, objects: ObjectStore, location: str, rng: Random
+    metadata: MetadataStore,
+    objects: ObjectStore,
+    location: str,
+    rng: Random,
+    strangers: Strangers | None = None,
 ) -> Cluster:
     """The cluster that both stores belong to; makes one where neither knows any.
+
+    *strangers*: what this agent said of other people's keys.
 
     Raises:
         WrongClusterError: see the table above.
         StoreError: a store does not answer.
     """
+    strangers = strangers or Strangers()
     in_bucket = await _read_bucket(objects, location)
     kv = await patiently(partial(metadata.get, CLUSTER_KEY), _METADATA)
     if kv is None and in_bucket is not None:
         raise _not_known(location, in_bucket)
+    if kv is None:
+        await _check_empty(objects, location)
     value, made = (kv.value, False) if kv is not None else await _create(metadata, rng)
     cluster = decode_cluster(value)
     if cluster.format_version > FORMAT_VERSION:
@@ -97,14 +117,18 @@ async def join_cluster(
             f"{FORMAT_VERSION}: upgrade driftlog"
         )
     if in_bucket is None and not made:
-        in_bucket = await _marked_by_another(metadata, objects, location)
+        in_bucket = await _marked_by_another(metadata, objects, location, strangers)
     if in_bucket is None:
-        if await _has_agents(metadata):
+        if await _has_agents(metadata, strangers):
             raise WrongClusterError(
                 f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had agents: "
                 f"is the location right?  All of them need the one that this cluster was made "
-                f"with: give each the same --store"
+                f"with: give each the same --store.  If it is the right one, and its cluster.json "
+                f"is lost, put it back, with exactly this in it: "
+                f"{bucket_files.encode_cluster(cluster).decode()}"
             )
+        if not made:
+            await _check_empty(objects, location)
         in_bucket = await _mark_bucket(objects, location, cluster)
     if in_bucket.cluster_id != cluster.cluster_id:
         raise WrongClusterError(
@@ -118,9 +142,34 @@ async def join_cluster(
 def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
     return WrongClusterError(
         f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
-        f"know.  Start with that cluster's metadata store (its --dir, or its --etcd), with a "
-        f"backup of it where it is lost, or choose another location"
+        f"know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
+        f"another location.  Where that store is lost, a backup of it starts too, and costs what "
+        f"came after it: records acknowledged since may be lost, and partitions that were sealed "
+        f"since stay offline"
     )
+
+
+async def _check_empty(objects: ObjectStore, location: str) -> None:
+    """Refuse to make a cluster where there are objects: they may be all that is left of one."""
+    found = await patiently(partial(_first_object, objects), location)
+    if found is None or await _read_bucket(objects, location) is not None:
+        return  # who starts together with us has marked it meanwhile
+    raise WrongClusterError(
+        f"{location} has no cluster.json, and there are objects (such as {found!r}): no cluster is "
+        f"made there, for they may be a cluster's that lost its cluster.json.  If they are, start "
+        f"with that cluster's metadata store (its --dir, or its --etcd): the refusal of that start "
+        f"says what to put into cluster.json.  If not, choose an empty location"
+    )
+
+
+async def _first_object(objects: ObjectStore) -> str | None:
+    """A key that is neither a folder marker nor a probe of an agent's; None: there is none."""
+    async for page in objects.list(""):
+        for info in page.objects:
+            is_marker = not info.size_bytes and (not info.key or info.key.endswith("/"))
+            if not is_marker and not info.key.startswith(PROBES_PREFIX):
+                return info.key
+    return None
 
 
 async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
@@ -131,23 +180,22 @@ async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
         return None
 
 
-async def _has_agents(metadata: MetadataStore) -> bool:
+async def _has_agents(metadata: MetadataStore, strangers: Strangers) -> bool:
     """Whether there are node ids or topics: somebody has a bucket with this cluster's mark."""
     for prefix, parse in ((NODE_IDS_PREFIX, parse_node_id_key), (TOPICS_PREFIX, parse_topic_key)):
         _, kvs = await patiently(partial(metadata.get_prefix, prefix), _METADATA)
-        strangers = Strangers()
         if any(strangers.is_ours(kv.key, parse) for kv in kvs):
             return True
     return False
 
 
 async def _marked_by_another(
-    metadata: MetadataStore, objects: ObjectStore, location: str
+    metadata: MetadataStore, objects: ObjectStore, location: str, strangers: Strangers
 ) -> Cluster | None:
     """The mark that somebody else puts there who starts as well; None: nobody did."""
     until = asyncio.get_running_loop().time() + _MARKED_S
     while True:
-        has_agents = await _has_agents(metadata)
+        has_agents = await _has_agents(metadata, strangers)
         found = await _read_bucket(objects, location)
         if found is not None or has_agents or asyncio.get_running_loop().time() >= until:
             return found
@@ -168,10 +216,16 @@ async def _mark_bucket(objects: ObjectStore, location: str, cluster: Cluster) ->
     try:
         await patiently(partial(objects.create, layout.CLUSTER_KEY, body), location)
     except AlreadyExistsError:
-        found = await _read_bucket(objects, location)
-        assert found is not None
-        return found
+        return await patiently(partial(_read_mark, objects), location)
     return cluster
+
+
+async def _read_mark(objects: ObjectStore) -> Cluster:
+    """The mark, which is there: a node of the store that does not show it yet is asked again."""
+    try:
+        return bucket_files.decode_cluster(await objects.get(layout.CLUSTER_KEY))
+    except NotFoundError as error:
+        raise UnavailableError(f"{layout.CLUSTER_KEY} exists, and is not found") from error
 
 
 def _kafka_id(rng: Random) -> str:
@@ -181,11 +235,19 @@ def _kafka_id(rng: Random) -> str:
 
 
 async def node_id(
-    metadata: MetadataStore, disk: AgentDisk, cluster: Cluster, session_ms: float = 0.0
+    metadata: MetadataStore,
+    disk: AgentDisk,
+    cluster: Cluster,
+    session_ms: float = 0.0,
+    rng: Random | None = None,
+    strangers: Strangers | None = None,
 ) -> int:
-    """This directory's node id: kept on the disk, allocated once in the metadata store.
+    """This directory's node id: kept on the disk, allocated in the metadata store.
 
-    *session_ms*: how long a session lives whose agent has ended.
+    An id of which no agent lived for a week may be given to another directory (`node_ids`).
+
+    *session_ms*: how long a session lives whose agent has ended.  *rng*: gives the directory its
+    own id.  *strangers*: as `join_cluster`.
 
     Raises:
         CorruptError: the file on the disk is damaged.
@@ -193,11 +255,13 @@ async def node_id(
         StoreError: a store does not answer.
     """
     stored = disk.load("node_id.json")
+    directory = f"{(rng or SystemRandom()).getrandbits(128):032x}"
     if stored is not None:
         try:
             found = json.loads(stored)
             number, of = int(found["node_id"]), str(found["cluster_id"])
-        except (ValueError, KeyError, TypeError) as error:
+            known = None if found.get("directory") is None else str(found["directory"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(
                 "node_id.json in the data directory is damaged: remove it to get a new node id"
             ) from error
@@ -207,28 +271,60 @@ async def node_id(
                 f"{cluster.cluster_id}: start it with the --etcd and the --store that it had "
                 f"before, or as another agent with an empty --dir"
             )
-        await _wait_until_alone(metadata, disk, number, max(_COPY_S, session_ms / 1000 + 5))
-        return number
+        if await _is_ours(metadata, number, known):
+            await _wait_until_alone(metadata, disk, number, max(_COPY_S, session_ms / 1000 + 5))
+            return number
+        structlog.get_logger().warning(
+            "node_id_given_up",
+            node_id=number,
+            advice="no agent of this directory lived for a week, or its metadata store is an older "
+            "one, and the id may be another agent's: this agent gets a new one",
+        )
+        directory = known or directory
     _, kvs = await patiently(partial(metadata.get_prefix, NODE_IDS_PREFIX), _METADATA)
-    strangers = Strangers()
+    strangers = strangers or Strangers()
     taken = {strangers.parsed(kv.key, parse_node_id_key) for kv in kvs}
     number = 1
     while True:
         while number in taken:
             number += 1
         key = node_id_key(number)
-        # One that was taken without an answer is nobody's for ever: there are enough of them.
+        # One that was taken without an answer is nobody's for a week: there are enough of them.
+        put = Put(key, encode_node_id_use(NodeIdUse(directory)))
         result = await patiently(
-            partial(metadata.txn, [CreateRevisionIs(key, 0)], [Put(key, b"{}")]), _METADATA
+            partial(metadata.txn, [CreateRevisionIs(key, 0)], [put]), _METADATA
         )
         if result.succeeded:
             break
         number += 1
-    disk.save(
-        "node_id.json",
-        json.dumps({"node_id": number, "cluster_id": cluster.cluster_id}).encode(),
-    )
+    kept = {"node_id": number, "cluster_id": cluster.cluster_id, "directory": directory}
+    await disk.save("node_id.json", json.dumps(kept).encode())
     return number
+
+
+async def _is_ours(metadata: MetadataStore, number: int, directory: str | None) -> bool:
+    """Whether the node id is still this directory's; if so, its key says so, and no mark is on it.
+
+    A mark is taken off before the agent's session begins: the id is not deleted meanwhile.
+    """
+    key = node_id_key(number)
+    while True:
+        kv = await patiently(partial(metadata.get, key), _METADATA)
+        if kv is None:
+            return False
+        try:
+            use = decode_node_id_use(kv.value)
+        except CorruptError:
+            return True  # nobody takes it: it is there, and cannot be read
+        if use.directory not in (None, directory):
+            return False
+        if use == NodeIdUse(directory):
+            return True
+        compares = [ModRevisionIs(key, kv.mod_revision)]
+        put = Put(key, encode_node_id_use(NodeIdUse(directory)))
+        result = await patiently(partial(metadata.txn, compares, [put]), _METADATA)
+        if result.succeeded:
+            return True
 
 
 async def _wait_until_alone(

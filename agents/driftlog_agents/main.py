@@ -46,6 +46,7 @@ from driftlog_agents.log.engine import EngineSettings
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.keep_alive import KeepAlive, KeepAliveThread
 from driftlog_agents.log.posix_disk import PosixDisk
+from driftlog_agents.log.producer_memory import ProducerSettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.log.session import SessionSettings
@@ -296,8 +297,10 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
     if disk.load("node_id.json") is not None and not _database(options).exists():
         raise StartError(
             f"{options.directory} is of an agent that has a node id, and no metadata.db of its "
-            f"own: start it with the --etcd and the --store that it had before; or restore "
-            f"metadata.db where it is lost; or start another agent, with an empty --dir"
+            f"own: start it with the --etcd and the --store that it had before; or put metadata.db "
+            f"back where it is lost (a backup loses what was committed after it and not sealed; "
+            f"partitions of which more is sealed than it knows stay offline); or start another "
+            f"agent, with an empty --dir"
         )
 
 
@@ -431,7 +434,13 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
         rack=options.rack,
         broker=broker,
         engine=EngineSettings(
-            session=SessionSettings(ttl_ms=options.session_timeout_ms), flush=flush, seal=seal
+            session=SessionSettings(ttl_ms=options.session_timeout_ms),
+            flush=flush,
+            seal=seal,
+            producers=ProducerSettings(
+                expiration_ms=broker.producer_id_expiration_ms,
+                state_bytes=broker.driftlog_producer_state_max_bytes,
+            ),
         ),
     )
 

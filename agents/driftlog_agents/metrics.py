@@ -50,7 +50,7 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
     )
     yield _counter(
         "driftlog_damaged_reads",
-        "Reads that failed for a missing or damaged object: look at the log",
+        "Reads that failed for an object that cannot be read: look at the log",
         agent.broker.reader.damaged_reads,
     )
     yield _gauge("driftlog_connections", "Open connections", len(agent.server.connections))
@@ -76,6 +76,11 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         "1 while it takes no partitions because it could not commit while others could",
         int(agent.fitness.unfit),
     )
+    yield _gauge(
+        "driftlog_metadata_store_distrusted",
+        "1 since the metadata store went back or was replaced, until the agent is restarted",
+        int(agent.store_watch.evidence is not None),
+    )
 
 
 def _log(agent: AgentProcess) -> Iterable[Metric]:
@@ -95,8 +100,13 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge("driftlog_partitions", "Partitions led", len(logs))
     yield _gauge(
         "driftlog_offline_partitions",
-        "Partitions that need an operator",
-        sum(1 for log in logs if log.offline_reason),
+        "Partitions that this agent is to serve and cannot: see driftlog partitions offline",
+        len(engine.offline()),
+    )
+    yield _gauge(
+        "driftlog_unavailable_partitions",
+        "Partitions placed here that have no leader while an object cannot be read: see the log",
+        engine.leading.unavailable,
     )
     yield _gauge(
         "driftlog_damaged_partitions",
@@ -117,6 +127,16 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
         sum(log.unsealed_bytes for log in logs),
     )
     yield _gauge(
+        "driftlog_producers",
+        "Idempotent producers that are remembered, each once per partition",
+        engine.producers.producers,
+    )
+    yield _gauge(
+        "driftlog_producer_state_bytes",
+        "What they take, of driftlog.producer.state.max.bytes",
+        engine.producers.used_bytes,
+    )
+    yield _gauge(
         "driftlog_flush_records", "Flush records in the metadata store", engine.keeper.records
     )
 
@@ -132,6 +152,8 @@ _LOG_COUNTERS: Final = {
     "driftlog_buffer_syncs": "fdatasync calls",
     "driftlog_buffer_unreadable": "Failed attempts to read what earlier sessions left in "
     "DIR/buffer: look at the log",
+    "driftlog_producers_refused": "Batches of idempotent producers that were not known, refused "
+    "because no more are remembered: look at the log",
     "driftlog_segments_sealed": "Segments sealed",
     "driftlog_sealed_bytes": "Bytes sealed, uncompressed",
     "driftlog_undecodable_batches": "Batches kept as they came because their records cannot be "

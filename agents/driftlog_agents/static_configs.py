@@ -1,8 +1,8 @@
 """Broker configs that are said when an agent is started: `--config NAME=VALUE`.
 
-Under Kafka's names, those that mean something here; what is set shows in DescribeConfigs, and
-holds until the next start.  Addresses, directories and the session's timeout have options of their
-own.
+Under Kafka's names, those that mean something here, and our own, which begin with ``driftlog.``;
+what is set shows in DescribeConfigs, and holds until the next start.  Addresses, directories and
+the session's timeout have options of their own.
 Shell.
 """
 
@@ -20,8 +20,10 @@ from driftlog_agents.configs import (
     InvalidConfigError,
     Value,
     at_least,
+    between,
     one_of,
 )
+from driftlog_tiering.producers import MAX_BODY_BYTES
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 _AGENT, _GROUPS, _CLASSIC, _CONSUMER = "agent", "groups", "classic", "consumer"
@@ -63,6 +65,12 @@ STATIC: Final = MappingProxyType(
                 ConfigType.SHORT,
                 at_least(1),
                 (_AGENT, "default_replication_factor"),
+            ),
+            _static(
+                "driftlog.producer.state.max.bytes",
+                _LONG,
+                between(0, MAX_BODY_BYTES),
+                (_AGENT, "driftlog_producer_state_max_bytes"),
             ),
             _static("fetch.max.bytes", _INT, at_least(1024), (_AGENT, "fetch_max_bytes")),
             _static(
@@ -141,6 +149,12 @@ STATIC: Final = MappingProxyType(
                 _INT,
                 at_least(1),
                 (_GROUPS, "offsets_retention_minutes"),
+            ),
+            _static(
+                "producer.id.expiration.ms",
+                _INT,
+                at_least(1),
+                (_AGENT, "producer_id_expiration_ms"),
             ),
             _static(
                 "socket.request.max.bytes", _INT, at_least(1), (_AGENT, "socket_request_max_bytes")

@@ -297,8 +297,10 @@ _ALL: Final = (
         type=LONG,
         default=str(int(_SEAL.segment_ms)),
         check=at_least(1),
-        documentation="Age at which committed batches become a segment, however few. Where it is "
-        "not set on the topic, less than 1 MiB waits a day: small files cost Spark dearly.",
+        documentation="Age at which committed batches become a segment, however few, counted from "
+        "their flush (not from record timestamps). Where it is not set on the topic, less than "
+        "1 MiB waits a day: small files cost Spark dearly. A partition that more than 8 sessions "
+        "of agents have flushed is sealed earlier.",
     ),
     ConfigDef(
         name="unclean.leader.election.enable",

@@ -70,7 +70,8 @@ class TopicFiles:
             version = 1 if newest is None else newest.version + 1
             body = bucket_files.encode_topic(TopicFile(version, now))
             where = layout.topic_key(topic.name, topic.topic_id, version)
-            await self._repeat(engine, lambda w=where, b=body: self._create_object(w, b))  # type: ignore[misc]
+            if not await self._repeat(engine, lambda w=where, b=body: self._create_object(w, b)):  # type: ignore[misc]
+                await asyncio.sleep(_RETRY_S)  # a listing that is behind does not show it yet
 
     async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
         """``deleted.json``, once."""
@@ -99,12 +100,13 @@ class TopicFiles:
             version = layout.parse_topic_key(newest).version
             return TopicFile(version, replace(topic, partitions=0))
 
-    async def _create_object(self, key: str, body: bytes) -> None:
-        """Whoever made it first: what is in it is looked at by whom it concerns."""
+    async def _create_object(self, key: str, body: bytes) -> bool:
+        """Create the object; False: one exists and is kept.  Callers read it back and compare."""
         try:
             await self._broker.objects.create(key, [body])
         except AlreadyExistsError:
-            return
+            return False
+        return True
 
     async def _repeat(self, engine: Engine, request: Callable[[], Awaitable[T]]) -> T:
         wait_s = _RETRY_S

@@ -8,6 +8,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
                       "http_address":s,"rack":s or null,"started_at_ms":n}
     LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
+    NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; of before: {}
     EndedHead        {"v":2,"head":n or "closed","ended_ms":n}
     FlushRecord      {"v":1,"object":s,"size":bytes,"footer":first byte}
     Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}  or
@@ -45,6 +46,7 @@ from driftlog_metadata.model import (
     Leader,
     Listener,
     LiveSession,
+    NodeIdUse,
     PartitionState,
     ProducerIdBlock,
     Stage,
@@ -212,6 +214,28 @@ def decode_ended_head(data: bytes) -> EndedHead | None:
     head = decode_head(data)
     fields = _Fields("head", data, *_HEAD_FIELDS)
     return None if fields.version == 1 else EndedHead(head, fields.number("ended_ms"))
+
+
+def encode_node_id_use(use: NodeIdUse) -> bytes:
+    """Encode the value of a node id's key."""
+    return _encode(directory=use.directory, unused_since_ms=use.unused_since_ms)
+
+
+def decode_node_id_use(data: bytes) -> NodeIdUse:
+    """Invert :func:`encode_node_id_use`; also of the first values, which say nothing.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not the use of a node id.
+    """
+    if data == b"{}":
+        return NodeIdUse()
+    fields = _Fields("use of a node id", data, ("directory", "unused_since_ms"))
+    unused = fields.raw("unused_since_ms")
+    return NodeIdUse(
+        fields.string_or_null("directory"),
+        None if unused is None else fields.number("unused_since_ms"),
+    )
 
 
 def _head(head: int) -> int | str:

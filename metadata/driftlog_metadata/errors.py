@@ -19,6 +19,10 @@ class DeclinedError(UnavailableError):
     """Understood and declined (credentials, a name): no retry helps until that is mended."""
 
 
+class StoreNotOursError(DeclinedError):
+    """The store is not the one that this process has seen before (`witness`): it is not asked."""
+
+
 class OutcomeUnknownError(StoreError):
     """The answer was lost (timeout, reset).  It may have happened; retry what is idempotent."""
 

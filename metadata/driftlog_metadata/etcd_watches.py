@@ -4,6 +4,10 @@
        ╳ lost, left, or told that its member has no leader
        └▶ another stream, from the revision after the last one that was whole
 
+A stream whose member is behind what was seen may be a slow member's: a linearizable read tells.
+If that is behind as well, the store went back (restored, or made anew): etcd itself would wait
+in silence for revisions that have been.
+
 Where to go on from is known from events alone: what etcd says about its progress may
 overtake them (3.4), so it is not listened to.  A revision that etcd cut into fragments
 counts when its last fragment is there.
@@ -40,6 +44,7 @@ from driftlog_metadata.store import (
     CompactedError,
     DeleteEvent,
     PutEvent,
+    StoreWentBackError,
     WatchEvent,
 )
 
@@ -86,6 +91,7 @@ class EtcdWatch:
 
         Raises:
             CompactedError: its history is gone; the watch stays where it is.
+            StoreWentBackError: see `MetadataStore.watch`; the watch stays where it is.
             UnavailableError: etcd refuses it; the message says what to do.
         """
         assert not self._has_reader, "two readers of one watch"
@@ -131,10 +137,15 @@ class EtcdWatch:
         while not self._ready and not self._closed:
             try:
                 if self._stream is None:
-                    self._stream = await self._client.run(self._open, Repeat.READS)
+                    self._stream, found = await self._client.run(self._open, Repeat.READS)
+                    if found < self._next_revision - 1:
+                        await self._check_revision()
                     continue
                 response = await self._stream.read()
             except EtcdRefusedError:
+                raise
+            except StoreWentBackError:
+                self._drop_stream()
                 raise
             except (UnavailableError, grpc.aio.AioRpcError, grpc.aio.BaseError):
                 pass  # away, or lost: calls beside this say so
@@ -154,8 +165,15 @@ class EtcdWatch:
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
-    async def _open(self, endpoint: Endpoint, metadata: Metadata) -> Any:
-        """A stream on which etcd has confirmed the watch."""
+    async def _check_revision(self) -> None:
+        """Whether the store has come to what was seen, by a read that no slow member answers."""
+        request = messages.RangeRequest(key=self._prefix.encode())
+        answer = await self._client.ask(messages.RANGE, request, Repeat.READS)
+        if answer.header.revision < self._next_revision - 1:
+            raise StoreWentBackError(self._next_revision - 1, answer.header.revision)
+
+    async def _open(self, endpoint: Endpoint, metadata: Metadata) -> tuple[Any, int]:
+        """A stream on which etcd has confirmed the watch, and the member's revision."""
         request = messages.WatchRequest()
         create = request.create_request
         create.key, create.range_end = self._prefix.encode(), prefix_end(self._prefix)
@@ -178,7 +196,7 @@ class EtcdWatch:
         except BaseException:
             stream.cancel()
             raise
-        return stream
+        return stream, response.header.revision
 
     def _take(self, response: Any) -> None:
         """Add what is whole to `_ready`."""

@@ -1,7 +1,7 @@
 """The keyspace: every key that the service writes, and nothing else.
 
     /driftlog/v1/cluster                             Cluster          create-only
-    /driftlog/v1/node_ids/{node_id}                  who took the id  create-only
+    /driftlog/v1/node_ids/{node_id}                  NodeIdUse
     /driftlog/v1/agents/{node_id}                    Agent            on the session's lease
     /driftlog/v1/sessions/{session_id}               the fence        on the session's lease
     /driftlog/v1/heads/{session_id}                  Head
@@ -70,7 +70,7 @@ _EMPTY: Final = "%"
 
 
 def node_id_key(node_id: int) -> str:
-    """Key that allocates a node id: who creates it has it for ever."""
+    """Key that allocates a node id: who creates it has it until it is unused for a week."""
     return NODE_IDS_PREFIX + _int32(node_id)
 
 

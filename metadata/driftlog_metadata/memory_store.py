@@ -151,6 +151,31 @@ class MemoryMetadataStore:
         """
         self._history.compact(revision)
 
+    def copy(self) -> "MemoryMetadataStore":
+        """What a backup of it is: everything, without the history."""
+        other = MemoryMetadataStore(self._now_ms)
+        other._history = History(self.revision, compacted_revision=self.revision, max_events=None)
+        other._kvs, other._keys = dict(self._kvs), list(self._keys)
+        other._leases = {i: _Lease(at.ttl_ms, 0, set(at.keys)) for i, at in self._leases.items()}
+        return other
+
+    def become(self, other: "MemoryMetadataStore", *, revision: int | None = None) -> None:
+        """Be *other* from now on, as etcd is that was restored under the same addresses.
+
+        Watches ask there from where they are, and leases begin anew.
+
+        Args:
+            revision: its revision then (etcdutl's ``--bump-revision``); None: the one that it had.
+        """
+        now = other.copy()
+        at = now.revision if revision is None else revision
+        history = History(at, compacted_revision=at, max_events=None)
+        before, self._history = self._history, history
+        self._kvs, self._keys, self._leases = now._kvs, now._keys, now._leases
+        for lease in self._leases.values():
+            lease.expires_at_ms = self._now_ms() + lease.ttl_ms
+        before.move(history)
+
     def snapshot(self, prefix: str = "") -> list[KeyValue]:
         """What a test's oracle looks at: all keys under *prefix*, and nothing expires."""
         return [self._kvs[key] for key in self._keys_under(prefix)]

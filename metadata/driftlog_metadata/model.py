@@ -31,6 +31,16 @@ class EndedHead:
     ended_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodeIdUse:
+    """Which data directory has a node id.  ``directory``: its random id; None: not known, it was
+    taken by an agent of before.  ``unused_since_ms``: since when no agent of it was seen, by the
+    clock of the object store; None: one lives, or nobody has looked."""
+
+    directory: str | None = None
+    unused_since_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
     """A partition of a topic *by id*: a topic created again under its name is another one."""

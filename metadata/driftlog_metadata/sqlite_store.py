@@ -10,7 +10,8 @@ what is in the file.
 
 Non-obvious:
 
-* The reader sees a commit before its callers are told; that is linearizable.
+* The reader sees a commit before its callers are told; that is linearizable.  A read that saw it
+  is answered when the watches have it too: who reads revision n may watch from n + 1.
 * Watch history lives in memory: after `open` nothing before it can be watched, and
   `CompactedError` says so.
 * A COMMIT that fails to write or sync leaves the file in doubt.  From then on everything is
@@ -140,12 +141,17 @@ class SqliteMetadataStore:
     async def get(self, key: str) -> KeyValue | None:
         """See `driftlog_metadata.store.MetadataStore.get`."""
         check_key(key)
-        return await self._read(lambda connection: read_key(connection, key))
+        found = await self._read(lambda connection: read_key(connection, key))
+        if found is not None:
+            await self._recorded(found.mod_revision)
+        return found
 
     async def get_prefix(self, prefix: str) -> tuple[int, list[KeyValue]]:
         """See `driftlog_metadata.store.MetadataStore.get_prefix`."""
         check_key(prefix)
-        return await self._read(lambda connection: read_prefix_at_one_revision(connection, prefix))
+        at = await self._read(lambda connection: read_prefix_at_one_revision(connection, prefix))
+        await self._recorded(at[0])
+        return at
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
         """See `driftlog_metadata.store.MetadataStore.grant_lease`."""
@@ -200,6 +206,11 @@ class SqliteMetadataStore:
                 return run(self._files.read_connection)
 
         return await self._loop.run_in_executor(self._reader, read)
+
+    async def _recorded(self, revision: int) -> None:
+        """Return when the watches have *revision*, which is committed."""
+        if revision > self._history.revision:
+            await self._ask(lambda _: None)  # what the writer committed before is delivered before
 
     def _check_open(self) -> None:
         if self._closing:

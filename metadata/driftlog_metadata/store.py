@@ -40,6 +40,18 @@ class CompactedError(StoreError):
     """The revision asked for is gone; read the prefix again and watch from there."""
 
 
+class StoreWentBackError(FencedError):
+    """The store has not come to a revision that the caller has seen: it lost what came after.
+
+    It was restored from a backup, or made anew; nothing that is read there may be relied on.
+    """
+
+    def __init__(self, seen: int, found: int) -> None:
+        super().__init__(f"revision {seen} was seen, and the store is at {found}")
+        self.seen = seen
+        self.found = found
+
+
 @dataclass(frozen=True, slots=True)
 class KeyValue:
     """One key as it was at some revision.  Revisions count from 1; lease 0 is none."""
@@ -227,11 +239,15 @@ class MetadataStore(Protocol):
     def watch(self, prefix: str, start_revision: int) -> Watch:
         """Every change under *prefix* from *start_revision* (≥ 1) on, in order, none twice.
 
+        The caller has seen revision *start_revision* − 1.
+
         Events of one revision come in one list, in the order of the operations (a prefix's
         deletes in key order).  The iterator is closed with ``aclose()``.
 
         Raises:
             CompactedError: from the iterator, when that history is gone.
+            StoreWentBackError: from the iterator, when the store has not come to a revision that
+                the caller has seen, or that the watch has told.
         """
         ...
 

@@ -25,13 +25,16 @@ from driftlog_metadata.codec import (
     encode_head,
     encode_leader,
     encode_live_session,
+    encode_node_id_use,
     encode_partition_state,
 )
 from driftlog_metadata.keys import (
+    CLUSTER_KEY,
     agent_key,
     flush_key,
     head_key,
     leader_key,
+    node_id_key,
     partition_key,
     session_key,
     topic_key,
@@ -43,6 +46,7 @@ from driftlog_metadata.model import (
     FlushRecord,
     Leader,
     LiveSession,
+    NodeIdUse,
     PartitionState,
     TopicPartition,
 )
@@ -74,12 +78,14 @@ def lease_id_of(session_id: str) -> int:
     return (int(session_id[:16], 16) >> 1) | 1
 
 
-def open_session(agent: Agent, agent_revision: int) -> Txn:
+def open_session(agent: Agent, agent_revision: int, cluster: bytes) -> Txn:
     """Create the fence, the head (on no lease) and the agent's key, all at once.
 
     *agent_revision*: of the agent's key as it was read, 0 if it was not there.
+    *cluster*: the value of the cluster's key: no session begins in another cluster's store.
     Otherwise-reads: the session's key, to recognise an own attempt whose answer was lost;
-    the agent's key; the head, which without the session's key says that the session is over.
+    the agent's key; the head, which without the session's key says that the session is over;
+    the cluster's key.
     """
     session, head = session_key(agent.session_id), head_key(agent.session_id)
     lease = lease_id_of(agent.session_id)
@@ -88,13 +94,14 @@ def open_session(agent: Agent, agent_revision: int) -> Txn:
             CreateRevisionIs(session, 0),
             CreateRevisionIs(head, 0),
             ModRevisionIs(agent_key(agent.node_id), agent_revision),
+            ValueIs(CLUSTER_KEY, cluster),
         ),
         then=(
             Put(session, encode_live_session(LiveSession(node_id=agent.node_id)), lease),
             Put(head, encode_head(0)),
             Put(agent_key(agent.node_id), encode_agent(agent), lease),
         ),
-        otherwise=(Get(session), Get(agent_key(agent.node_id)), Get(head)),
+        otherwise=(Get(session), Get(agent_key(agent.node_id)), Get(head), Get(CLUSTER_KEY)),
     )
 
 
@@ -180,6 +187,53 @@ def delete_heads(heads: Sequence[DeadHead]) -> Txn:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNodeId:
+    """A node id, as its key was read."""
+
+    node_id: int
+    revision: int
+    use: NodeIdUse
+
+
+def mark_unused(ids: Sequence[KnownNodeId], now_ms: int) -> Txn:
+    """Note since when *ids* (at most `HEADS_PER_TXN`) are unused."""
+    return Txn(
+        compares=_still_unused(ids),
+        then=_unused_since(ids, now_ms),
+    )
+
+
+def mark_used(ids: Sequence[KnownNodeId]) -> Txn:
+    """Take the marks off *ids* (at most `HEADS_PER_TXN`): agents of them live."""
+    return Txn(
+        compares=tuple(ModRevisionIs(node_id_key(one.node_id), one.revision) for one in ids),
+        then=_unused_since(ids, None),
+    )
+
+
+def delete_node_ids(ids: Sequence[KnownNodeId]) -> Txn:
+    """Delete all of *ids* (at most `HEADS_PER_TXN`), or none: others may have them."""
+    return Txn(
+        compares=_still_unused(ids),
+        then=tuple(Delete(node_id_key(one.node_id)) for one in ids),
+    )
+
+
+def _unused_since(ids: Sequence[KnownNodeId], at_ms: int | None) -> tuple[Put, ...]:
+    uses = ((one.node_id, replace(one.use, unused_since_ms=at_ms)) for one in ids)
+    return tuple(Put(node_id_key(number), encode_node_id_use(use)) for number, use in uses)
+
+
+def _still_unused(ids: Sequence[KnownNodeId]) -> tuple[Compare, ...]:
+    assert 0 < len(ids) <= HEADS_PER_TXN
+    compares: list[Compare] = []
+    for one in ids:
+        compares.append(ModRevisionIs(node_id_key(one.node_id), one.revision))
+        compares.append(CreateRevisionIs(agent_key(one.node_id), 0))
+    return tuple(compares)
+
+
 def _still_dead(heads: Sequence[DeadHead]) -> tuple[Compare, ...]:
     assert 0 < len(heads) <= HEADS_PER_TXN
     compares: list[Compare] = []
@@ -231,15 +285,22 @@ def claim(
     session_revision: int,
     claims: Sequence[Claim],
     topics: Mapping[str, int] | None = None,
+    *,
+    cluster: bytes,
 ) -> Txn:
     """Lead all of *claims* (as many as `claim_batches` says) or none.
 
     *topics*: create revision by topic name, of topics that must still be there.  (design.md has
     no such clause: without it a claim that comes after a deletion leaves keys behind.)
-    Otherwise-reads: leader key and partition key of each claim, in order; then our session's key.
+    *cluster*: as of `open_session`.
+    Otherwise-reads: leader key and partition key of each claim, in order; then our session's key,
+    and the cluster's.
     """
     assert claims
-    compares: list[Compare] = [CreateRevisionIs(session_key(session_id), session_revision)]
+    compares: list[Compare] = [
+        CreateRevisionIs(session_key(session_id), session_revision),
+        ValueIs(CLUSTER_KEY, cluster),
+    ]
     for name, revision in (topics or {}).items():
         compares.append(CreateRevisionIs(topic_key(name), revision))
     then: list[Operation] = []
@@ -254,7 +315,7 @@ def claim(
         state = c.state_under(session_id)
         then.append(Put(partition_key(c.tp), encode_partition_state(state)))
         otherwise += [Get(leader_key(c.tp)), Get(partition_key(c.tp))]
-    otherwise.append(Get(session_key(session_id)))
+    otherwise += [Get(session_key(session_id)), Get(CLUSTER_KEY)]
     assert len(compares) <= MAX_TXN_OPS
     return Txn(tuple(compares), tuple(then), tuple(otherwise))
 
@@ -280,8 +341,8 @@ def claim_batches(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
         yield batch
 
 
-CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 1) // 4
-"""Three compares each and one for its topic, and one for the session."""
+CLAIMS_PER_TXN: Final = (MAX_TXN_OPS - 2) // 4
+"""Three compares each and one for its topic; one for the session, and one for the cluster."""
 
 
 @dataclass(frozen=True, slots=True)

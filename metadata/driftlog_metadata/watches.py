@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from driftlog_metadata.limits import check_key, check_start_revision
-from driftlog_metadata.store import CompactedError, PutEvent, WatchEvent
+from driftlog_metadata.store import CompactedError, PutEvent, StoreWentBackError, WatchEvent
 
 
 class History:
@@ -84,7 +84,10 @@ class History:
 
         Raises:
             CompactedError: part of that history is gone.
+            StoreWentBackError: the revision before *start_revision* has not come yet.
         """
+        if start_revision > self.revision + 1:
+            raise StoreWentBackError(start_revision - 1, self.revision)
         if start_revision <= self.compacted_revision:
             raise CompactedError(
                 f"revision {start_revision} was asked for, and those up to "
@@ -100,6 +103,17 @@ class History:
     def forget(self, watch: "HistoryWatch") -> None:
         """A watch was closed."""
         self._watches.pop(watch, None)
+
+    def move(self, other: "History") -> None:
+        """The store is another one from now on: the watches ask there, from where they are."""
+        for watch in list(self._watches):
+            self.forget(watch)
+            other.adopt(watch)
+
+    def adopt(self, watch: "HistoryWatch") -> None:
+        """A watch of another history goes on here."""
+        self._watches[watch] = None
+        watch.moved(self)
 
     def close(self) -> None:
         """End every watch."""
@@ -131,6 +145,7 @@ class HistoryWatch:
 
         Raises:
             CompactedError: its history is gone; the watch stays where it is.
+            StoreWentBackError: see `MetadataStore.watch`; the watch stays where it is.
         """
         assert self._waiter is None, "two readers of one watch"
         while not self._ended:
@@ -158,6 +173,12 @@ class HistoryWatch:
             self._waiter.set_result(None)
         else:
             self._next_revision = revision + 1
+
+    def moved(self, history: History) -> None:
+        """Go on in *history*, from the same revision."""
+        self._history = history
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def end(self) -> None:
         """Stop now."""

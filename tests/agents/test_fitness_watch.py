@@ -14,7 +14,7 @@ from driftlog_agents.log.engine import EngineSettings
 from driftlog_metadata.codec import decode_head
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import AGENTS_PREFIX, head_key, session_key
-from driftlog_metadata.store import Put
+from driftlog_metadata.store import Get, Put
 from driftlog_tiering import layout
 from driftlog_tiering.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import (
@@ -69,9 +69,10 @@ class SlowToOpen:
         await self._store.grant_lease(lease_id, ttl_ms)
         await asyncio.sleep(0.8)
 
-    async def get(self, key: str) -> Any:
-        await asyncio.sleep(0.8 if key.startswith(AGENTS_PREFIX) else 0)
-        return await self._store.get(key)
+    async def txn(self, compares: Any, then: Any, otherwise: Any = ()) -> Any:
+        looks = any(isinstance(op, Get) and op.key.startswith(AGENTS_PREFIX) for op in then)
+        await asyncio.sleep(0.8 if looks else 0)
+        return await self._store.txn(compares, then, otherwise)
 
 
 class Agents:
@@ -149,7 +150,9 @@ async def test_an_agent_that_cannot_commit_while_others_can_gives_its_partitions
     """
     agents = await Agents().start()
     other, wanted = agents.lives[1], sum(len(life.engine.logs()) for life in agents.lives)
+    agents.worlds[1].bucket.puts.clear()  # a hand-over probes as well
     agents.cut.down = True
+    agents.worlds[1].bucket.puts.clear()  # a hand-over probes the bucket, too
     began_ms = now_ms()
     with capture_logs() as lines:
         assert await agents.watched(60, others_produce=True)
@@ -300,7 +303,9 @@ async def test_others_that_nobody_writes_to_say_that_they_could_when_they_are_as
     They find out with a probe, and only while somebody asks: an idle agent makes no request.
     """
     agents = await Agents().start()
+    agents.worlds[0].bucket.puts.clear()  # a hand-over probes as well
     other = asyncio.create_task(agents.watch_of(1).watch(agents.lives[1].engine))
+    agents.worlds[0].bucket.puts.clear()  # a hand-over probes the bucket, too
     await asyncio.sleep(60)
     idle = [key for key in agents.worlds[0].bucket.puts if "/probe-" in key]
     agents.cut.down = True

@@ -2,29 +2,58 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.collector import HOUR_MS, STATE_FILE, Collector, CollectorSettings
+from driftlog_agents.collector import HOUR_MS, STATE_FILE, Collector, CollectorSettings, believe
+from driftlog_agents.collector_reads import CollectorReads
+from driftlog_agents.flush_names import read_names
 from driftlog_agents.garbage import Run, Sightings, decode_sightings
+from driftlog_agents.log.bucket_probe import probe_bucket
 from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_metadata.codec import encode_flush_record, encode_topic
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_metadata.keys import deleted_key, flush_key, topic_key
+from driftlog_agents.log.strangers import Strangers
+from driftlog_metadata.codec import (
+    encode_flush_record,
+    encode_head,
+    encode_live_session,
+    encode_topic,
+)
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import (
+    deleted_key,
+    flush_key,
+    flushes_prefix,
+    head_key,
+    session_key,
+    topic_key,
+)
 from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import FlushRecord, Topic, TopicPartition
+from driftlog_metadata.model import FlushRecord, LiveSession, Topic, TopicPartition
 from driftlog_metadata.store import Delete, Put
 from driftlog_tiering import layout
 from driftlog_tiering.bucket_files import DeletedTopic, encode_deleted
 from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
 
 SESSION = "5e55"
 GRACE_H = 12
+FLUSHES = "/driftlog/v1/flushes/"
+
+
+async def at_once(fn: Callable[..., Any], *args: Any) -> Any:
+    """Off no event loop."""
+    return fn(*args)
 
 
 class World:
@@ -41,13 +70,19 @@ class World:
     def _now_ms(self) -> int:
         return int(self.now_h * HOUR_MS)
 
-    def new_collector(self) -> Collector:
+    def new_collector(
+        self,
+        offload: Callable[..., Awaitable[Any]] = at_once,
+        confirm: Callable[[], Awaitable[None]] = believe,
+    ) -> Collector:
         """As after a restart."""
         return Collector(
             metadata=self.metadata,
             objects=self.bucket,
             disk=self.disk,
+            offload=offload,
             settings=self.settings,
+            confirm=confirm,
         )
 
     async def put(self, seq: int, nonce: str = "a") -> str:
@@ -183,7 +218,7 @@ async def test_a_damaged_memory_costs_time_and_nothing_else(world: World, damage
     """
     key = await world.put(1)
     await world.live(GRACE_H - 1)
-    world.disk.save(STATE_FILE, damage)
+    await world.disk.save(STATE_FILE, damage)
     world.collector = world.new_collector()
     await world.live(GRACE_H)
     kept = await world.keys()
@@ -193,32 +228,257 @@ async def test_a_damaged_memory_costs_time_and_nothing_else(world: World, damage
     assert [] == await world.keys()
 
 
-async def test_nothing_goes_while_a_flush_record_cannot_be_read(world: World) -> None:
+async def test_nothing_of_a_session_goes_while_a_flush_record_of_it_cannot_be_read(
+    world: World,
+) -> None:
     """
-    It may name anything.
+    It may name any object of its session.  Objects of other sessions go; every look says so.
     """
     key = await world.put(1)
+    other = layout.flush_key("07e5", 1, "a")
+    await world.bucket.put(other, [b"x"])
     await world.live(GRACE_H - 1)
     await world.metadata.txn((), [Put(flush_key(SESSION, 9), b"garbage")])
-    world.now_h += 1
-    with pytest.raises(CorruptError):
+    with capture_logs() as lines:
+        await world.live(2)
+        kept = await world.keys()
+    await world.metadata.txn((), [Delete(flush_key(SESSION, 9))])
+    await world.collector.collect()
+    await world.live(GRACE_H)
+
+    assert [key] == kept
+    assert ["error"] * 2 == [
+        line["log_level"] for line in lines if line["event"] == "flush_records_unreadable"
+    ]
+    assert [] == await world.keys()
+
+
+# ── What a session may still commit ──
+
+
+async def begin_session(world: World, head: int = 0) -> None:
+    """The session's key and head, as `transactions.open_session` makes them."""
+    live = encode_live_session(LiveSession(node_id=1))
+    await world.metadata.txn(
+        (), [Put(session_key(SESSION), live), Put(head_key(SESSION), encode_head(head))]
+    )
+
+
+async def test_what_a_live_session_may_still_commit_stays(world: World) -> None:
+    """
+    However old and unnamed, while its sequence is above the session's head; it goes a grace period
+    after the session is over.
+    """
+    key = await world.put(4)
+    await begin_session(world, head=3)
+    await world.live(50)
+    kept = await world.keys()
+    await world.metadata.txn((), [Delete(session_key(SESSION))])
+    await world.collector.collect()
+    await world.live(GRACE_H - 1)
+    still = await world.keys()
+    await world.live(1)
+
+    assert [key] == kept == still
+    assert [] == await world.keys()
+
+
+async def test_what_a_live_session_can_commit_no_more_goes(world: World) -> None:
+    """
+    Its sequence is committed with another attempt, or replaced.
+    """
+    keys = [await world.put(seq) for seq in (1, 3)]
+    later = await world.put(4)
+    await begin_session(world, head=3)
+    await world.live(50)
+
+    assert [later] == await world.keys()
+    assert keys
+
+
+async def test_a_commit_between_two_reads_of_a_look_counts(world: World) -> None:
+    """
+    The session's head is read before its records.  In the other order a commit in between would be
+    seen in the head and not in the records, and its object would pass for one of before.
+    """
+    key = await world.put(1)
+    await begin_session(world)
+    works = world.metadata.get_prefix
+
+    async def commit_then_read(prefix: str) -> Any:
+        await commit()
+        return await works(prefix)
+
+    async def read_then_commit(prefix: str) -> Any:
+        found = await works(prefix)
+        await commit()
+        return found
+
+    async def commit() -> None:
+        await world.name(1, key)
+        await world.metadata.txn((), [Put(head_key(SESSION), encode_head(1))])
+
+    kept: list[bool] = []
+    for read in (read_then_commit, commit_then_read):
+        world.metadata.get_prefix = read  # type: ignore[method-assign]
+        reads = CollectorReads(world.metadata, 1_000)
+        names = await read_names(reads, SESSION, Strangers(), at_once)
+        kept.append(names.keep(key))
+
+    assert [True, True] == kept
+
+
+async def test_probes_of_the_bucket_go(world: World) -> None:
+    """
+    No session has their name.
+    """
+    assert await probe_bucket(world.bucket, 1, f"{1:016x}") is None
+    before = await world.keys()
+    await world.live(GRACE_H + 1)
+
+    assert 1 == len(before)
+    assert [] == await world.keys()
+
+
+# ── Page by page, off the event loop ──
+
+
+async def test_records_are_read_one_session_after_the_other_and_decoded_off_the_event_loop(
+    world: World,
+) -> None:
+    """
+    Each session's once a look, though its objects fill several pages; never all at once.
+    """
+    sessions = [f"{n:032x}" for n in range(3)]
+    for session_id in sessions:
+        for seq in range(1, 1_501):
+            await world.bucket.put(layout.flush_key(session_id, seq, "a"), [b"x"])
+        record = FlushRecord(
+            object_key=layout.flush_key(session_id, 7, "a"), size_bytes=1, footer_start=0
+        )
+        await world.metadata.txn((), [Put(flush_key(session_id, 7), encode_flush_record(record))])
+    works = world.metadata.get_prefix
+    asked: list[str] = []
+    decoded: list[int] = []
+
+    async def read(prefix: str) -> Any:
+        asked.append(prefix)
+        return await works(prefix)
+
+    async def offload(fn: Callable[..., Any], *args: Any) -> Any:
+        decoded.append(sum(len(arg) for arg in args if isinstance(arg, list)))
+        return fn(*args)
+
+    world.metadata.get_prefix = read  # type: ignore[method-assign]
+    world.collector = world.new_collector(offload)
+    await world.collector.collect()
+
+    assert [flushes_prefix(s) for s in sessions] == [p for p in asked if p.startswith(FLUSHES)]
+    assert [1, 1, 1] == [count for count in decoded if count]
+
+
+async def test_a_read_that_fails_is_repeated(world: World) -> None:
+    """
+    A look makes thousands: one that fails is not to cost it all.
+    """
+    await world.put(1)
+    await world.collector.collect()
+    await world.live(GRACE_H - 1)
+    works, fates = world.metadata.get_prefix, [True, False]
+
+    async def read(prefix: str) -> Any:
+        if fates and fates.pop():
+            raise UnavailableError("no leader")
+        return await works(prefix)
+
+    world.metadata.get_prefix = read  # type: ignore[method-assign]
+    await world.live(1)
+
+    assert [] == await world.keys()
+
+
+# ── Whose word counts, and what ends a look ──
+
+
+async def test_nothing_is_deleted_that_is_not_confirmed(world: World) -> None:
+    """
+    Before each batch of deletes: a metadata store that is not the cluster's names nothing.
+    """
+    key = await world.put(1)
+    asked = 0
+
+    async def confirm() -> None:
+        nonlocal asked
+        asked += 1
+        raise FencedError("the metadata store went back")
+
+    world.collector = world.new_collector(confirm=confirm)
+    await world.live(GRACE_H - 1)
+    before, world.now_h = asked, world.now_h + 2
+    with pytest.raises(FencedError):
         await world.collector.collect()
 
+    assert (0, 1) == (before, asked)
     assert [key] == await world.keys()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFoundError("a proxy's 404 to a LIST"),
+        AlreadyExistsError("x"),
+        FencedError("x"),
+        UnavailableError("x"),
+        OutcomeUnknownError("x"),
+        CorruptError("x"),
+    ],
+)
+async def test_no_error_of_a_store_ends_the_collector(world: World, error: Exception) -> None:
+    """
+    Its task is one of the agent's, which would end with it.  Each look that fails says one line.
+    """
+    world.settings = CollectorSettings(pause_ms=0, interval_ms=1)
+    world.collector = world.new_collector()
+    works = world.bucket.list
+    failed = 0
+
+    def fails(*_: Any, **__: Any) -> Any:
+        nonlocal failed
+        failed += 1
+        raise error
+
+    world.bucket.list = fails  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        running = asyncio.create_task(world.collector.run())
+        while failed < 3 and not running.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        said, looks = len(lines), failed
+        world.bucket.list = works  # type: ignore[method-assign]
+        while world.disk.load(STATE_FILE) is None and not running.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    ended = running.done()
+    running.cancel()
+
+    assert not ended
+    assert looks - 1 <= said <= looks
 
 
 async def test_strangers_are_left_alone(world: World) -> None:
     """
-    What no driftlog writes, no driftlog deletes.
+    What no driftlog writes, no driftlog deletes; each is said once, and not at each look.
     """
-    await world.bucket.put("flush/notes.txt", [b"x"])
-    await world.live(50)
+    keys = ["flush/more.txt", "flush/notes.txt"]
+    for key in keys:
+        await world.bucket.put(key, [b"x"])
+    with capture_logs() as lines:
+        await world.live(50)
 
-    assert ["flush/notes.txt"] == await world.keys()
-    assert 1 == world.collector.strange_objects
+    assert keys == await world.keys()
+    assert 2 == world.collector.strange_objects
+    assert keys == [line["key"] for line in lines if line["event"] == "strange_key"]
 
 
-STRANGE = ("flushes/notes", "flushes/5e55/1", "deleted/everything", "heads/%zz", "heads/notes")
+STRANGE = ("flushes/5e55/1", "deleted/everything", "heads/%zz", "heads/notes")
 """Keys that no driftlog writes."""
 
 
@@ -469,6 +729,7 @@ async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world:
         metadata=world.metadata,
         objects=world.bucket,
         disk=disk,
+        offload=at_once,
         settings=settings,
         wanted=lambda: mine,
     )
@@ -482,3 +743,18 @@ async def test_one_agent_of_a_cluster_looks_and_the_others_leave_it_to_it(world:
     running.cancel()
 
     assert before is None
+
+
+async def test_a_tombstone_that_cannot_be_read_stops_its_topic_only(world: World) -> None:
+    """
+    Flush objects go, and so do other deleted topics.
+    """
+    await delete_topic(world)
+    await world.put(1)
+    await world.metadata.txn((), [Put(deleted_key(UUID(int=1, version=4)), b"garbage")])
+    with capture_logs() as lines:
+        await world.live(3 * GRACE_H)
+
+    assert [] == await world.keys()
+    assert await world.metadata.get(TOMBSTONE) is None
+    assert "tombstone_unreadable" in [line["event"] for line in lines]

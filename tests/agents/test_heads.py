@@ -1,9 +1,9 @@
 """When the head of a session goes, on every metadata store: on a clock that the test turns."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,8 +17,12 @@ from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_ended_head, decode_head, encode_partition_state
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import (
+    CLUSTER_KEY,
+    FLUSHES_PREFIX,
     HEADS_PREFIX,
+    PARTITIONS_PREFIX,
     flush_key,
+    flushes_prefix,
     head_key,
     parse_head_key,
     partition_key,
@@ -28,11 +32,16 @@ from driftlog_metadata.model import CLOSED, Agent, FlushRecord, PartitionState, 
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import Delete, MetadataStore, Put
 from driftlog_tiering.memory_object_store import MemoryObjectStore
+from tests.support.clusters import in_cluster
 
 DAY_H = 24
 WEEK_H = 7 * DAY_H
 TP = TopicPartition(UUID(int=3, version=4), 0)
 RECORD = FlushRecord(object_key="flush/x", size_bytes=1, footer_start=0)
+
+
+async def _at_once(fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(*args)
 
 
 class World:
@@ -51,6 +60,7 @@ class World:
             metadata=self.store,
             objects=self.objects,
             disk=self.disk,
+            offload=_at_once,
             settings=CollectorSettings(pause_ms=0),
         )
 
@@ -63,7 +73,7 @@ class World:
     async def begin(self, number: int) -> Session:
         """A session."""
         session = Session(
-            store=self.store,
+            store=await in_cluster(self.store),
             agent=Agent(
                 node_id=number,
                 session_id=f"{number:08x}{0:024x}",
@@ -198,11 +208,11 @@ async def test_a_head_stays_while_its_sessions_directory_is_on_this_disk(world: 
     The next start puts old directories in order by their heads.
     """
     session = await world.begin(1)
-    world.disk.create_session(session.session_id)
+    await world.disk.create_session(session.session_id)
     await session.close()
     await world.live(2 * WEEK_H)
     kept = await world.heads()
-    world.disk.remove_session(session.session_id)
+    await world.disk.remove_session(session.session_id)
     await world.live(12)
 
     assert [session.session_id] == kept
@@ -262,7 +272,7 @@ async def test_keys_of_strangers_and_a_damaged_head_keep_no_other_head(world: Wo
         str(line.get("key") or line["error"]).partition(": ")[0] for line in said
     )
     _, kvs = await world.store.get_prefix("/driftlog/v1/")
-    assert sorted(keys) == [kv.key for kv in kvs]
+    assert sorted([*keys, CLUSTER_KEY]) == [kv.key for kv in kvs]
 
 
 async def test_hundreds_of_heads_take_a_few_transactions(world: World) -> None:
@@ -312,3 +322,32 @@ async def _revision(world: World) -> int:
 
 def _steps(numbers: Sequence[int]) -> list[int]:
     return [b - a for a, b in pairwise(numbers)]
+
+
+async def test_states_and_records_are_read_in_pages_and_only_for_heads_that_are_due(
+    world: World,
+) -> None:
+    """
+    Never all flush records, nor all partitions, at once.
+    """
+    session, other = await world.begin(1), await world.begin(2)
+    await other.commit(1, RECORD)
+    await session.close()
+    works = world.store.get_prefix
+    asked: list[str] = []
+
+    async def read(prefix: str) -> Any:
+        asked.append(prefix)
+        return await works(prefix)
+
+    world.store.get_prefix = read  # type: ignore[method-assign]
+    await world.live(12)
+    early = [prefix for prefix in asked if prefix.startswith((PARTITIONS_PREFIX, FLUSHES_PREFIX))]
+    world.now_h += WEEK_H
+    await world.collector.collect()
+    due = set(asked) - set(early)
+
+    assert [] == early
+    assert 16 == len([prefix for prefix in due if prefix.startswith(PARTITIONS_PREFIX)])
+    assert {flushes_prefix(session.session_id)} == {p for p in due if p.startswith(FLUSHES_PREFIX)}
+    assert [other.session_id] == await world.heads()

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import json
+from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Any, cast
 
@@ -10,15 +11,29 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.identity import WrongClusterError, join_cluster, look_first, node_id
+from driftlog_agents.log.bucket_probe import probe_bucket
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.patience import ANSWER_S, PATIENCE_S, patiently
-from driftlog_metadata.errors import DeclinedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.errors import (
+    CorruptError,
+    DeclinedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from driftlog_metadata.etcd_errors import EtcdRefusedError
 from driftlog_metadata.keys import node_id_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.store import Put
+from driftlog_tiering import layout
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import AccessDeniedError, BucketNotFoundError, NotFoundError
+from driftlog_tiering.object_store import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    BucketNotFoundError,
+    Listing,
+    NotFoundError,
+    ObjectInfo,
+)
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 from tests.agents.log.test_claims import opened
 
@@ -148,6 +163,13 @@ class Flaky:
 
         return call
 
+    async def list(self, prefix: str) -> AsyncIterator[Listing]:
+        if "list" not in self.failed:
+            self.failed.add("list")
+            raise OutcomeUnknownError("reset")
+        async for page in self._store.list(prefix):
+            yield page
+
 
 class NodeFile:
     """A disk that has nothing but what is saved."""
@@ -162,7 +184,7 @@ class NodeFile:
     def load(self, name: str) -> bytes | None:
         return self.saved.get(name)
 
-    def save(self, name: str, data: bytes) -> None:
+    async def save(self, name: str, data: bytes) -> None:
         self.saved[name] = data
 
 
@@ -187,9 +209,37 @@ async def test_a_cluster_is_made_once_however_often_its_stores_fail(acts: bool) 
     flaky[0].failed.clear()
     number = await node_id(flaky[0], cast(AgentDisk, NodeFile()), made)
 
-    assert [["get", "get_prefix", "txn"], ["create", "get"]] == failed
+    assert [["get", "get_prefix", "txn"], ["create", "get", "list"]] == failed
     assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
     assert (2 if acts else 1) == number
+
+
+@on_virtual_time
+async def test_a_mark_that_is_there_and_not_shown_yet_is_asked_for_again() -> None:
+    """
+    Its own, whose answer was lost, on a store with a node that is behind.
+    """
+
+    class Behind(MemoryObjectStore):
+        hides = 0
+
+        async def create(self, key: str, body: Any) -> None:
+            await super().create(key, body)
+            self.hides = 3
+            raise AlreadyExistsError(key)
+
+        async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+            if self.hides:
+                self.hides -= 1
+                raise NotFoundError(key)
+            return await super().get(key, start, end)
+
+    metadata, _ = stores()
+    objects = Behind(lambda: 0)
+
+    made = await join_cluster(metadata, objects, "s3://bucket", Random(1))
+
+    assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
 
 
 @on_virtual_time
@@ -264,6 +314,76 @@ async def test_a_bucket_that_lost_its_mark_is_refused_for_topics_not_for_strange
         await join_cluster(metadata, stores()[1], "s3://other", Random(2))
 
 
+class Markers(MemoryObjectStore):
+    """A bucket with folder markers, which the memory store itself does not take."""
+
+    async def list(self, prefix: str, **options: Any) -> AsyncIterator[Listing]:
+        async for page in super().list(prefix, **options):
+            markers = tuple(ObjectInfo(key, 0, 0) for key in ("", "a/b/", "flush/"))
+            yield Listing(markers + page.objects, page.store_now_ms)
+
+
+OBJECT = f"flush/{7:032x}/{1:020d}-{9:016x}.flush"
+
+
+@pytest.mark.parametrize("known", ["nothing", "the cluster's key"])
+@on_virtual_time
+async def test_no_cluster_is_made_where_there_are_objects(known: str) -> None:
+    """
+    They may be all that is left of one whose cluster.json is gone: the refusal names one of them
+    and the way out, and nothing is written.
+    """
+    metadata, objects = stores()
+    if known != "nothing":
+        await join_cluster(metadata, stores()[1], "s3://other", Random(1))
+    await objects.put(OBJECT, [b"acknowledged"])
+    before = metadata.snapshot()
+
+    for start in (
+        lambda: join_cluster(metadata, objects, "s3://bucket", Random(2)),
+        lambda: look_first(objects, "s3://bucket", has_metadata=False),
+    ):
+        with pytest.raises(WrongClusterError, match=f"{OBJECT}.*metadata store") as error:
+            await start()
+        assert "choose an empty location" in str(error.value)
+
+    assert before == metadata.snapshot()
+    with pytest.raises(NotFoundError):
+        await objects.get(layout.CLUSTER_KEY)
+
+
+@on_virtual_time
+async def test_folder_markers_and_probes_of_agents_are_no_objects() -> None:
+    """
+    A console leaves markers; a start that was refused leaves probes.
+    """
+    metadata, objects = stores()[0], Markers(lambda: 0)
+    assert await probe_bucket(objects, 1, f"{7:016x}") is None
+
+    made = await join_cluster(metadata, objects, "s3://bucket", Random(1))
+
+    assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
+
+
+@on_virtual_time
+async def test_a_mark_that_was_lost_can_be_put_back_as_the_refusal_says() -> None:
+    """
+    The metadata store that knows the cluster's id tells what was in it.
+    """
+    metadata, objects = stores()
+    made = await join_cluster(metadata, objects, "s3://bucket", Random(1))
+    await node_id(metadata, cast(AgentDisk, NodeFile()), made)
+    await objects.put(OBJECT, [b"acknowledged"])
+    await objects.delete([layout.CLUSTER_KEY])
+
+    with pytest.raises(WrongClusterError) as error:
+        await join_cluster(metadata, objects, "s3://bucket", Random(2))
+    body = str(error.value).partition("exactly this in it: ")[2]
+    await objects.put(layout.CLUSTER_KEY, [body.encode()])
+
+    assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
+
+
 @pytest.mark.parametrize(("ends", "waits_s"), [("at once", 0), ("soon", 6), ("on this disk", 0)])
 @on_virtual_time
 async def test_a_node_id_is_used_once_its_last_session_is_over(ends: str, waits_s: float) -> None:
@@ -304,3 +424,38 @@ async def test_an_agent_on_a_copy_of_a_directory_does_not_start() -> None:
         await node_id(world.metadata, cast(AgentDisk, disk), made)
 
     assert ["node_id_in_use"] == [line["event"] for line in lines]
+
+
+def indented(body: bytes) -> bytes:
+    """As people like to read it."""
+    return json.dumps(json.loads(body), indent=2).encode()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda body: body + b"\n",
+        lambda body: body.replace(b"\n", b"\r\n"),
+        lambda body: body.strip(),
+        indented,
+        lambda body: b"\xef\xbb\xbf" + indented(body),
+    ],
+    ids=["a newline more", "DOS", "no newline", "indented", "a byte order mark"],
+)
+@on_virtual_time
+async def test_a_mark_that_went_through_an_editor_is_read(edit: Callable[[bytes], bytes]) -> None:
+    """
+    Whitespace that JSON does not mind is no damage.  Another id is, whatever stands around it.
+    """
+    metadata, objects = stores()
+    made = await join_cluster(metadata, objects, "s3://bucket", Random(1))
+    body = await objects.get(layout.CLUSTER_KEY)
+    await objects.delete([layout.CLUSTER_KEY])
+    await objects.put(layout.CLUSTER_KEY, [edit(body)])
+
+    assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
+    other = body.replace(made.cluster_id.encode(), b"a-" + made.cluster_id.encode())
+    await objects.delete([layout.CLUSTER_KEY])
+    await objects.put(layout.CLUSTER_KEY, [edit(other)])
+    with pytest.raises(CorruptError, match="crc32"):
+        await join_cluster(metadata, objects, "s3://bucket", Random(2))

@@ -26,6 +26,11 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=float, default=20, help="records a second of each of eight producers"
     )
+    parser.add_argument(
+        "--stores",
+        action="store_true",
+        help="etcd is also restored from an older copy, and wiped, and gets its data back",
+    )
     parser.add_argument("--keep", action="store_true", help="data and logs, also where all is well")
     options = parser.parse_args()
     missing = [reason for reason in (no_etcd(), no_localstack()) if reason]
@@ -38,6 +43,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="driftlog-chaos-"))
     again = f"python -m tests.chaos --seed {options.seed} --seconds {options.seconds:g}"
     again += f" --agents {options.agents} --rate {options.rate:g}"
+    again += " --stores" if options.stores else ""
     try:
         report = Run(
             folder,
@@ -45,6 +51,7 @@ def main() -> int:
             seconds=options.seconds,
             agents=options.agents,
             rate=options.rate,
+            stores=options.stores,
         ).run()
     except Exception:  # noqa: BLE001  # whatever it was: say where the logs are
         traceback.print_exc()

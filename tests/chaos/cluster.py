@@ -40,14 +40,26 @@ class Cluster:
         agents: how many.
         seed: of the dice of S3's troubles.
         note: is told, in a line, what happens.
+        durable: etcd's members sync what they answer, so that a copy of their data is whole.
     """
 
-    def __init__(self, folder: Path, agents: int, seed: int, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        agents: int,
+        seed: int,
+        note: Callable[[str], None],
+        *,
+        durable: bool = False,
+    ) -> None:
         self._folder = folder
         self._count = agents
         self._seed = seed
         self._note = note
+        self._durable = durable
         self._stack = ExitStack()
+        self.etcd_folder = folder / "etcd"
+        """Of its members' data, in folders m0, m1, …"""
         self.agents: list[ChaosAgent] = []
 
     def __enter__(self) -> "Cluster":
@@ -65,10 +77,11 @@ class Cluster:
         enter = self._stack.enter_context
         endpoint = enter(s3_servers.running("localstack", self._folder))
         bucket = s3_servers.fresh_bucket(endpoint)
-        etcd_folder = self._folder / "etcd"
-        etcd_folder.mkdir()
+        self.etcd_folder.mkdir()
         version = etcd_server.VERSIONS[-1]
-        self.etcd = enter(etcd_server.start(version, etcd_folder, members=MEMBERS))
+        self.etcd = enter(
+            etcd_server.start(version, self.etcd_folder, members=MEMBERS, durable=self._durable)
+        )
         self.network = enter(Network())
         self.s3 = S3Faults(self.network, _port(endpoint), self._seed)
         # A child that asked for it is ended with the thread that started it: this one stays.

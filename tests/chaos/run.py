@@ -1,6 +1,7 @@
 """One run: a cluster under load, the troubles of a seed, then the truth.
 
     start ──▶ load ──▶ troubles … ──▶ heal ──▶ everyone is answered ──▶ read all ──▶ Report
+                 └─ etcd is copied ┘    └─ etcd loses data and gets them back, if asked for
 
 Shell.
 """
@@ -25,6 +26,7 @@ from tests.chaos.load import CONFLUENT_LOG, Load, read_whole
 from tests.chaos.oracle import Oracle, Verdict
 from tests.chaos.records import TopicPartition
 from tests.chaos.schedule import CUTS, Kind, Trouble, schedule
+from tests.chaos.stores import Loss, Stores
 from tests.support.links import Link, LinkMode
 from tests.support.s3_faults import S3Trouble
 
@@ -58,7 +60,7 @@ class Report:
     seconds: float
     folder: Path
     verdict: Verdict = field(default_factory=Verdict)
-    troubles: Counter[Kind] = field(default_factory=Counter)
+    troubles: Counter[Kind | Loss] = field(default_factory=Counter)
     s3: Counter[str] = field(default_factory=Counter)
     drains_s: list[float] = field(default_factory=list)
     recovered_s: float = 0.0
@@ -82,15 +84,24 @@ class Run:
 
     Args:
         folder: of all data and logs, empty; who calls removes it.
+        stores: etcd is restored from an older copy and wiped, and put right, after the troubles.
     """
 
     def __init__(
-        self, folder: Path, *, seed: int, seconds: float, agents: int, rate: float
+        self,
+        folder: Path,
+        *,
+        seed: int,
+        seconds: float,
+        agents: int,
+        rate: float,
+        stores: bool = False,
     ) -> None:
         self._seed = seed
         self._seconds = seconds
         self._agents = agents
         self._rate = rate
+        self._loses_stores = stores
         self._report = Report(seed, seconds, folder)
         self._began = time.monotonic()
         self._story = (folder / "story.log").open("w", buffering=1)
@@ -105,7 +116,9 @@ class Run:
             self._story,
             _logged("aiokafka", report.folder, logging.WARNING),
             _logged(CONFLUENT_LOG, report.folder, logging.DEBUG),
-            Cluster(report.folder, self._agents, self._seed, self._note) as cluster,
+            Cluster(
+                report.folder, self._agents, self._seed, self._note, durable=self._loses_stores
+            ) as cluster,
         ):
             self._note(f"{self._agents} agents are up at {cluster.bootstrap}")
             _make_topics(cluster.bootstrap)
@@ -141,10 +154,16 @@ class Run:
         load.start()
         self._wait_for_acknowledgements(oracle, "before the troubles")
         time.sleep(_QUIET_S)
+        stores = Stores(cluster, cluster.etcd_folder, self._note, self._fail)
+        if self._loses_stores:
+            stores.copy()
+            self._wait_for_acknowledgements(oracle, "after etcd was copied")
         oracle.watch_gaps(self._now())
         self._trouble(cluster, schedule(self._seed, self._seconds, self._agents, MEMBERS), oracle)
         cluster.heal()
         self._note("healed")
+        if self._loses_stores:
+            self._lose_stores(stores, oracle)
         healed = time.monotonic()
         self._wait_for_acknowledgements(oracle, "after the troubles")
         self._report.recovered_s = time.monotonic() - healed
@@ -152,6 +171,12 @@ class Run:
         time.sleep(_QUIET_S)
         load.stop(_ANSWERED_S)
         self._note(f"load has ended; {oracle.open_records} records are not answered")
+
+    def _lose_stores(self, stores: Stores, oracle: Oracle) -> None:
+        for loss in Loss:
+            self._wait_for_acknowledgements(oracle, f"before {loss}")
+            self._report.troubles[loss] += 1
+            stores.lose(loss)
 
     def _read(
         self, cluster: Cluster, partitions: list[TopicPartition]

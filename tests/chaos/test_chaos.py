@@ -12,6 +12,7 @@ from tests.support.components import REPOSITORY, localstack_python
 from tests.support.etcd_server import newest_version
 
 _OPTIONS = ("--seed", "1", "--seconds", "120", "--agents", "3", "--rate", "15")
+_STORES = ("--stores", "--seed", "2", "--seconds", "10", "--agents", "2", "--rate", "10")
 
 
 @pytest.mark.slow
@@ -22,15 +23,32 @@ def test_nothing_acknowledged_is_lost_in_three_minutes_of_chaos(tmp_path: Path) 
     Agents and etcd's members are killed, frozen and cut off, S3 fails: what was acknowledged is in
     the log, once, in order, at its offset, and consumers never see it change.
     """
+    _run(_OPTIONS, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("chaos")
+def test_nothing_acknowledged_is_lost_where_etcd_loses_its_data_and_gets_them_back(
+    tmp_path: Path,
+) -> None:
+    """
+    etcd is restored from an older copy and wiped under running agents: each of them says so, and
+    acknowledges nothing that is not there when the newest data are back and agents start again.
+    """
+    _run(_STORES, tmp_path)
+
+
+def _run(options: tuple[str, ...], folder: Path) -> None:
     newest_version()
     localstack_python()
     faulthandler.cancel_dump_traceback_later()  # of what takes a hundred seconds, as this does
 
     # A process of its own: what ends a client's process must not end the tests.
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", *_OPTIONS],
+        [sys.executable, "-m", "tests.chaos", *options],
         cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

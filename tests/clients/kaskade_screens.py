@@ -95,6 +95,8 @@ async def _admin(bootstrap: str, topic: str, new_topic: str) -> dict[str, Any]:
 
         await pilot.press("ctrl+d", *new_topic, "enter")
         await _until(pilot, lambda: not names(), "not deleted")
+        # It goes on reading figures, and fails if its table goes meanwhile.
+        await _until(pilot, lambda: all(w.is_finished for w in app.workers), "it goes on reading")
     return {**shown, "notices": notices}
 
 

@@ -75,7 +75,7 @@ def test_an_option_of_another_command_is_told_with_that_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "agent", "segments", "topics", "groups", "configs", "cluster"]
+    "line", ["", "agent", "segments", "topics", "groups", "configs", "cluster", "partitions"]
 )
 def test_a_command_without_what_it_needs_shows_what_there_is(line: str) -> None:
     """

@@ -196,6 +196,33 @@ def running(*arguments: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
+def test_produce_ends_in_its_timeout_while_the_bucket_is_away(tmp_path: Path) -> None:
+    """
+    What is acknowledged is counted; of the rest nobody knows, and the message says so.
+    """
+    with DriftlogProcess(tmp_path / "data") as agent:
+        topic = make_topic(agent)
+        line = ("produce", topic, "-b", agent.bootstrap, "--timeout", "5")
+        with running(*line, stdin=subprocess.PIPE) as it:
+            assert it.stdin is not None
+            it.stdin.write(b"one\n")
+            it.stdin.flush()
+            said(agent.bootstrap, "consume", topic, "--from-beginning", "-c", "1")
+            folder = agent.directory / "objects" / "flush"
+            folder.rename(tmp_path / "away")
+            folder.write_bytes(b"no folder")
+            began = time.monotonic()
+            _, err = it.communicate(b"two\nthree\n", timeout=60)
+            took_s = time.monotonic() - began
+        agent.kill()
+
+    assert (1, True) == (it.returncode, 4 < took_s < 20)
+    text = err.decode()
+    assert "line 2: not acknowledged, and may be written" in text
+    assert f"1 record written to {topic}" in text
+    assert "of 2 it is not known" in text
+
+
 def test_ctrl_c_ends_a_consumer_quietly(agent: DriftlogProcess, written: str) -> None:
     """
     What came is printed; the status is the shell's for Ctrl-C.

@@ -183,7 +183,7 @@ def test_an_empty_fetch_waits_as_long_as_it_may(agent: DriftlogProcess) -> None:
         waited_s = time.monotonic() - began
 
     assert (fetched[0].error_code, fetched[0].high_watermark, fetched[0].records) == (0, 0, b"")
-    assert 0.65 <= waited_s < 5
+    assert 0.65 <= waited_s < 10
 
 
 def test_a_waiting_fetch_is_woken_by_a_record(agent: DriftlogProcess) -> None:
@@ -201,7 +201,7 @@ def test_a_waiting_fetch_is_woken_by_a_record(agent: DriftlogProcess) -> None:
         timer.join()
 
     assert b"news" in fetched[0].records
-    assert waited_s < 5
+    assert waited_s < 12
 
 
 def test_a_fetch_waits_for_min_bytes_over_all_partitions(agent: DriftlogProcess) -> None:

@@ -65,6 +65,7 @@ NOT_HERE: Final = {
 
 OURS: Final = {
     "driftlog.http.address": "where `driftlog segments` and people find the HTTP port",
+    "driftlog.producer.state.max.bytes": "Kafka has no bound for what it remembers of producers",
     "inter.broker.protocol.version": "user interfaces take it for the version of the cluster",
     "log.message.format.version": "so do older ones",
 }

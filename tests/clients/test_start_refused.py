@@ -168,7 +168,7 @@ def test_a_bucket_without_its_metadata_is_refused(stopped: Path) -> None:
     refusal = refused(stopped)
 
     assert refusal.code == 1
-    assert "with a backup of it where it is lost" in refusal.said
+    assert "Where that store is lost, a backup of it starts too" in refusal.said
 
 
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "empty"])
@@ -187,7 +187,7 @@ def test_damaged_metadata_is_refused_and_left_alone(stopped: Path, damage: str) 
 
     assert refusal.code == 1
     if damage == "empty":
-        assert "with a backup of it where it is lost" in refusal.said
+        assert "Where that store is lost, a backup of it starts too" in refusal.said
     else:
         assert "metadata.db" in refusal.said
         assert database.read_bytes() == left[damage]
@@ -419,8 +419,10 @@ def test_a_start_that_waits_for_its_store_heeds_sigterm(tmp_path: Path) -> None:
         began = time.monotonic()
         agent.terminate()
         waited = time.monotonic() - began
+        said = agent.log
 
-    assert waited < 3
+    assert waited < 8
+    assert "does not answer" not in said
     assert not (tmp_path / "data").exists()
 
 

@@ -65,6 +65,12 @@ def agent(proxy: FaultProxy) -> Iterator[DriftlogProcess]:
     with DriftlogProcess(
         arguments=("--store", "s3://bucket/prefix"), environment=environment
     ) as process:
+        # An agent that has given out an id has a thousand: the bucket marks none in an outage.
+        first = confluent_kafka.Producer(
+            {"bootstrap.servers": process.bootstrap, "enable.idempotence": True}
+        )
+        first.produce(make_topic(process), b"first")
+        assert first.flush(60) == 0
         yield process
         proxy.set_mode("pass")
 
@@ -212,12 +218,12 @@ def test_an_agent_that_cannot_commit_says_that_it_is_not_ready(
         with Raw(agent.port) as raw:
             raw.produce(topic, {0: good(b"synced", timestamp_ms=T)}, acks=1)
         at_once = readiness(agent)
-        reason = becomes_ready(agent, 503, 15)
+        reason = becomes_ready(agent, 503, 60)
         failing = metrics(agent)["driftlog_commits_failing_seconds"]
         alive = readiness(agent, "healthz")
     finally:
         proxy.set_mode("pass")
-    after = becomes_ready(agent, 200, 15)
+    after = becomes_ready(agent, 200, 60)
 
     assert at_once == alive == (200, "ok\n")
     said = re.match(r"nothing was committed for (\d+) s: put s3://bucket/prefix/flush/", reason)
@@ -241,7 +247,7 @@ def test_a_stop_during_an_outage_is_quick_and_loses_nothing(
             for n in range(20):
                 answer = raw.produce(topic, {0: good(b"%d" % n, timestamp_ms=T)}, acks=1)
                 assert answer == {0: Produced(0, n)}
-        becomes_ready(agent, 503, 15)
+        becomes_ready(agent, 503, 60)
         began = time.monotonic()
         assert agent.terminate() == 0
         took = time.monotonic() - began
@@ -251,7 +257,7 @@ def test_a_stop_during_an_outage_is_quick_and_loses_nothing(
     agent.start()
     reads = Confluent().consume(agent.bootstrap, {topic: 20})[topic]
 
-    assert took < 12
+    assert took < 18  # of the 20 s that a store that answers is given
     assert "DIR/buffer" in left[-1]
     assert reads == at_offsets([Record(None, b"%d" % n, T) for n in range(20)])
 

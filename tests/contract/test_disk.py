@@ -5,7 +5,8 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,10 +76,10 @@ Subject = Posix | Simulated
 
 
 @pytest.fixture(params=[Posix, Simulated])
-def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     """An empty disk, with one session."""
     opened: Subject = request.param(tmp_path)
-    opened.disk.create_session(SESSION)
+    await opened.disk.create_session(SESSION)
     yield opened
     opened.disk.close()
 
@@ -215,7 +216,7 @@ async def test_a_failed_sync_ends_the_use_of_the_file(tmp_path: Path) -> None:
         descriptor = os.open("/dev/null", os.O_RDWR)  # takes writes, knows no sync
         real = PosixBufferFile(descriptor, Path("/dev/null"), executor, BufferPool(0))
         simulated = SimDisk(Platter(), Process("it", VirtualLoop()), Random(1))
-        simulated.create_session(SESSION)
+        await simulated.create_session(SESSION)
         for file in (real, simulated.create_file(SESSION, 1)):
             simulated.sync_fails = 1.0
             file.append([b"x"])
@@ -250,12 +251,12 @@ async def test_a_sync_that_would_succeed_now_vouches_for_nothing(tmp_path: Path)
         os.close(descriptor)
 
 
-def test_a_file_that_was_cut_behind_our_back_is_unavailable(tmp_path: Path) -> None:
+async def test_a_file_that_was_cut_behind_our_back_is_unavailable(tmp_path: Path) -> None:
     """
     Fewer bytes than were appended are never handed out as if they were all.
     """
     disk = PosixDisk(tmp_path)
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
     file = disk.create_file(SESSION, 1)
     file.append([b"x" * 100])
     os.truncate(file.path, 50)
@@ -266,7 +267,7 @@ def test_a_file_that_was_cut_behind_our_back_is_unavailable(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("position, length", [(3, 1), (0, 4), (2, 2), (1000, 1), (3, 7)])
-def test_nothing_is_read_beyond_what_was_appended(
+async def test_nothing_is_read_beyond_what_was_appended(
     tmp_path: Path, position: int, length: int
 ) -> None:
     """
@@ -274,7 +275,7 @@ def test_nothing_is_read_beyond_what_was_appended(
     elsewhere, never another batch's bytes.
     """
     disk = PosixDisk(tmp_path)
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
     old = disk.create_file(SESSION, 1)
     old.append([b"0123456789"])
     file = disk.recycle_file(old, SESSION, 2)
@@ -292,7 +293,7 @@ async def test_what_was_appended_before_a_refused_append_can_be_synced(tmp_path:
     A disk that is full takes no more, and keeps what it took: acks=1 that waits for it is kept.
     """
     subject = Posix(tmp_path)
-    subject.disk.create_session(SESSION)
+    await subject.disk.create_session(SESSION)
     file = subject.disk.create_file(SESSION, 1)
     file.append([b"kept"])
     with subject.no_room(), pytest.raises(UnavailableError):
@@ -328,14 +329,14 @@ async def test_a_file_is_recycled_into_another_session(disk: AgentDisk) -> None:
     """
     The old session has it no more, and removing that session leaves the file alone.
     """
-    disk.create_session(OTHER)
+    await disk.create_session(OTHER)
     old = disk.create_file(SESSION, 3)
     old.append([b"old"])
 
     new = disk.recycle_file(old, OTHER, 1)
     new.append([b"new"])
     assert [] == await disk.read_files(SESSION)
-    disk.remove_session(SESSION)
+    await disk.remove_session(SESSION)
 
     assert (True, b"new") == (new.alive, new.read(0, 3))
     assert b"new" == await disk.read_file(OTHER, 1)
@@ -376,7 +377,7 @@ async def test_the_next_process_finds_the_files_of_every_session(subject: Subjec
     """
     Sessions in any order, numbers ascending as numbers, bytes as they were synced.
     """
-    subject.disk.create_session(OTHER)
+    await subject.disk.create_session(OTHER)
     for session, number in ((SESSION, 9), (SESSION, 10), (SESSION, 11), (OTHER, 1)):
         file = subject.disk.create_file(session, number)
         file.append([f"{session}/{number}".encode()])
@@ -394,53 +395,53 @@ async def test_removing_a_session_takes_its_files_and_no_others(disk: AgentDisk)
     """
     Files of it that are open are not alive after that; a session that is not there is no error.
     """
-    disk.create_session(OTHER)
+    await disk.create_session(OTHER)
     gone, stays = disk.create_file(SESSION, 1), disk.create_file(OTHER, 1)
     stays.append([b"x"])
 
-    disk.remove_session(SESSION)
-    disk.remove_session(SESSION)
+    await disk.remove_session(SESSION)
+    await disk.remove_session(SESSION)
 
     assert [OTHER] == disk.sessions()
     assert (False, True) == (gone.alive, stays.alive)
     assert b"x" == await disk.read_file(OTHER, 1)
 
 
-def test_a_session_that_is_kept_is_no_session_any_more(subject: Subject) -> None:
+async def test_a_session_that_is_kept_is_no_session_any_more(subject: Subject) -> None:
     """
     Nobody recovers it again, nor removes it; the others stay.
     """
-    subject.disk.create_session(OTHER)
+    await subject.disk.create_session(OTHER)
     subject.disk.create_file(OTHER, 1).append([b"x"])
 
-    subject.disk.keep_session(OTHER)
-    subject.disk.remove_session(OTHER)
+    await subject.disk.keep_session(OTHER)
+    await subject.disk.remove_session(OTHER)
 
     assert [SESSION] == subject.disk.sessions()
     assert [SESSION] == subject.again().sessions()
 
 
-def test_what_is_kept_is_there_for_a_person_to_look_at(tmp_path: Path) -> None:
+async def test_what_is_kept_is_there_for_a_person_to_look_at(tmp_path: Path) -> None:
     """
     Its files as they were, beside the buffer; what cannot be kept stays where it is.
     """
     disk = PosixDisk(tmp_path)
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
     disk.create_file(SESSION, 1).append([b"x"])
-    disk.keep_session(SESSION)
+    await disk.keep_session(SESSION)
     with pytest.raises(UnavailableError):
-        disk.keep_session(SESSION)
+        await disk.keep_session(SESSION)
     disk.close()
 
     assert b"x" == (tmp_path / "kept" / SESSION / "0000000001.buf").read_bytes()
 
 
-def test_what_others_put_into_the_directory_is_no_session(tmp_path: Path) -> None:
+async def test_what_others_put_into_the_directory_is_no_session(tmp_path: Path) -> None:
     """
     `lost+found`, a backup's copy, a file: nobody recovers or removes them.
     """
     disk = PosixDisk(tmp_path)
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
     (tmp_path / "buffer" / "lost+found").mkdir()
     (tmp_path / "buffer" / f"{OTHER}.bak").mkdir()
     (tmp_path / "buffer" / OTHER).write_bytes(b"")
@@ -449,13 +450,13 @@ def test_what_others_put_into_the_directory_is_no_session(tmp_path: Path) -> Non
     disk.close()
 
 
-def test_a_session_that_was_half_made_is_made(disk: AgentDisk) -> None:
+async def test_a_session_that_was_half_made_is_made(disk: AgentDisk) -> None:
     """
     Its folder may be there already, from an attempt whose sync failed.
     """
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
 
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
 
     assert [SESSION] == disk.sessions()
 
@@ -494,7 +495,7 @@ async def test_a_note_is_replaced_survives_and_goes_with_its_session(subject: Su
     The newest is there at the next start; it is none of the session's files, and no other
     session's.
     """
-    subject.disk.create_session(OTHER)
+    await subject.disk.create_session(OTHER)
     assert await subject.disk.load_note(SESSION) is None
     await subject.disk.save_note(SESSION, b"1")
     await subject.disk.save_note(SESSION, b"22")
@@ -502,12 +503,12 @@ async def test_a_note_is_replaced_survives_and_goes_with_its_session(subject: Su
     disk = subject.again()
     assert (b"22", None) == (await disk.load_note(SESSION), await disk.load_note(OTHER))
     assert [] == await disk.read_files(SESSION)
-    disk.remove_session(SESSION)
+    await disk.remove_session(SESSION)
     assert await disk.load_note(SESSION) is None
 
     with pytest.raises(UnavailableError):
         await disk.save_note(SESSION, b"of a session that is gone")
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
     assert await disk.load_note(SESSION) is None
 
 
@@ -530,7 +531,7 @@ async def test_a_note_is_the_last_that_goes(
     of it is elsewhere already.
     """
     disk = PosixDisk(tmp_path)
-    disk.create_session(SESSION)
+    await disk.create_session(SESSION)
     for number in range(1, 4):
         disk.create_file(SESSION, number).append([b"x"])
     await disk.save_note(SESSION, b"note")
@@ -544,13 +545,69 @@ async def test_a_note_is_the_last_that_goes(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", dying)
-        disk.remove_session(SESSION)
+        await disk.remove_session(SESSION)
 
     assert b"note" == await disk.load_note(SESSION)
     assert 1 == len(await disk.read_files(SESSION))
-    disk.remove_session(SESSION)
+    await disk.remove_session(SESSION)
     assert [] == disk.sessions()
     disk.close()
+
+
+# ── The event loop ──
+
+
+async def test_a_disk_whose_fsync_takes_long_does_not_stop_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A cloud disk that stalls for a second would else stop every connection, and the keep-alives.
+    """
+    disk = PosixDisk(tmp_path)
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+    turns: list[bool] = []
+    """Whether the event loop had one during each fsync."""
+
+    def slow(_: int) -> None:
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        hopeless = threading.get_ident() == thread or False in turns
+        turns.append(turned.wait(0 if hopeless else 30))
+
+    monkeypatch.setattr(os, "fsync", slow)
+    await disk.create_session(SESSION)
+    await disk.save_note(SESSION, b"note")
+    await disk.save("node_id.json", b"{}")
+    await disk.keep_session(SESSION)
+    await disk.create_session(OTHER)
+    await disk.save_note(OTHER, b"note")
+    await disk.remove_session(OTHER)
+    await disk.create_session(OTHER)
+    file = disk.create_file(OTHER, 1)
+    await file.sync()
+    recycled = disk.recycle_file(file, OTHER, 2)
+    await recycled.sync()
+    disk.close()
+
+    assert len(turns) >= 11
+    assert all(turns)
+
+
+async def test_what_is_asked_at_once_is_done_in_the_order_of_the_calls(disk: AgentDisk) -> None:
+    """
+    Also behind a call that was cancelled: what it began is over before the next begins.
+    """
+    for n in range(20):
+        saves = [
+            asyncio.create_task(disk.save("state.json", b"%d" % i))
+            for i in range(10 * n, 10 * n + 9)
+        ]
+        await asyncio.sleep(0)
+        saves[3].cancel()
+        saves[8].cancel()
+        await asyncio.gather(*saves, disk.save("state.json", b"last"), return_exceptions=True)
+
+        assert b"last" == disk.load("state.json")
 
 
 # ── Small files ──
@@ -563,13 +620,13 @@ def test_a_small_file_that_is_not_there_is_none(disk: AgentDisk) -> None:
     assert disk.load("node_id.json") is None
 
 
-def test_small_files_are_replaced_and_survive(subject: Subject) -> None:
+async def test_small_files_are_replaced_and_survive(subject: Subject) -> None:
     """
     The newest of each name is there at the next start; they are no sessions.
     """
-    subject.disk.save("node_id.json", b"1")
-    subject.disk.save("other.json", b"")
-    subject.disk.save("node_id.json", b"22")
+    await subject.disk.save("node_id.json", b"1")
+    await subject.disk.save("other.json", b"")
+    await subject.disk.save("node_id.json", b"22")
 
     disk = subject.again()
 
@@ -577,16 +634,16 @@ def test_small_files_are_replaced_and_survive(subject: Subject) -> None:
     assert [SESSION] == disk.sessions()
 
 
-def test_a_small_file_that_cannot_be_replaced_stays_whole(subject: Subject) -> None:
+async def test_a_small_file_that_cannot_be_replaced_stays_whole(subject: Subject) -> None:
     """
     With no room the old contents stay; with room again the new ones take their place.
     """
-    subject.disk.save("node_id.json", b"old")
+    await subject.disk.save("node_id.json", b"old")
     with subject.no_room(), pytest.raises(UnavailableError):
-        subject.disk.save("node_id.json", b"new")
+        await subject.disk.save("node_id.json", b"new")
 
     assert b"old" == subject.disk.load("node_id.json")
-    subject.disk.save("node_id.json", b"new")
+    await subject.disk.save("node_id.json", b"new")
     assert b"new" == subject.again().load("node_id.json")
 
 

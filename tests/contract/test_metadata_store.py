@@ -30,6 +30,7 @@ from driftlog_metadata.store import (
     Operation,
     Put,
     PutEvent,
+    StoreWentBackError,
     ValueIs,
     Watch,
     WatchEvent,
@@ -819,17 +820,32 @@ async def test_a_watch_resumes_from_any_revision(store: MetadataStore) -> None:
         await watch.aclose()
 
 
-async def test_a_watch_may_start_in_the_future(store: MetadataStore) -> None:
+async def test_a_watch_may_start_at_the_next_revision(store: MetadataStore) -> None:
     """
-    It tells nothing before its revision has come.
+    It waits for it.
+    """
+    revision = await put(store, "/w/0")
+    watch = store.watch("/w/", revision + 1)
+    waiting = asyncio.ensure_future(anext(watch))
+    await put(store, "/w/1")
+
+    assert [PutEvent(KeyValue("/w/1", b"", revision + 1, revision + 1))] == await waiting
+    await watch.aclose()
+
+
+async def test_a_watch_of_a_store_that_went_back_says_so(store: MetadataStore) -> None:
+    """
+    Its reader has seen the revision before its first one.  A store that has not come there has lost
+    it: the watch says so, at once and again, and tells no other revision in its place.
     """
     revision = await put(store, "/w/0")
     watch = store.watch("/w/", revision + 3)
-    waiting = asyncio.ensure_future(anext(watch))
-    for n in range(3):
-        await put(store, f"/w/{n}")
+    for _ in range(2):
+        with pytest.raises(StoreWentBackError) as error:
+            async with asyncio.timeout(10):
+                await anext(watch)
 
-    assert [PutEvent(KeyValue("/w/2", b"", revision + 3, revision + 3))] == await waiting
+        assert (revision + 2, revision) == (error.value.seen, error.value.found)
     await watch.aclose()
 
 

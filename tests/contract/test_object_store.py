@@ -22,6 +22,7 @@ from driftlog_tiering.object_store import (
     ObjectInfo,
     ObjectStore,
 )
+from tests.support.folder_markers import make_markers
 from tests.support.s3_servers import S3Server
 
 MIB = 1 << 20
@@ -409,6 +410,40 @@ async def test_pages_are_full_but_the_last(store: ObjectStore, size: int) -> Non
     assert [f"p/{i}" for i in range(6)] == [info.key for p in listing for info in p.objects]
     assert [*range(6)] == [info.size_bytes for p in listing for info in p.objects]
     assert all(a.store_now_ms <= b.store_now_ms for a, b in pairwise(listing))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+async def test_a_folder_marker_is_no_object_of_ours(store: ObjectStore, size: int) -> None:
+    """
+    What consoles and file gateways put before, between and behind objects is not listed, takes no
+    place on a page, and ends no listing.
+    """
+    for i in range(6):
+        await store.put(f"p/{i}", [b"x"])
+    await store.put("q/r/7", [b"x"])
+    await make_markers(store, "", "p/", "p/-/", "p/2a/", "p/2a/b/", "p/2b/", "p/6/", "q/", "q/r/")
+
+    listing = await pages(store, "p/", size=size)
+
+    assert [min(size, 6 - i) for i in range(0, 6, size)] == [len(p.objects) for p in listing]
+    assert [f"p/{i}" for i in range(6)] == [info.key for p in listing for info in p.objects]
+    assert [*(f"p/{i}" for i in range(6)), "q/r/7"] == await keys(store, "", size=size)
+    assert ["q/r/7"] == await keys(store, "q/r/", size=size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+async def test_where_only_folder_markers_are_there_is_nothing(
+    store: ObjectStore, size: int
+) -> None:
+    """
+    One empty page, as of a prefix that nobody used.
+    """
+    await make_markers(store, "", "p/", "p/a/", "p/b/")
+
+    listing = await pages(store, "p/", size=size)
+
+    assert [()] == [page.objects for page in listing]
+    assert listing[0].store_now_ms > 0
 
 
 async def test_nothing_is_listed_on_one_empty_page(store: ObjectStore) -> None:

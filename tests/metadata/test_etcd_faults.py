@@ -166,8 +166,8 @@ async def test_a_frozen_member_costs_one_deadline(cluster: EtcdCluster) -> None:
     first.thaw()
     await store.close()
 
-    assert 1.4 < waited < 5
-    assert elsewhere < 5
+    assert 1.4 < waited < 10
+    assert elsewhere < 10
     assert KeyValue("/a", b"1", created, created) == found
     assert written.succeeded
 
@@ -199,7 +199,7 @@ async def test_what_may_be_repeated_is_not_told_of_a_frozen_member(
     first.thaw()
     await store.close()
 
-    assert waited < 6
+    assert waited < 10
 
 
 @pytest.mark.parametrize("call", ["txn", "get"])

@@ -24,6 +24,7 @@ from driftlog_metadata.model import (
 )
 from driftlog_metadata.store import KeyValue
 from tests.support import etcd_server
+from tests.support.clusters import CLUSTER, in_cluster
 
 CHILD = Path(__file__).with_name("etcd3_child.py")
 SESSION_ID = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
@@ -67,11 +68,12 @@ async def test_another_client_reads_what_a_session_wrote(version: str, tmp_path:
     with etcd_server.start(version, tmp_path) as cluster:
         store = EtcdMetadataStore(EtcdSettings(endpoints=cluster.endpoints))
         await store.grant_lease(lease_id, 60_000)
+        await in_cluster(store)
         revisions = []
         for txn in (
-            transactions.open_session(agent, 0),
-            transactions.commit(SESSION_ID, 2, 1, record),
-            transactions.claim(SESSION_ID, 2, [claimed]),
+            transactions.open_session(agent, 0, CLUSTER),
+            transactions.commit(SESSION_ID, 3, 1, record),
+            transactions.claim(SESSION_ID, 3, [claimed], cluster=CLUSTER),
         ):
             result = await store.txn(txn.compares, txn.then, txn.otherwise)
             assert result.succeeded
@@ -87,8 +89,10 @@ async def test_another_client_reads_what_a_session_wrote(version: str, tmp_path:
     flush, head = keys.flush_key(SESSION_ID, 1), keys.head_key(SESSION_ID)
     leader = codec.encode_leader(Leader(SESSION_ID, 0))
     live = codec.encode_live_session(LiveSession(node_id=5))
+    mark = KeyValue(keys.CLUSTER_KEY, CLUSTER, 2, 2)
     expected = [
         KeyValue(agent_key, codec.encode_agent(agent), opened, opened, lease_id),
+        mark,
         KeyValue(flush, codec.encode_flush_record(record), committed, committed),
         KeyValue(head, codec.encode_head(1), opened, committed),
         KeyValue(keys.leader_key(TP), leader, led, led),

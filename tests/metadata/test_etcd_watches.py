@@ -32,13 +32,13 @@ class DeafClient:
         self.let = asyncio.Event()
         self.streams: list[Stream] = []
 
-    async def run(self, *_args: object) -> Stream:
+    async def run(self, *_args: object) -> tuple[Stream, int]:
         self.asked.set()
         while not self.let.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await self.let.wait()
         self.streams.append(Stream())
-        return self.streams[-1]
+        return self.streams[-1], 1
 
 
 async def test_what_does_not_heed_its_end_does_not_hold_up_the_watchs(

@@ -7,22 +7,26 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from driftlog_metadata.errors import CorruptError, UnavailableError, UnsupportedFormatError
-from driftlog_metadata.sqlite_database import StoreLockedError
+from driftlog_metadata.sqlite_database import Change, StoreLockedError
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import (
     CompactedError,
     Delete,
     DeleteEvent,
     DeletePrefix,
+    KeyValue,
     LeaseNotFoundError,
     Put,
+    PutEvent,
 )
 
 CHILD = Path(__file__).with_name("sqlite_child.py")
@@ -349,6 +353,45 @@ async def test_a_watch_resumes_within_the_history_that_is_kept(path: Path) -> No
     with pytest.raises(CompactedError):
         await anext(store.watch("/k", revision - 100))
     await store.close()
+
+
+async def test_who_has_read_a_revision_may_watch_from_the_next(path: Path) -> None:
+    """
+    A reader sees what is committed before the writer's thread has told the loop of it.  Its watch
+    is not refused as one from the future, which would be evidence of a store that went back.
+    """
+    store = await SqliteMetadataStore.open(path, stopped_clock)
+    committed, tell, commit = threading.Event(), threading.Event(), store._database.commit
+
+    def commit_and_wait() -> list[Change]:
+        changes = commit()
+        committed.set()
+        tell.wait(10)
+        return changes
+
+    store._database.commit = commit_and_wait  # type: ignore[method-assign]
+    put = asyncio.ensure_future(store.txn([], [Put("/a", b"1")]))
+    await asyncio.to_thread(committed.wait, 10)
+    reads = [asyncio.ensure_future(read) for read in (store.get_prefix("/a"), store.get("/a"))]
+    await asyncio.wait(reads, timeout=0.2)
+    watches = [asyncio.ensure_future(_watch_after(store, read)) for read in reads]
+    await asyncio.wait(watches, timeout=0.2)
+    tell.set()
+    revision = (await put).revision
+    await store.txn([], [Put("/a", b"2")])
+
+    assert [[revision + 1]] * 2 == await asyncio.gather(*watches)
+    await store.close()
+
+
+async def _watch_after(store: SqliteMetadataStore, read: "asyncio.Future[Any]") -> list[int]:
+    """The revisions of the first events after what *read* gave."""
+    found = await read
+    seen = found.mod_revision if isinstance(found, KeyValue) else found[0]
+    watch = store.watch("/a", seen + 1)
+    events = await anext(watch)
+    await watch.aclose()
+    return [event.kv.mod_revision for event in events if isinstance(event, PutEvent)]
 
 
 def test_a_disk_that_fills_up_refuses_and_recovers(path: Path) -> None:

@@ -15,6 +15,7 @@ from driftlog_metadata.codec import (
     encode_partition_state,
 )
 from driftlog_metadata.keys import (
+    CLUSTER_KEY,
     agent_key,
     flush_key,
     head_key,
@@ -57,6 +58,8 @@ from driftlog_metadata.transactions import (
     release,
     write_state,
 )
+from tests.simulation.faults import now
+from tests.support.clusters import CLUSTER, MARK
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
 TP = TopicPartition(UUID(int=5), 3)
@@ -76,6 +79,11 @@ class World:
         self.now_ms = 1_700_000_000_000
         self.store = MemoryMetadataStore(lambda: self.now_ms)
         self.fences: dict[str, int] = {}
+        now(self.store.txn((), [MARK]))
+
+    def snapshot(self) -> list[KeyValue]:
+        """All keys but the cluster's."""
+        return [kv for kv in self.store.snapshot() if kv.key != CLUSTER_KEY]
 
     async def send(self, txn: Txn) -> TxnResult:
         """One copy of a transaction."""
@@ -86,7 +94,9 @@ class World:
         await self.store.grant_lease(lease_id_of(session_id), TTL_MS)
         before = await self.store.get(agent_key(node_id))
         result = await self.send(
-            open_session(agent(session_id, node_id), 0 if before is None else before.mod_revision)
+            open_session(
+                agent(session_id, node_id), 0 if before is None else before.mod_revision, CLUSTER
+            )
         )
         assert result.succeeded
         self.fences[session_id] = result.revision
@@ -122,7 +132,7 @@ class World:
 
     async def claim(self, session_id: str, *claims: Claim) -> TxnResult:
         """Lead."""
-        return await self.send(claim(session_id, self.fences[session_id], claims))
+        return await self.send(claim(session_id, self.fences[session_id], claims, cluster=CLUSTER))
 
     async def leader(self, tp: TopicPartition = TP) -> Leader | None:
         """Who leads."""
@@ -159,10 +169,10 @@ def world() -> World:
 
 async def unchanged(world: World, answer: Awaitable[TxnResult]) -> TxnResult:
     """*answer*, for which nothing was changed."""
-    before = world.store.snapshot()
+    before = world.snapshot()
     result = await answer
     assert not result.succeeded
-    assert before == world.store.snapshot()
+    assert before == world.snapshot()
     return result
 
 
@@ -180,13 +190,13 @@ async def test_a_session_begins_with_its_fence_its_head_and_its_agent(world: Wor
     """
     result = await world.begin(ONE, node_id=7)
 
-    keys = {kv.key: kv for kv in world.store.snapshot()}
+    keys = {kv.key: kv for kv in world.snapshot()}
     assert {session_key(ONE), head_key(ONE), agent_key(7)} == set(keys)
     assert {result.revision} == {kv.create_revision for kv in keys.values()}
     assert agent(ONE, 7) == decode_agent(keys[agent_key(7)].value)
     assert await world.head(ONE) == 0
     await world.end(ONE)
-    assert [head_key(ONE)] == [kv.key for kv in world.store.snapshot()]
+    assert [head_key(ONE)] == [kv.key for kv in world.snapshot()]
 
 
 async def test_a_late_copy_of_a_session_that_lives_changes_nothing(world: World) -> None:
@@ -196,9 +206,9 @@ async def test_a_late_copy_of_a_session_that_lives_changes_nothing(world: World)
     opened = await world.begin(ONE)
     await world.commit(ONE, 1)
 
-    again = await unchanged(world, world.send(open_session(agent(ONE), 0)))
+    again = await unchanged(world, world.send(open_session(agent(ONE), 0, CLUSTER)))
 
-    fence, at, head = map(first, again.reads)
+    fence, at, head, _ = map(first, again.reads)
     assert fence is not None
     assert opened.revision == fence.create_revision
     assert at is not None
@@ -214,9 +224,9 @@ async def test_a_session_that_is_over_does_not_begin_again(world: World) -> None
     await world.end(ONE)
     await world.store.grant_lease(lease_id_of(ONE), TTL_MS)
 
-    again = await unchanged(world, world.send(open_session(agent(ONE), 0)))
+    again = await unchanged(world, world.send(open_session(agent(ONE), 0, CLUSTER)))
 
-    assert [None, None, True] == [kv and True for kv in map(first, again.reads)]
+    assert [None, None, True, True] == [kv and True for kv in map(first, again.reads)]
 
 
 async def test_a_session_needs_its_lease(world: World) -> None:
@@ -224,9 +234,9 @@ async def test_a_session_needs_its_lease(world: World) -> None:
     One that ran out before the session began: nothing is there.
     """
     with pytest.raises(LeaseNotFoundError):
-        await world.send(open_session(agent(ONE), 0))
+        await world.send(open_session(agent(ONE), 0, CLUSTER))
 
-    assert [] == world.store.snapshot()
+    assert [] == world.snapshot()
 
 
 async def test_an_agent_that_is_registered_is_not_overwritten_unseen(world: World) -> None:
@@ -236,7 +246,7 @@ async def test_an_agent_that_is_registered_is_not_overwritten_unseen(world: Worl
     await world.begin(ONE)
     await world.store.grant_lease(lease_id_of(TWO), TTL_MS)
 
-    await unchanged(world, world.send(open_session(agent(TWO), 0)))
+    await unchanged(world, world.send(open_session(agent(TWO), 0, CLUSTER)))
     await world.begin(TWO)
     await world.end(ONE)
 
@@ -410,7 +420,7 @@ async def test_of_two_claims_one_wins(world: World) -> None:
 
     result = await unchanged(world, world.claim(ONE, read))
 
-    leader, state, fence = map(first, result.reads)
+    leader, state, fence, _ = map(first, result.reads)
     assert leader is not None
     assert Leader(TWO, 0) == decode_leader(leader.value)
     assert state is not None
@@ -441,7 +451,7 @@ async def test_a_session_that_is_over_claims_nothing(world: World) -> None:
     await world.begin(ONE)
     await world.end(ONE)
 
-    await unchanged(world, world.send(claim(ONE, world.fences[ONE], [_fresh(TP)])))
+    await unchanged(world, world.send(claim(ONE, world.fences[ONE], [_fresh(TP)], cluster=CLUSTER)))
 
 
 async def test_a_claim_needs_the_partitions_state_as_it_was_read(world: World) -> None:
@@ -491,7 +501,7 @@ async def test_a_batch_of_claims_is_all_or_nothing(world: World) -> None:
 
     result = await unchanged(world, world.claim(ONE, *both))
 
-    assert [0, 0, 1, 1, 1] == [len(reads) for reads in result.reads]
+    assert [0, 0, 1, 1, 1, 1] == [len(reads) for reads in result.reads]
     assert await world.leader(TP) is None
 
 
@@ -519,15 +529,21 @@ async def test_as_many_claims_as_are_said_to_fit_into_a_transaction_do(world: Wo
     topics = {f"{n:0>249}": 2**62 for n in range(CLAIMS_PER_TXN)}
 
     (batch,) = claim_batches(claims)
-    txn = claim(ONE, world.fences[ONE], batch, topics)
+    txn = claim(ONE, world.fences[ONE], batch, topics, cluster=CLUSTER)
 
     check_txn(txn.compares, txn.then, txn.otherwise)
     assert MAX_TXN_OPS - 4 < len(txn.compares)
     assert not (await world.send(txn)).succeeded
     with pytest.raises(AssertionError):
-        claim(ONE, world.fences[ONE], [*claims, _long(99, sessions=1)], {**topics, "t": 1})
+        claim(
+            ONE,
+            world.fences[ONE],
+            [*claims, _long(99, sessions=1)],
+            {**topics, "t": 1},
+            cluster=CLUSTER,
+        )
     with pytest.raises(AssertionError):
-        claim(ONE, world.fences[ONE], [])
+        claim(ONE, world.fences[ONE], [], cluster=CLUSTER)
 
 
 @pytest.mark.parametrize("sessions", [0, 1, 50, 1_500, 10_000, 40_000])
@@ -544,7 +560,7 @@ def test_batches_of_claims_keep_to_both_limits(sessions: int) -> None:
     sizes = [len(batch) for batch in batches]
     for batch in batches:
         topics = {f"{c.tp.partition:0>249}": 2**62 for c in batch}
-        txn = claim(ONE, 5, batch, topics)
+        txn = claim(ONE, 5, batch, topics, cluster=CLUSTER)
         check_txn(txn.compares, txn.then, txn.otherwise)
     one = len(encode_partition_state(claims[0].state_under(ONE)))
     fitting = min(CLAIMS_PER_TXN, max(1, int(0.9 * MAX_TXN_BYTES) // (one + 500)))
@@ -567,12 +583,14 @@ async def test_a_claim_of_a_topic_that_is_gone_leaves_no_keys(world: World) -> N
     fresh = _fresh(TP)
     for change in (Delete(topic_key("t")), Put(topic_key("t"), b"{}")):
         await world.store.txn((), [change])
-        stale = claim(ONE, world.fences[ONE], [fresh], {"t": made.revision})
+        stale = claim(ONE, world.fences[ONE], [fresh], {"t": made.revision}, cluster=CLUSTER)
         await unchanged(world, world.send(stale))
     now = await world.store.get(topic_key("t"))
     assert now is not None
 
-    result = await world.send(claim(ONE, world.fences[ONE], [fresh], {"t": now.create_revision}))
+    result = await world.send(
+        claim(ONE, world.fences[ONE], [fresh], {"t": now.create_revision}, cluster=CLUSTER)
+    )
 
     assert result.succeeded
     assert Leader(ONE, 0) == await world.leader(TP)
@@ -586,7 +604,7 @@ async def test_a_claim_does_not_mind_what_became_of_its_topics_value(world: Worl
     made = await world.store.txn((), [Put(topic_key("t"), b"{}")])
     await world.store.txn((), [Put(topic_key("t"), b"[]")])
 
-    txn = claim(ONE, world.fences[ONE], [_fresh(TP)], {"t": made.revision})
+    txn = claim(ONE, world.fences[ONE], [_fresh(TP)], {"t": made.revision}, cluster=CLUSTER)
 
     assert (await world.send(txn)).succeeded
 
@@ -598,7 +616,7 @@ def test_a_session_does_not_wait_for_its_own_end() -> None:
     mine = replace(_fresh(TP), leader=Leader(ONE, 3), leader_revision=9)
 
     with pytest.raises(AssertionError):
-        claim(ONE, 5, [mine])
+        claim(ONE, 5, [mine], cluster=CLUSTER)
 
 
 def _long(number: int, *, sessions: int) -> Claim:

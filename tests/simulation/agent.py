@@ -16,30 +16,37 @@ from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
 from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import MemorySettings
-from driftlog_agents.log.leading import LeadingSettings
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import LogReader, ReadSettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.store_watch import StoreWatch
 from driftlog_agents.topics import Topics
 from driftlog_metadata.codec import decode_leader
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.model import Agent, Listener, TopicPartition
-from tests.simulation.faults import FaultyMetadata, FaultyObjects, Network, Process, Weather
+from tests.simulation import crowded_reads
+from tests.simulation.aimed import is_aimed
+from tests.simulation.bucket_faults import bucket_of
+from tests.simulation.faults import FaultyMetadata, Network, Process, Weather
 from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.loop import NOBODY
 from tests.simulation.one_sided import FITNESS
 from tests.simulation.peer import Peer
+from tests.simulation.restarts import settings_of
 from tests.simulation.sim_disk import SimDisk
+from tests.simulation.store_loss import has_store_loss
 from tests.simulation.workers import Workers
+from tests.support.clusters import witnessed
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -71,7 +78,6 @@ SETTINGS = EngineSettings(
         check_interval_ms=200,
         sealed_interval_ms=2_000,
     ),
-    leading=LeadingSettings(kept_ms=5_000),
     drain_ms=5_000,
     drain_failing_ms=2_000,
 )
@@ -142,6 +148,7 @@ class AgentProcess(Process):
         self.node = node
         self.disk = SimDisk(node.platter, self, Random(world.rng.random()))
         self.disk.sync_stalls = _STALLS if world.seed % 100 == _STALLING else 0.0
+        self.disk.spares_files = is_aimed(world.seed)
         self.overloaded = False
         """Connections are not read: what the flusher says."""
         self._unread: list[Callable[[], None]] = []
@@ -151,16 +158,20 @@ class AgentProcess(Process):
         self._last: Engine | None = None
         self.waiting: list[tuple[Engine, Waiting]] = []
         """Requests that the sessions were asked; those that were answered go, in time."""
-        self._metadata = FaultyMetadata(
+        self._faulty = FaultyMetadata(
             world.metadata, self._network("metadata", node.metadata_weather)
         )
+        self._metadata = witnessed(self._faulty)
+        self.store_watch = StoreWatch(self._metadata)
         rng = Random(f"workers {self.name} {world.seed}")
         self._workers = Workers(rng, world.thread_share, longest_s=4.0)
         # Clients wait for these, and send the more the longer they take.
         of_requests = Workers(rng, world.thread_share, longest_s=0.1)
-        self._keep_alive = SimKeepAlive(self._metadata, self.thread)
-        self._objects = FaultyObjects(
-            world.bucket, self._network("objects", node.store_weather), world.withheld
+        self._keep_alive = SimKeepAlive(self._faulty, self.thread)
+        self._objects = bucket_of(
+            world,
+            self._network("objects", node.store_weather),
+            partial(world.untrue.hides, node.number),
         )
         self.reader = LogReader(
             store=self._objects,
@@ -168,7 +179,7 @@ class AgentProcess(Process):
             manifest=self._manifest,
             refresh=self._refresh,
             now_ms=world.now_ms,
-            settings=READ_SETTINGS,
+            settings=crowded_reads.read_settings(world.seed, READ_SETTINGS),
         )
         self.broker = Broker(
             cluster_id="simulated",
@@ -181,12 +192,8 @@ class AgentProcess(Process):
         )
         self.broker.topics = Topics(self.broker)
         self.producing = Producing(self.broker, of_requests.offload, self.spawn)
-        self._collector = Collector(
-            metadata=self._metadata,
-            objects=self._objects,
-            disk=self.disk,
-            settings=CollectorSettings(interval_ms=3_000, pause_ms=1),
-        )
+        self._collector = self._new_collector(Random(f"collector {self.name} {world.seed}"))
+        self.fetching = Fetching(self.broker, self.spawn)
         self.fitness = FitnessWatch(
             node_id=node.number,
             metadata=self._metadata,
@@ -232,6 +239,11 @@ class AgentProcess(Process):
         leaders = self._world.metadata.snapshot(LEADERS_PREFIX)
         return any(decode_leader(kv.value).session_id == mine for kv in leaders)
 
+    @property
+    def looked_ms(self) -> float:
+        """When the collector last looked at everything, by the bucket's clock; 0: never."""
+        return self._collector.looked_ms
+
     def stop(self) -> None:
         """SIGTERM."""
         self.stopping = True
@@ -243,6 +255,7 @@ class AgentProcess(Process):
 
     async def run(self) -> None:
         """Sessions, one after the other, until it is stopped or killed."""
+        world = self._world
         async with asyncio.TaskGroup() as tasks:
             self._requests = tasks
             background = [
@@ -253,6 +266,8 @@ class AgentProcess(Process):
                 tasks.create_task(self._collect()),
                 tasks.create_task(self._watch_memory()),
             ]
+            if has_store_loss(world.seed):
+                background.append(tasks.create_task(self.store_watch.run()))
             await self._sessions()
             for task in background:
                 task.cancel()
@@ -260,6 +275,9 @@ class AgentProcess(Process):
     async def _sessions(self) -> None:
         world = self._world
         while self._goes_on():
+            if self.store_watch.evidence is not None:
+                await self._stopping.wait()
+                return
             try:
                 await self._session()
                 lost = False
@@ -269,7 +287,7 @@ class AgentProcess(Process):
                 world.trace("session lost", str(error))
             if self._last is not None and not self.dead:
                 self.spawn(self._all_told(self._last))
-            if lost and not self.dead:
+            if lost and not self.dead and self.store_watch.evidence is None:
                 await self._become_fit()
             if self._goes_on():
                 await asyncio.sleep(world.rng.uniform(0.05, 0.5))
@@ -280,6 +298,11 @@ class AgentProcess(Process):
             self._world.last_refusals.stepped_down(self.name)
         await self.fitness.lost()
         await self.fitness.until_fit(self._stopping)
+
+    async def _confirm(self) -> None:
+        """As `StoreWatch.confirm`, which costs a request; seeds without such losses do without."""
+        if has_store_loss(self._world.seed):
+            await self.store_watch.confirm()
 
     def _goes_on(self) -> bool:
         return not self.stopping and not self.dead  # asyncio lets an error win over a cancel
@@ -323,9 +346,11 @@ class AgentProcess(Process):
 
     def _nothing_offline(self, engine: Engine) -> None:
         world = self._world
-        for log in engine.logs():
+        for log in () if world.older_metadata.going_on else engine.logs():
             if log.state is State.OFFLINE and log.topic_id not in world.admin.dying:
                 world.expect(False, f"{log!r}: {log.offline_reason}")
+            # (A manifest that contradicts its key ends no agent: it would pass unnoticed.)
+            world.expect("its partition is sealed up to" not in log.damage, log.damage)
 
     async def _sweep(self) -> None:
         while True:
@@ -370,9 +395,14 @@ class AgentProcess(Process):
         engine = self.engine
         assert engine is not None
         self._world.ledger.admitted(engine.session.session_id, tp)
-        until_ms = self._metadata.leases[engine.session.lease_id]
+        until_ms = self.lease_until_ms(engine)
         now_ms = self._world.now_ms()
         self._world.expect(now_ms < until_ms, f"appended {now_ms - until_ms} ms after the lease")
+
+    def lease_until_ms(self, engine: Engine) -> float:
+        """Until when the session's lease holds at least, by when its last renewal was sent; 0: it
+        has none yet."""
+        return self._faulty.leases.get(engine.session.lease_id, 0.0)
 
     # ── Wiring ──
 
@@ -415,6 +445,7 @@ class AgentProcess(Process):
                 disk=self.disk,
                 rng=Random(world.rng.random()),
                 now_ms=world.now_ms,
+                wall_ms=self.node.wall.now_ms,
                 offload=self._workers.offload,
                 spool=_spool,
                 keep_alive=self._keep_alive if self.node.has_threads else None,
@@ -422,7 +453,7 @@ class AgentProcess(Process):
             ),
             agent=self.broker.agent,
             cluster=self.broker.cluster,
-            settings=SETTINGS,
+            settings=self._settings(),
             topic_sealing=self.broker.topics.sealing,
         )
 
@@ -448,12 +479,31 @@ class AgentProcess(Process):
         if self.broker.engine is not None:
             await self.broker.engine.refresh(log)
 
-    def _network(self, peer: str, weather: Weather) -> Network:
+    def _new_collector(self, rng: Random) -> Collector:
+        """With a randomness of its own: how much it asks changes nobody else's schedule."""
+        world, node = self._world, self.node
+        to_metadata = self._network("metadata", node.metadata_weather, rng)
+        to_objects = self._network("objects", node.store_weather, rng)
+        return Collector(
+            metadata=FaultyMetadata(world.metadata, to_metadata),
+            objects=bucket_of(world, to_objects),
+            disk=self.disk,
+            offload=Workers(rng, world.thread_share, longest_s=4.0).offload,
+            settings=world.long_outage.collector(CollectorSettings(interval_ms=3_000, pause_ms=1)),
+            confirm=self._confirm,
+        )
+
+    def _settings(self) -> EngineSettings:
+        world = self._world
+        settings = settings_of(world.seed, world.long_outage.engine(SETTINGS))
+        return crowded_reads.engine_settings(world.seed, settings)
+
+    def _network(self, peer: str, weather: Weather, rng: Random | None = None) -> Network:
         return Network(
             process=self,
             peer=peer,
             weather=weather,
-            rng=Random(self._world.rng.random()),
+            rng=rng or Random(self._world.rng.random()),
             trace=self._world.trace,
             sent=self.node.sent,
             acted=self.node.acted,

@@ -5,7 +5,7 @@ What one agent can do wrong is in `planted`.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -62,12 +62,17 @@ async def _release_all(self: Leading, logs: Iterable[PartitionLog]) -> None:
 def released_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
     """A hand-over does not wait for the flushes that hold the partition."""
 
-    async def give_up(self: Leading, logs: Sequence[PartitionLog]) -> None:
+    async def stop(self: Leading, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         for log in logs:
             self._partitions.retire(log)
         await _release_all(self, logs)
+        return list(logs)
 
-    patch.setattr(Leading, "give_up", give_up)
+    async def flush(_: Leading, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+        return list(logs)
+
+    patch.setattr(Leading, "_stop", stop)
+    patch.setattr(Leading, "_flush", flush)
 
 
 def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
@@ -82,14 +87,14 @@ def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
 
 def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
     """A hand-over flushes and releases, and admits until it is answered."""
-    original = Leading.give_up
+    original = Leading._retire
 
-    async def give_up(self: Leading, logs: Sequence[PartitionLog]) -> None:
+    async def retire(self: Leading, logs: Collection[PartitionLog]) -> None:
         with pytest.MonkeyPatch.context() as admitting:
-            admitting.setattr(Engine, "retire", lambda *_: None)
+            admitting.setattr(Engine, "retire", Engine.resume)
             await original(self, logs)
 
-    patch.setattr(Leading, "give_up", give_up)
+    patch.setattr(Leading, "_retire", retire)
     patch.setattr(Leading, "release", _release_all)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from driftlog_agents.log.object_reads import MissingObjectError
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import UnavailableError
@@ -154,7 +155,8 @@ class Consumer:
                     zstd=self.rng.random() < 0.5,
                     codec=self.rng.choice(_CODECS),
                 )
-            except UnavailableError as error:
+            except (UnavailableError, MissingObjectError) as error:
+                self._expect_hidden(error)
                 raise NotServedError from error
             except RefusedError as error:
                 deleted = error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < log.log_start
@@ -215,7 +217,8 @@ class Consumer:
                 found = await reader.max_timestamp(log)
             else:
                 found = await reader.find_timestamp(log, target_ms)
-        except UnavailableError as error:
+        except (UnavailableError, MissingObjectError) as error:
+            self._expect_hidden(error)
             raise NotServedError from error
         except RefusedError as error:
             self._expect(
@@ -225,6 +228,11 @@ class Consumer:
         self.world.count("lookups")
         ends, starts = (before, log.high_watermark), (start, log.log_start)
         self.world.oracle.looked_up(tp, Lookup(target_ms, found, ends, starts))
+
+    def _expect_hidden(self, error: Exception) -> None:
+        """What is missing is so because it is hidden."""
+        damaged = isinstance(error, MissingObjectError)
+        self._expect(not damaged or self.world.hides_objects, f"damage: {error}")
 
     def _expect(self, holds: bool, message: str) -> None:
         self.world.expect(holds, message)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from driftlog_metadata.codec import decode_leader
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
@@ -19,8 +19,11 @@ from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.store import Compare, KeyValue, Operation, Put, TxnResult, Watch, WatchEvent
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer, Listing, ObjectInfo
+from driftlog_tiering.object_store import Buffer, Listing, NotFoundError, ObjectInfo
 from tests.simulation.loop import NOBODY, Freezer, VirtualLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.aimed import Aim
 
 
 class Cut(Enum):
@@ -56,14 +59,21 @@ class Weather:
     """Of those that are lost: no error either, the caller's deadline must end it."""
     late: float = 0.0
     """Travels this share of requests for seconds."""
+    latest_ms: float = 8_000.0
+    """For so long at most."""
     latency_ms: tuple[float, float] = (1.0, 10.0)
     down: bool = False
     refused_kind: Refused = Refused.NOTHING
     mute: bool = False
     """What is of the `refused_kind` is not even answered."""
     cut: Cut | None = None
+    aim: "Aim | None" = None
     watch_lag_ms: float = 0.0
     """At most so long after they happened events are told."""
+
+
+class NoAnswerError(Exception):
+    """A store's: it has the request, and its answer never comes."""
 
 
 class Process:
@@ -79,6 +89,8 @@ class Process:
         self.freezer = Freezer(loop)
         self.thread = Freezer(loop)
         """Of what runs beside its event loop."""
+        self.waits_for: set[asyncio.Future[Any]] = set()
+        """Answers of its peers: not there yet, or lost without a word."""
         self._inbox: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -176,7 +188,12 @@ class Network:
         fate = rng.random()
         there, back = self._travel_ms(), self._travel_ms()
         if rng.random() < weather.late:
-            there += rng.uniform(500, 8_000)
+            there += rng.uniform(500, weather.latest_ms)
+        if weather.aim is not None:
+            there += weather.aim.delay_ms(what)
+            silent |= (unanswered := weather.aim.loses_answer(what))
+        else:
+            unanswered = False
         self._trace(self._process.name, self._peer, what)
         self._sent(what)
 
@@ -214,15 +231,19 @@ class Network:
             result, error = now(act())
             self._trace(self._process.name, self._peer, what, "acted", type(error).__name__)
             self._acted(what)
-            if weather.cut is Cut.ANSWERS:
+            if weather.cut is Cut.ANSWERS or isinstance(error, NoAnswerError):
                 return
-            if fate < limit + weather.lost_after:
+            if unanswered or fate < limit + weather.lost_after:
                 lost()
                 return
             answered(result, error)
 
         loop.call_later(there / 1000, arrive, context=NOBODY)
-        return await answer
+        self._process.waits_for.add(answer)
+        try:
+            return await answer
+        finally:
+            self._process.waits_for.discard(answer)
 
     def _travel_ms(self) -> float:
         return self._rng.uniform(*self._weather.latency_ms) / 2
@@ -351,14 +372,20 @@ class FaultyObjects:
 
     Args:
         withheld: objects that it has and does not give, for now.
+        hidden: whether it says of an object that is there that it is not.
     """
 
     def __init__(
-        self, store: MemoryObjectStore, network: Network, withheld: Collection[str] = ()
+        self,
+        store: MemoryObjectStore,
+        network: Network,
+        withheld: Collection[str] = (),
+        hidden: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._store = store
         self._network = network
         self._withheld = withheld
+        self._hidden = hidden
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
         whole = [b"".join(body)]  # as it is now: it may not change later
@@ -374,6 +401,8 @@ class FaultyObjects:
         async def give() -> bytes:
             if key in self._withheld:
                 raise UnavailableError("no read quorum")
+            if self._hidden(key):
+                raise NotFoundError(key)
             return await self._store.get(key, start, end)
 
         result: bytes = await self._network.request(f"get {key}", give, writes=False)

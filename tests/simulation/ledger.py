@@ -63,6 +63,9 @@ class WatchedStore(MemoryMetadataStore):
         super()._end(events)
         if not events:
             return
+        loss = self._world.store_loss
+        if loss is not None and loss.wrote(events):
+            return
         try:
             self._world.ledger.apply(events)
         except Exception as error:  # noqa: BLE001  # it would be taken for the store's answer
@@ -129,6 +132,13 @@ class Ledger:
         """Whether another node than *node* led after *epoch* from at or below *offset* on."""
         terms = self.terms.get(tp, ())
         return any(t.epoch > epoch and t.node != node and t.start <= offset for t in terms)
+
+    def record_ends(self) -> dict[str, dict[TopicPartition, int]]:
+        """Of each flush record that is there: where its batches of each partition end."""
+        return {
+            key: {tp: part.end for tp, part in slices.items()}
+            for key, slices in self._records.items()
+        }
 
     # ── Changes ──
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from driftlog_agents.log.leftovers import decode_note
 from tests.simulation.agent import AgentProcess
+from tests.simulation.aimed import aim
+from tests.simulation.bucket_faults import latest_ms
+from tests.simulation.clocks import WallClock
 from tests.simulation.faults import Cut, Refused, Weather
 from tests.simulation.sim_disk import Platter
 
@@ -27,7 +30,11 @@ class Node:
         self.platter.on_note = self._noted
         self.metadata_weather = Weather()
         self.store_weather = Weather(latency_ms=(5.0, 80.0))
+        for weather in (self.metadata_weather, self.store_weather):
+            weather.latest_ms = latest_ms(world.seed) or weather.latest_ms
+        self.metadata_weather.aim = aim(world.seed, number)
         self.wall_skew_ms = 0.0
+        self.wall = WallClock(self)
         self.stays_away_s: tuple[float, ...] = (0.01, 0.5, 3.0, 9.0)
         """How long, one of these, it takes until a process that ended is started again."""
         self.lives = 0
@@ -62,6 +69,11 @@ class Node:
                 task = asyncio.current_task()
                 if not self.process.dead or (task is not None and task.cancelling()):
                     raise  # not killed: the simulation itself is over
+            except Exception:
+                if not self.process.dead:
+                    raise
+                # A killed process's requests end as if they were cancelled: what comes of it is
+                # nobody's (seed 30375).
             self.process.kill()  # what has ended answers nobody
             if not self.last_life:
                 await asyncio.sleep(self.world.rng.choice(self.stays_away_s))
@@ -75,6 +87,12 @@ class Node:
         self.last_life = True
         self.process.stop()
         await self._ended.wait()
+
+    def come_back(self) -> None:
+        """After `leave`: on the same disk, for `run` once more."""
+        self.last_life = False
+        self._ended.clear()
+        self.process = self._new_process()
 
     @property
     def well(self) -> bool:
@@ -136,6 +154,11 @@ class Node:
         on its way: *act*."""
         self._trap = pattern, early, act
 
+    def untrap(self, act: Callable[[], None]) -> None:
+        """Not any more, if *act* is what waits."""
+        if self._trap is not None and self._trap[2] is act:
+            self._trap = None
+
     def sent(self, what: str) -> None:
         """A request of it is on its way."""
         self._spring(what, early=True)
@@ -158,6 +181,7 @@ class Node:
             weather.down = False
             weather.refused_kind = Refused.NOTHING
             weather.cut = None
+            weather.aim = None
         self.metadata_weather.latency_ms = (1.0, 10.0)
         self._trap = None
         self.platter.full = False

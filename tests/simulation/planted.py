@@ -7,29 +7,34 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import pytest
 
+from driftlog_agents import flush_names
 from driftlog_agents.garbage import Pass
-from driftlog_agents.log import admission, recovery, sealing, takeover
+from driftlog_agents.log import admission, claimed_keys, id_blocks, recovery, sealing, takeover
 from driftlog_agents.log.admission import Admission, Admitted
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.deletion import RecordDeletion
 from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.flush import FlushPipeline, Stage
 from driftlog_agents.log.flusher import Flusher
+from driftlog_agents.log.id_blocks import ProducerIdFloor
 from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.leftover_directory import Directory
+from driftlog_agents.log.manifest_check import ManifestCheck
 from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.records_index import RecordsIndex
 from driftlog_agents.log.sealing import Sealer
 from driftlog_agents.log.session import CommitOutcome, Session
 from driftlog_agents.log.tail import TailData
+from driftlog_agents.protocol.errors import RefusedError
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import PartitionState
 from driftlog_metadata.transactions import Claim
@@ -154,12 +159,27 @@ def rewrite_leaves_out_what_is_needed(patch: pytest.MonkeyPatch) -> None:
 
 def tail_told_of_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
     """After a rewrite the tail reads where the batches stood before, from the new object."""
-    original = TailData.move
+    original = PartitionLog.move
 
-    def move(self: TailData, first: int, count: int, object_key: str, _: int) -> None:
-        original(self, first, count, object_key, self.positions[first])
+    def move(self: PartitionLog, index: int, stored_at: StoredAt) -> None:
+        shift = self.slices[index].stored_at.shift_bytes
+        original(self, index, StoredAt(stored_at.object_key, shift))
 
-    patch.setattr(TailData, "move", move)
+    patch.setattr(PartitionLog, "move", move)
+
+
+def slices_changed_under_reads(patch: pytest.MonkeyPatch) -> None:
+    """A rewrite changes the positions of a flush, under reads that looked them up before."""
+    original = PartitionLog.move
+
+    def move(self: PartitionLog, index: int, stored_at: StoredAt) -> None:
+        tail = self.slices[index]
+        positions = cast(TailData, tail.data).positions
+        for n in range(tail.first, tail.first + tail.count):
+            positions[n] += stored_at.shift_bytes
+        original(self, index, StoredAt(stored_at.object_key, 0))
+
+    patch.setattr(PartitionLog, "move", move)
 
 
 def producers_not_restored(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +223,7 @@ def directories_removed_at_once(patch: pytest.MonkeyPatch) -> None:
     async def append(self: Any, old_sessions: Any) -> None:
         await original(self, old_sessions)
         for old in old_sessions:
-            self._disk.remove_session(old)
+            await self._disk.remove_session(old)
 
     patch.setattr(recovery.Recovery, "append_leftovers", append)
     patch.setattr(BufferLog, "_write", _written_nowhere(BufferLog._write))
@@ -231,6 +251,15 @@ def dead_session_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 def epoch_rule_ignored(patch: pytest.MonkeyPatch) -> None:
     """Recovery appends what is at the log's end, whoever has led since it was buffered."""
+    original = recovery.Recovery._take
+
+    def take(self: Any, directory: Directory, *entry: Any) -> None:
+        noted, directory.note.partitions = directory.note.partitions, {}
+        self._taken.continued.update(self._taken.logs)
+        original(self, directory, *entry)
+        directory.note.partitions = directory.note.partitions | noted
+
+    patch.setattr(recovery.Recovery, "_take", take)
     patch.setattr(recovery, "bisect_right", lambda epochs, *_, **__: len(epochs))
     patch.setattr(recovery, "_has", lambda *_: True)
 
@@ -270,7 +299,7 @@ def torn_entry_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
         await original(self, directory, number)
         with contextlib.suppress(UnavailableError):
             data = await self._disk.read_file(session_id, number)
-            whole = sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in entries(data))
+            whole = sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in entries(data, number))
             if FILE_HEADER_BYTES + whole < len(data):
                 mine.add(session_id)
 
@@ -286,6 +315,11 @@ def judged_by_half_of_the_window(patch: pytest.MonkeyPatch) -> None:
         "_needs_snapshot",
         lambda log, producer_id, _: producer_id >= 0 and producer_id not in log.producers,
     )
+
+
+def what_comes_behind_a_refused_batch_is_taken(patch: pytest.MonkeyPatch) -> None:
+    """The second batch of a producer passes for its first, when that was refused for a moment."""
+    patch.setattr(admission, "_not_now", lambda *refusal: RefusedError(*refusal[-2:]))
 
 
 def sync_trusted_after_a_failed_one(patch: pytest.MonkeyPatch) -> None:
@@ -361,6 +395,36 @@ def no_grace_for_garbage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Pass, "__init__", begin)
 
 
+def committed_however_old(patch: pytest.MonkeyPatch) -> None:
+    """A flush is committed with an object that the collector may delete by its age."""
+    patch.setattr(FlushPipeline, "_is_too_old", lambda *_: False)
+
+
+def what_may_be_committed_is_garbage(patch: pytest.MonkeyPatch) -> None:
+    """The collector looks at ages only, and not at what a live session may still commit."""
+    original = flush_names._decode
+
+    def decode(*args: Any) -> flush_names.FlushNames:
+        return replace(original(*args), head=None)
+
+    patch.setattr(flush_names, "_decode", decode)
+
+
+def stored_again_after_an_unanswered_commit(patch: pytest.MonkeyPatch) -> None:
+    """A flush whose commit may still act is stored under a new name, and its session lives on."""
+    original = FlushPipeline._requeue_old
+
+    def requeue_old(self: FlushPipeline, now_ms: float) -> None:
+        head = self._flushes[0] if self._flushes else None
+        due = self._commit_retry_at_ms is not None and self._commit_retry_at_ms <= now_ms
+        if head is not None and head.stage is Stage.COMMITTING and due:
+            head.stage = Stage.STORED
+            self._commit_retry_at_ms = None
+        original(self, now_ms)
+
+    patch.setattr(FlushPipeline, "_requeue_old", requeue_old)
+
+
 def sealing_forgets_log_start(patch: pytest.MonkeyPatch) -> None:
     """A sealed end is written with the manifest's log start, not with what was deleted since."""
     original = PartitionKeys.write
@@ -394,6 +458,38 @@ def manifest_forgets_what_is_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sealing, "SetLogStart", moved)
 
 
+def a_missing_key_is_a_fresh_partition(patch: pytest.MonkeyPatch) -> None:
+    """A partition with one of its two keys is claimed as if nobody had ever led it."""
+    patch.setattr(claimed_keys, "require_both", lambda *_: None)
+
+
+def older_stores_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """A takeover believes the metadata store, whatever the bucket has."""
+
+    async def problem(_: ManifestCheck, __: PartitionLog, ___: int) -> None:
+        return None
+
+    patch.setattr(ManifestCheck, "problem", problem)
+
+
+def producer_ids_go_back(patch: pytest.MonkeyPatch) -> None:
+    """Producer ids are given out again when the metadata store went back."""
+
+    async def settle(floor: ProducerIdFloor) -> None:
+        floor.settled = True
+
+    patch.setattr(ProducerIdFloor, "settle", settle)
+
+
+def producer_ids_are_not_marked(patch: pytest.MonkeyPatch) -> None:
+    """A block of producer ids is taken on the word of the metadata store alone."""
+
+    async def mark(*_: Any) -> bool:
+        return True
+
+    patch.setattr(id_blocks, "_mark", mark)
+
+
 BUGS: tuple[Plant, ...] = (
     unknown_commit_is_success,
     acknowledged_when_stored,
@@ -406,6 +502,7 @@ BUGS: tuple[Plant, ...] = (
     records_forgotten_early,
     rewrite_leaves_out_what_is_needed,
     tail_told_of_the_wrong_place,
+    slices_changed_under_reads,
     producers_not_restored,
     snapshot_not_loaded,
     manifest_ahead_not_adopted,
@@ -419,6 +516,7 @@ BUGS: tuple[Plant, ...] = (
     torn_entry_ends_the_directory,
     judged_by_half_of_the_window,
     sync_trusted_after_a_failed_one,
+    what_comes_behind_a_refused_batch_is_taken,
     disk_never_tried_again,
     led_without_its_records,
     read_above_the_high_watermark,
@@ -427,4 +525,11 @@ BUGS: tuple[Plant, ...] = (
     deletion_told_before_it_is_stored,
     manifest_forgets_what_is_left,
     no_grace_for_garbage,
+    committed_however_old,
+    what_may_be_committed_is_garbage,
+    stored_again_after_an_unanswered_commit,
+    a_missing_key_is_a_fresh_partition,
+    older_stores_are_not_compared,
+    producer_ids_go_back,
+    producer_ids_are_not_marked,
 )

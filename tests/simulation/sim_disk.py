@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from driftlog_agents.log.buffer_format import entries
 from driftlog_agents.log.disk import Buffer, BufferFile
 from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering.batch import parse_header
 from tests.simulation.faults import Process
 
 _SESSION_DIGITS: Final = 32
@@ -18,6 +21,20 @@ class _Pages:
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     """What the platter has."""
+    named: tuple[str, int] | None = None
+    """Where the platter has it since its last sync: session and number; None: nowhere."""
+    _batches: tuple[bytes, tuple[tuple[TopicPartition, int, int], ...]] = (b"", ())
+
+    def batches(self) -> tuple[tuple[TopicPartition, int, int], ...]:
+        """What is synced: partition, first offset, the one behind the last."""
+        if self._batches[0] is not self.synced:
+            found = []
+            for entry in entries(self.synced):
+                header = parse_header(entry.batch)
+                tp = TopicPartition(entry.topic_id, entry.partition)
+                found.append((tp, header.base_offset, header.end_offset))
+            self._batches = self.synced, tuple(found)
+        return self._batches[1]
 
 
 class Platter:
@@ -35,6 +52,18 @@ class Platter:
         self.not_removed: set[str] = set()
         """Sessions whose folders were to go and could not: a later start looks at them."""
 
+    def synced_end(self, tp: TopicPartition, offset: int) -> int:
+        """Up to where it has all of the partition from *offset* on, whatever happens to power."""
+        ends: dict[int, int] = {}
+        for files in self.sessions.values():
+            for pages in files.values():
+                for there, base, end in pages.batches():
+                    if there == tp and end > offset:
+                        ends[max(base, offset)] = end
+        while offset in ends:
+            offset = ends[offset]
+        return offset
+
     def lose_everything(self) -> None:
         """Another disk is there in its place."""
         self.swap()
@@ -46,7 +75,8 @@ class Platter:
         self.sessions, self.away = self.away, self.sessions
 
     def lose_power(self, rng: Random) -> None:
-        """Of what was not synced any part may be there, or not."""
+        """Of what was not synced any part may be there, or not; names as well."""
+        self._lose_names()
         for files in self.sessions.values():
             for pages in files.values():
                 synced, data = pages.synced, bytes(pages.data)
@@ -59,6 +89,16 @@ class Platter:
                         survived[at : at + len(block)] = block
                 pages.data = survived
                 pages.synced = bytes(survived)
+
+    def _lose_names(self) -> None:
+        """Files that were made or renamed since their last sync may be as they were before."""
+        for session_id, files in list(self.sessions.items()):
+            for number, pages in list(files.items()):
+                # (a coin of its own: the schedules of seeds stay what they are)
+                if pages.named != (session_id, number) and Random(len(pages.data)).random() < 0.5:
+                    del files[number]
+                    if pages.named is not None and pages.named[0] in self.sessions:
+                        self.sessions[pages.named[0]][pages.named[1]] = pages
 
 
 class SimBufferFile:
@@ -88,7 +128,7 @@ class SimBufferFile:
             # Part of it may be there.
             part = whole[: self._disk.rng.randrange(len(whole))]
             self.pages.data[start : start + len(part)] = part
-            self._broken = True
+            self._broken = not self._disk.spares_files
             raise UnavailableError("no space left on device")
         self.pages.data[start : start + len(whole)] = whole
         self._size += len(whole)
@@ -103,9 +143,11 @@ class SimBufferFile:
         if self._disk.process.dead:
             raise asyncio.CancelledError
         snapshot = bytes(self.pages.data)
-        await asyncio.sleep(self._disk.rng.uniform(0.0001, 0.003))
-        if self._disk.sync_stalls and self._disk.rng.random() < self._disk.sync_stalls:
-            await asyncio.sleep(self._disk.rng.uniform(0.1, 2))
+        self._disk.syncing += 1
+        try:
+            await self._wait()
+        finally:
+            self._disk.syncing -= 1
         if self._disk.process.dead:
             raise asyncio.CancelledError
         if self._broken or self._disk.rng.random() < self._disk.sync_fails:
@@ -113,6 +155,16 @@ class SimBufferFile:
             self.trusted = False
             raise UnavailableError("input/output error")
         self.pages.synced = snapshot + self.pages.synced[len(snapshot) :]
+        if self.pages.named != self.place:
+            self.pages.named = self.place
+            session_id, _ = self.place  # its folder was synced, with every name in it
+            for number, pages in self._disk.platter.sessions.get(session_id, {}).items():
+                pages.named = session_id, number
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._disk.rng.uniform(0.0001, 0.003))
+        if self._disk.sync_stalls and self._disk.rng.random() < self._disk.sync_stalls:
+            await asyncio.sleep(self._disk.rng.uniform(0.1, 2))
 
 
 class SimDisk:
@@ -126,9 +178,15 @@ class SimDisk:
         self.sync_stalls = 0.0
         """Of syncs: those that take a busy disk up to two seconds."""
         self.write_fails = 0.0
+        self.spares_files = False
+        """Where a write fails, what was written before can still be synced."""
+        self.syncing = 0
+        """Syncs that go on."""
         self.folder_fails = 0.0
         """Of operations on folders; half of those that fail have happened."""
         self._open: set[SimBufferFile] = set()
+        self._turn = asyncio.Lock()
+        """Operations on folders keep their order."""
 
     def sessions(self) -> list[str]:
         self._may_fail()
@@ -139,7 +197,8 @@ class SimDisk:
         """Of the folders that are there those of sessions; others are somebody's probes."""
         return [name for name in self.platter.sessions if len(name) == _SESSION_DIGITS]
 
-    def create_session(self, session_id: str) -> None:
+    async def create_session(self, session_id: str) -> None:
+        await self._stall()
         self._check()
         happened = self._half()
         if happened is not False:
@@ -192,7 +251,8 @@ class SimDisk:
         self._may_fail()
         return bytes(self.platter.sessions[session_id][number].data)
 
-    def remove_session(self, session_id: str) -> None:
+    async def remove_session(self, session_id: str) -> None:
+        await self._stall()
         if self.process.dead:
             return
         for file in [file for file in self._open if file.place[0] == session_id]:
@@ -206,7 +266,8 @@ class SimDisk:
         for number in [number for number in files if self.rng.random() < 0.5]:
             del files[number]  # the others, and the folder, could not be
 
-    def keep_session(self, session_id: str) -> None:
+    async def keep_session(self, session_id: str) -> None:
+        await self._stall()
         if not self.process.dead:
             self._may_fail()
             _raise_if(session_id not in self.platter.sessions)
@@ -231,12 +292,21 @@ class SimDisk:
     def load(self, name: str) -> bytes | None:
         return self.platter.small.get(name)
 
-    def save(self, name: str, data: bytes) -> None:
+    async def save(self, name: str, data: bytes) -> None:
+        await self._stall()
         self._check()
         self.platter.small[name] = data
 
     def close(self) -> None:
         """Nothing to close."""
+
+    async def _stall(self) -> None:
+        """Where disks are busy now and then, operations on folders wait as syncs do."""
+        if not self.sync_stalls:
+            return
+        async with self._turn:
+            if self.rng.random() < self.sync_stalls:
+                await asyncio.sleep(self.rng.uniform(0.1, 2))
 
     def _half(self) -> bool | None:
         """None: all goes well; else the operation fails, and this says whether it happened."""

@@ -24,6 +24,8 @@ _OURS: Final = (
     *(f"{Path(p.__path__[0])}/" for p in (driftlog_agents, driftlog_metadata, driftlog_tiering)),
     f"{Path(__file__).parent}/",  # where bugs are planted
 )
+_PLANTED: Final = "planted.py"
+"""Where a bug is planted it stops soon: chance alone would stop it elsewhere, nearly always."""
 _STOPS: Final = 30
 """Of one call: then it runs to its end."""
 
@@ -113,6 +115,8 @@ class _Worker:
         if self._stops >= _STOPS:
             return None
         if event == "call":
+            if frame.f_code.co_filename.endswith(_PLANTED):
+                self._lines = min(self._lines, self._rng.randint(1, 3))
             return self._trace if frame.f_code.co_filename.startswith(_OURS) else None
         if event == "line":
             self._lines -= 1

@@ -21,16 +21,24 @@ What is checked, all the time or when the faults are over:
    has looked.
 6. When faults end, everything is answered in bounded time; also while the bucket still refuses
    one agent what it does for others.  Where it does so with all, nobody steps down (`one_sided`).
+   Nothing is offline for an object that is not shown for a while (`untrue_absence`), and while the
+   bucket hangs for all, what could be served is served (`hanging_bucket`).
 7. Nothing is appended by a session that may have lost its lease, by the agent's own clock.
 8. Who waits for a session that ends is told so: producers with any acks, parked ones, fetches.
    Batches in memory are bounded.  On a disk that is well again acks=1 is taken.
 9. A topic is there exactly if somebody was told so, with the configs that were told; what is
    produced to a name goes on in the topic that has it next.
+10. In the end, when topics are deleted and the grace period has passed, bucket and metadata store
+   hold nothing that nothing names (`ending`).
+11. A metadata store that is not the one that agents have seen is not believed (`store_loss`).
+12. Metadata that lose a key, or go back, make nothing up (`older_metadata`).
 """
 
 import asyncio
 import contextlib
+import gc
 import hashlib
+from collections.abc import Coroutine
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -42,23 +50,36 @@ from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
 from driftlog_metadata.model import ProducerIdBlock, Topic, TopicPartition
 from driftlog_metadata.store import Put
-from driftlog_tiering.memory_object_store import MemoryObjectStore
 from tests.simulation.admin import Admin
 from tests.simulation.agent import SETTINGS, Led
+from tests.simulation.aimed import aimed_faults, is_aimed, swap_disks
 from tests.simulation.batches import Row
+from tests.simulation.bucket_faults import ForeignObjects, has_foreign_objects
 from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
+from tests.simulation.clocks import jump_clocks
 from tests.simulation.cluster_chaos import cluster_chaos
+from tests.simulation.consumer_requests import ConsumerRequests, has_requests
 from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.deletions import Deletions, has_deletions
+from tests.simulation.ending import Ending, has_ending
 from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
 from tests.simulation.groups import Groups
-from tests.simulation.ledger import Ledger, WatchedStore
+from tests.simulation.hanging_bucket import HangingBucket, has_hanging_bucket
+from tests.simulation.ledger import Ledger
+from tests.simulation.long_outages import LongOutage, OutageBucket, OutageStore
 from tests.simulation.loop import NOBODY, VirtualLoop
+from tests.simulation.many_producers import let_many_produce
 from tests.simulation.node import Node
+from tests.simulation.older_metadata import OlderMetadata
 from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
+from tests.simulation.restarts import restart_often
+from tests.simulation.store_loss import StoreLoss, has_store_loss
+from tests.simulation.tail_readers import tail_readers
+from tests.simulation.untrue_absence import UntrueAbsence, has_untrue_absence
+from tests.support.clusters import MARK
 
 _CLUSTERS: Final = (2, 5, 8)
 """Last digits of the seeds that have several agents."""
@@ -101,10 +122,12 @@ class World:
         self._broken: Violation | None = None
         self.events = 0
         self.counts: dict[str, int] = {}
-        self.metadata = WatchedStore(self)
-        self.bucket = MemoryObjectStore(lambda: int(self.loop.now_s * 1000))
+        self.long_outage = LongOutage(self)
+        self.metadata = OutageStore(self)
+        self.bucket = OutageBucket(self)
         self.withheld: set[str] = set()
         """Objects that are there, and given to nobody."""
+        self.untrue = UntrueAbsence(self)
         self.oracle = Oracle(self.expect)
         self.ledger = Ledger(self)
         self.nodes = [Node(self, 1)]
@@ -116,18 +139,30 @@ class World:
         self.deletions: Deletions | None = None
         if has_deletions(seed):
             self.deletions = Deletions(self, Random(f"deletions {seed}"))
+        self.foreign = ForeignObjects(self)
+        """What strangers have put into the bucket."""
+        self.requests: ConsumerRequests | None = None
+        if has_requests(seed):
+            self.requests = ConsumerRequests(self, Random(f"requests {seed}"))
         self.producers: list[Producer] = []
         has_groups = seed % 10 in _GROUPS
         self.groups: Groups | None = None
         if has_groups:
             self.groups = Groups(self, Random(f"groups {seed}"), both=seed // 10 % 2 == 1)
         self.last_refusals = LastRefusals(self)
+        self.first_topics: list[Topic] = []
+        self.store_loss: StoreLoss | None = None
+        self.older_metadata = OlderMetadata(self)
+        self.hides_objects = has_untrue_absence(seed) or (is_cluster(seed) and seed // 100 % 2 == 1)
+        """Objects that are there are not given now and then: what needs them may be refused."""
         self._clients: asyncio.TaskGroup | None = None
         self._machines: asyncio.TaskGroup | None = None
         self._consuming: asyncio.Task[None] | None = None
         if is_cluster(seed):
             for number in range(2, 2 + self.rng.randint(1, 3)):
                 self.nodes.append(Node(self, number))
+        if has_store_loss(seed):
+            self.store_loss = StoreLoss(self)
 
     # ── What it sees ──
 
@@ -167,6 +202,15 @@ class World:
             if self.ledger.overtaken(place.tp, place.base_offset, epoch, node.number):
                 self.oracle.overtaken(place, node.number)
                 return
+            end = place.base_offset + len(place.records)
+            there = self.ledger.ends.get(place.tp, 0)
+            if there < end and place.tp.topic_id not in self.admin.dying:
+                synced = node.platter.synced_end(place.tp, there)
+                self.expect(
+                    synced >= end,
+                    f"acks=1 was told up to {end} of {place.tp}: committed is {there}, and the "
+                    f"disk of {node.number} has all up to {synced}",
+                )
         else:
             end = place.base_offset + len(place.records)
             self.ledger.committed(place.tp, end, "an acknowledgement")
@@ -207,6 +251,9 @@ class World:
             Violation: a promise was broken.
         """
         asyncio.set_event_loop(self.loop)
+        # What a collection finds gets turns of the loop (generators are closed), and when there is
+        # one depends on the size of the environment, for one: a seed would have several schedules.
+        gc.disable()
         try:
             self.loop.run_until_complete(self._main())
         except BaseException as error:
@@ -223,6 +270,7 @@ class World:
                     self.loop.run_until_complete(asyncio.sleep(0))
             asyncio.set_event_loop(None)
             self.loop.close()
+            gc.enable()
         if self._broken is not None:
             raise self._broken
         return self
@@ -232,9 +280,10 @@ class World:
             Topic(name=name, topic_id=UUID(int=self.rng.getrandbits(128)), partitions=2)
             for name in ("a", "b")
         ]
+        self.first_topics = topics
         ids = ProducerIdBlock(first_producer_id=0, size=1_000_000, node_id=0)  # our producers'
         puts = [Put(topic_key(t.name), encode_topic(t)) for t in topics]
-        puts.append(Put(PRODUCER_IDS_KEY, encode_producer_id_block(ids)))
+        puts += [Put(PRODUCER_IDS_KEY, encode_producer_id_block(ids)), MARK]
         await self.metadata.txn((), puts)
         async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as self._clients:
             for topic in topics:
@@ -246,32 +295,60 @@ class World:
                 self._consuming = tasks.create_task(self.groups.run())
             if self.deletions is not None:
                 others.append(tasks.create_task(self.deletions.run()))
+            clocks = tasks.create_task(jump_clocks(self))
+            others += [tasks.create_task(r.run()) for r in tail_readers(self)]
+            aimed = [tasks.create_task(fault) for fault in aimed_faults(self)]
+            if has_foreign_objects(self.seed):
+                others.append(tasks.create_task(self.foreign.run()))
+            if self.requests is not None:
+                others.append(tasks.create_task(self.requests.run()))
+            others.append(tasks.create_task(self.older_metadata.remember()))
             others.append(tasks.create_task(self.admin.run()))
             self._machines = tasks
             for node in self.nodes:
                 self.start(node)
+            if has_untrue_absence(self.seed):
+                tasks.create_task(self.untrue.run())
             await (cluster_chaos(self) if self.many else chaos(self))
             if self.rng.random() < 0.1:
                 await grow_old(self)
+            await self.long_outage.run()
             calm(self)
+            clocks.cancel()
+            for task in aimed:
+                task.cancel()
+            if not self.many and is_aimed(self.seed):
+                await swap_disks(self)
             if self.many and has_refusals(self.seed):
                 await self.last_refusals.begin()
+            if self.many and has_hanging_bucket(self.seed):
+                await HangingBucket(self).run()
             await self._answered(others.pop())
             self.last_refusals.end()
+            if self.store_loss is not None:
+                await self.store_loss.run()
+                await self._answered(None)
+            await restart_often(self, SETTINGS)
             for task in others:
                 task.cancel()
             await self._finish()
+            await self.older_metadata.run()
         await self._check()
+        if has_ending(self.seed):
+            await Ending(self).run()
+        await self.foreign.check()
 
-    async def _answered(self, admin: asyncio.Task[None]) -> None:
+    async def _answered(self, admin: asyncio.Task[None] | None) -> None:
         """Wait until every client has what it asked for."""
         await asyncio.sleep(5)
-        admin.cancel()
+        if admin is not None:
+            admin.cancel()
         for _ in range(1_200):
             topics = (await read_topics(self)).values()
             there = {topic.name: topic.partitions for topic in topics}
             for producer in self.producers:
-                producer.abandoned = producer.partition >= there.get(producer.topic, 0)
+                # (for good: its task has ended, though the topic may be made again behind this)
+                producer.abandoned |= producer.partition >= there.get(producer.topic, 0)
             late = [p.name for p in self.producers if not p.finished]
             if not late:
                 return
@@ -284,7 +361,7 @@ class World:
             self.some_node().kill("kill")
             await asyncio.sleep(3)
         await asyncio.sleep(self.rng.uniform(0, 8))
-        await self._ready()
+        await self.ready()
         if self.groups is not None and self._consuming is not None:
             await self.groups.settle()
             self._consuming.cancel()
@@ -292,14 +369,17 @@ class World:
             producer.check_copies()
             await producer.send_again()
         await self._read_everything()
+        if self.requests is not None:
+            await self.requests.read_everything()
         await self._disk_is_used()
+        await let_many_produce(self)
         async with asyncio.timeout(60), asyncio.TaskGroup() as leaving:
             for node in self.nodes:
                 leaving.create_task(node.leave())
                 if self.many:
                     await asyncio.sleep(self.rng.choice((0.0, 0.1, 2.0)))
 
-    async def _ready(self) -> None:
+    async def ready(self) -> None:
         """Every partition is led, by one agent, and each agent that is to run does."""
         missing: list[str] = []
         for _ in range(600):
@@ -353,10 +433,12 @@ class World:
 
     async def _read_everything(self) -> None:
         last = Consumer(self, Random(self.rng.random()))
+        # Threads that stop between lines take seconds for one row group.
+        limit_s = 300 if self.thread_share else 60
         for topic in (await read_topics(self)).values():
             for partition in range(topic.partitions):
                 try:
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(limit_s):
                         await self._read_whole(last, topic.name, partition)
                 except TimeoutError as error:
                     self.expect(False, f"{topic.name}-{partition} could not be read: {error!r}")
@@ -400,6 +482,10 @@ class World:
                 total = self.rng.randint(batches // 2, batches * 3 // 2)
                 producer = self._producer(topic.name, partition, acks, total)
                 self._clients.create_task(producer.run(), context=NOBODY.copy())
+
+    def produce_one(self, topic: str, partition: int) -> Coroutine[Any, Any, None]:
+        """Send a record with acks=all, until it is answered."""
+        return self._producer(topic, partition, acks=-1, total=1).run()
 
     def _producer(self, topic: str, partition: int, acks: int, total: int) -> Producer:
         number = len(self.producers)

@@ -23,6 +23,8 @@ from driftlog_spark_reader import (
 from driftlog_tiering import layout
 from driftlog_tiering.batch import Codec
 from driftlog_tiering.manifest import SetLogStart
+from driftlog_tiering.object_store import ObjectStore
+from tests.support.folder_markers import make_markers
 from tests.support.s3_servers import S3Server
 from tests.support.sealed_topics import Message, SealedTopic
 
@@ -58,6 +60,35 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = str(tmp_path_factory.mktemp("a [b] {c}=d") / "objects")
     flights(root)
     return root
+
+
+@pytest.mark.parametrize("kind", ["directory", "s3a"])
+def test_folder_markers_and_strange_objects_hide_nothing(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """
+    As S3 consoles, file gateways and people leave them, before topics, topic files and manifests.
+    """
+    location = str(tmp_path / "objects")
+    if kind == "s3a":
+        location = f"s3://{request.getfixturevalue('s3a').bucket}/some/prefix"
+    topic = flights(location)
+
+    async def disturb(store: ObjectStore) -> None:
+        folders = [
+            layout.TOPICS_PREFIX,
+            layout.topic_name_prefix("flights"),
+            layout.topic_file_prefix("flights", topic.topic_id),
+            *(layout.manifest_prefix("flights", topic.tp(n)) for n in range(3)),
+        ]
+        await make_markers(store, "", *folders, f"{layout.TOPICS_PREFIX}-empty/")
+        for folder in folders:
+            await store.put(f"{folder}.DS_Store", [b"?"])
+            await store.put(f"{folder}zz.txt", [b"?"])
+
+    topic.with_store(disturb)
+
+    assert {0: [*range(30)], 1: [*range(10)]} == offsets(read_topic(spark, location, "flights"))
 
 
 def offsets(df: DataFrame) -> dict[int, list[int]]:

@@ -35,9 +35,11 @@ from driftlog_metadata.errors import FencedError
 from driftlog_metadata.model import Agent, Listener
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.witnessed_store import WitnessedStore
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.directory_store import DirectoryObjectStore
 from driftlog_tiering.object_store import ObjectStore
+from tests.support.clusters import in_cluster
 
 NODE_ID = 7
 PATIENT = EngineSettings(
@@ -113,6 +115,7 @@ class RunningAgent:
         self._began = asyncio.Event()
         self.broker: Broker
         self.disk: PosixDisk
+        self.metadata: WitnessedStore
 
     async def __aenter__(self) -> Self:
         try:
@@ -132,7 +135,8 @@ class RunningAgent:
             self.path / "metadata.db", lambda: time.time_ns() // 1_000_000
         )
         self._stack.push_async_callback(store.close)
-        objects, metadata = self._wrap_objects(bucket), self._wrap_metadata(store)
+        objects, metadata = self._wrap_objects(bucket), await in_cluster(self._wrap_metadata(store))
+        self.metadata = metadata
         agent = self._agent()
         self.broker = Broker(
             cluster_id="a-cluster",
@@ -248,11 +252,12 @@ class RunningAgent:
     async def _session(self) -> None:
         engine = Engine(
             ports=Ports(
-                metadata=self.broker.metadata,
+                metadata=self.metadata,
                 objects=self.broker.objects,
                 disk=self.disk,
                 rng=self._rng,
                 now_ms=_now_ms,
+                wall_ms=self._wall_ms,
                 offload=asyncio.to_thread,
                 spool=_spool,
             ),

@@ -15,7 +15,7 @@ import pytest
 
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering.directory_store import DirectoryObjectStore
-from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
+from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 MIB = 1 << 20
 
@@ -247,3 +247,29 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
         DirectoryObjectStore(tmp_path / "file" / "objects")
     with pytest.raises(UnavailableError, match="file"):
         DirectoryObjectStore(tmp_path / "file")
+
+
+async def test_nothing_is_absent_because_the_folder_itself_is_gone(tmp_path: Path) -> None:
+    """
+    As a share that is not mounted for a moment: neither a GET nor a listing says that there is
+    nothing.
+    """
+    root = tmp_path / "bucket"
+    store = DirectoryObjectStore(root)
+    await store.put("a/b", [b"body"])
+    with pytest.raises(NotFoundError):
+        await store.get("a/c")
+
+    root.rename(tmp_path / "elsewhere")
+    for made in (False, True):
+        if made:
+            root.mkdir()  # a mount point without its share
+        for asks in (store.get("a/b"), store.stat("a/b"), keys(store), keys(store, "a/")):
+            with pytest.raises(UnavailableError, match="mounted"):
+                await asks
+    root.rmdir()
+    (tmp_path / "elsewhere").rename(root)
+
+    assert b"body" == bytes(await store.get("a/b"))
+    assert ["a/b"] == await keys(store)
+    await store.close()

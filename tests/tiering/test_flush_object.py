@@ -4,6 +4,7 @@ import struct
 from array import array
 from collections.abc import Callable
 from dataclasses import astuple
+from itertools import pairwise
 from uuid import UUID
 
 import crc32c
@@ -21,7 +22,7 @@ from driftlog_tiering.flush_object import (
     encode_footer,
 )
 
-TYPECODES = "iiiqihqhiqii"
+TYPECODES = "iiiqihqhiqiiq"
 A, B = UUID(int=0xA), UUID(int=0xB)
 
 
@@ -45,7 +46,9 @@ def encode(batches: list[FlushBatch], topic_ids: tuple[UUID, ...] = (A, B)) -> b
 
 def batch(topic: int, partition: int, base: int, records: int, position: int) -> FlushBatch:
     """One of 100 bytes without a producer."""
-    return FlushBatch(topic, partition, 3, base, records - 1, 0, -1, -1, -1, 1_000, position, 100)
+    return FlushBatch(
+        topic, partition, 3, base, records - 1, 0, -1, -1, -1, 1_000, position, 100, 70
+    )
 
 
 GOOD = [
@@ -54,6 +57,15 @@ GOOD = [
     batch(0, 7, 0, 2, 200),
     batch(1, 7, 2, 3, 300),
 ]
+
+
+UNTIMED = [one._replace(flushed_at_ms=0) for one in GOOD]
+
+
+def stored_as(version: int, batches: list[FlushBatch]) -> bytes:
+    """A footer as a release wrote it: before version 3 without the last column."""
+    body = zstandard.ZstdDecompressor().decompress(encode(batches)[16:])
+    return packed(body if version == 3 else body[: len(body) - 8 * len(batches)], version)
 
 
 @st.composite
@@ -83,6 +95,7 @@ def objects(draw: st.DrawFn) -> tuple[tuple[UUID, ...], list[FlushBatch]]:
                     draw(int64),
                     position,
                     length,
+                    draw(st.integers(0, 2**63 - 1)),
                 )
             )
             offset += records
@@ -121,8 +134,8 @@ def test_the_stored_form_does_not_change() -> None:
     Byte for byte what the module's docstring says: a footer of another release is read.
     """
     batches = [
-        FlushBatch(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 11),
-        FlushBatch(0, 1, -2, 8, 0, -5, -6, -7, -8, -9, 11, 2**31 - 1),
+        FlushBatch(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 11, 12),
+        FlushBatch(0, 1, -2, 8, 0, -5, -6, -7, -8, -9, 11, 2**31 - 1, 2**63 - 1),
     ]
     body = b"".join(
         [
@@ -134,26 +147,28 @@ def test_the_stored_form_does_not_change() -> None:
             struct.pack(">2q2i2h", 3, 8, 4, 0, 5, -5),
             struct.pack(">2q2h2i", 6, -6, 7, -7, 8, -8),
             struct.pack(">2q2i2i", 9, -9, 0, 11, 11, 2**31 - 1),
+            struct.pack(">2q", 12, 2**63 - 1),
         ]
     )
 
     data = encode(batches)
 
     packed = data[16:]
-    assert struct.pack(">4sHHII", b"DLFF", 1, 0, crc32c.crc32c(packed), len(body)) == data[:16]
+    assert struct.pack(">4sHHII", b"DLFF", 3, 0, crc32c.crc32c(packed), len(body)) == data[:16]
     assert body == zstandard.ZstdDecompressor().decompress(packed)
 
 
 def test_a_stored_footer_is_read() -> None:
     """
-    These bytes were written by the first release, and stand in buckets.
+    These bytes were written by the first release, and stand in buckets.  They do not say when their
+    batches were flushed.
     """
     stored = bytes.fromhex(GOLDEN)
 
     footer = decode_footer(stored)
 
     assert ("s", 8, 5, (A, B)) == astuple(footer)[:4]
-    assert GOOD == [footer.batch(i) for i in range(len(footer))]
+    assert UNTIMED == [footer.batch(i) for i in range(len(footer))]
 
 
 GOLDEN = (
@@ -163,40 +178,40 @@ GOLDEN = (
 )
 
 
-def test_gaps_are_version_2_and_each_run_without_one_is_a_slice() -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_each_run_without_a_gap_is_a_slice_and_version_1_has_one(version: int) -> None:
     """
-    A session that led a partition twice: others wrote what is between.  A release that does not
-    know that refuses the footer, and does not serve a gap.
+    A session that led a partition twice: others wrote what is between.  Version 1, of one flush,
+    has no gap.
     """
     batches = [batch(0, 0, 10, 5, 0), batch(0, 0, 20, 2, 100), batch(0, 0, 22, 3, 200)]
-    data = encode_footer(
-        session_id="s",
-        seq=8,
-        committed_seq=8,
-        topic_ids=(A,),
-        columns=columns_of(batches),
-        gaps=True,
-    )
 
-    footer = decode_footer(data)
+    footer = decode_footer(stored_as(version, batches))
 
-    assert 2 == int.from_bytes(data[4:6], "big")
     assert [Slice(A, 0, 10, 15, 0, 1), Slice(A, 0, 20, 25, 1, 2)] == list(footer.slices())
     with pytest.raises(CorruptFlushObjectError, match="a gap in offsets before batch 1"):
-        decode_footer(encode(batches))
+        decode_footer(stored_as(1, batches))
 
 
-def test_offsets_that_go_back_are_refused_where_gaps_are_not() -> None:
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_offsets_that_go_back_are_refused_where_gaps_are_not(version: int) -> None:
     """
     The same offsets twice in one object.
     """
     twice = [batch(0, 0, 10, 5, 0), batch(0, 0, 14, 2, 100)]
-    data = encode_footer(
-        session_id="s", seq=8, committed_seq=8, topic_ids=(A,), columns=columns_of(twice), gaps=True
-    )
 
     with pytest.raises(CorruptFlushObjectError, match="batch 1 begins before its predecessor ends"):
-        decode_footer(data)
+        decode_footer(stored_as(version, twice))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_older_versions_are_read_and_do_not_know_when_a_batch_was_flushed(version: int) -> None:
+    """
+    All the rest is there.
+    """
+    footer = decode_footer(stored_as(version, GOOD))
+
+    assert UNTIMED == [footer.batch(i) for i in range(len(footer))]
 
 
 def test_an_object_without_batches_has_no_slices() -> None:
@@ -296,7 +311,7 @@ def test_a_body_that_contradicts_itself_is_refused_whatever_its_checksum(
 ) -> None:
     """
     Behind a right CRC (a bug wrote it) the body is damaged anywhere: it raises, or what it says
-    can be relied on: indexes in range, batches back to back, offsets without a gap.
+    can be relied on: indexes in range, batches back to back, offsets in order.
     """
     body = bytearray(zstandard.ZstdDecompressor().decompress(encode(GOOD)[16:]))
     body[at : at + removed] = inserted
@@ -309,10 +324,10 @@ def test_a_body_that_contradicts_itself_is_refused_whatever_its_checksum(
     check(footer)
 
 
-def packed(body: bytes) -> bytes:
+def packed(body: bytes, version: int = 3) -> bytes:
     """*body* as a footer with a right checksum."""
     data = zstandard.ZstdCompressor().compress(body)
-    return struct.pack(">4sHHII", b"DLFF", 1, 0, crc32c.crc32c(data), len(body)) + data
+    return struct.pack(">4sHHII", b"DLFF", version, 0, crc32c.crc32c(data), len(body)) + data
 
 
 def check(footer: Footer) -> None:
@@ -327,7 +342,9 @@ def check(footer: Footer) -> None:
         position += one.length
     slices = list(footer.slices())
     assert len(footer) == sum(part.count for part in slices)
-    assert len(slices) == len({(part.topic_id, part.partition) for part in slices})
+    for one_slice, later in pairwise(slices):
+        same = one_slice[:2] == later[:2]
+        assert not same or one_slice.end < later.base
 
 
 @pytest.mark.parametrize(
@@ -336,13 +353,13 @@ def check(footer: Footer) -> None:
         pytest.param(lambda b: b._replace(topic_index=2), id="a topic that is not there"),
         pytest.param(lambda b: b._replace(topic_index=-1), id="a topic below the first"),
         pytest.param(lambda b: b._replace(partition=-1), id="out of order"),
-        pytest.param(lambda b: b._replace(base_offset=16), id="a gap in offsets"),
         pytest.param(lambda b: b._replace(base_offset=14), id="an overlap"),
         pytest.param(lambda b: b._replace(last_offset_delta=-1), id="no records"),
         pytest.param(lambda b: b._replace(position=99), id="bytes of the batch before"),
         pytest.param(lambda b: b._replace(position=101), id="bytes of nobody"),
         pytest.param(lambda b: b._replace(length=0), id="no bytes"),
         pytest.param(lambda b: b._replace(length=-100), id="negative bytes"),
+        pytest.param(lambda b: b._replace(flushed_at_ms=-1), id="flushed before 1970"),
     ],
 )
 def test_a_batch_that_does_not_fit_its_neighbours_is_refused(
@@ -362,9 +379,9 @@ def test_another_version_is_refused_by_name() -> None:
     The message says what this release reads and what to do.
     """
     newer = bytearray(encode(GOOD))
-    newer[5] = 3
+    newer[5] = 4
 
     with pytest.raises(
-        CorruptFlushObjectError, match=r"version 3; this release reads 1 to 2: upgrade"
+        CorruptFlushObjectError, match=r"version 4; this release reads 1 to 3: upgrade"
     ):
         decode_footer(bytes(newer))

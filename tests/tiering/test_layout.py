@@ -37,6 +37,7 @@ def test_keys_are_those_of_the_design() -> None:
     assert [
         "cluster.json",
         "flush/s-1/00000000000000000003-n1.flush",
+        "producer-ids/00000000000000005000.json",
         f"{folder}/topic/00000000000000000002.json",
         f"{folder}/topic/deleted.json",
         f"{folder}/00007/manifest/99999999999999999998.json",
@@ -47,6 +48,7 @@ def test_keys_are_those_of_the_design() -> None:
     ] == [
         layout.CLUSTER_KEY,
         layout.flush_key("s-1", 3, "n1"),
+        layout.producer_ids_key(5_000),
         layout.topic_key("flights", TOPIC_ID, 2),
         layout.deleted_key("flights", TOPIC_ID),
         layout.manifest_key("flights", TP, 1),
@@ -78,6 +80,26 @@ def test_topic_keys_parse_back(topic: str, topic_id: UUID, version: int) -> None
         layout.parse_key(layout.topic_key(topic, topic_id, version)),
         layout.parse_key(layout.deleted_key(topic, topic_id)),
     ]
+
+
+@given(topics, tps, st.integers(0, 2**31 - 1))
+def test_audit_keys_parse_back(topic: str, tp: TopicPartition, leader_epoch: int) -> None:
+    """
+    The parser inverts the builder.
+    """
+    expected = layout.AuditKey(topic, tp, leader_epoch)
+
+    assert expected == layout.parse_key(layout.audit_key(topic, tp, leader_epoch))
+
+
+@given(offsets)
+def test_producer_id_keys_parse_back(first_producer_id: int) -> None:
+    """
+    The parser inverts the builder.
+    """
+    expected = layout.ProducerIdsKey(first_producer_id)
+
+    assert expected == layout.parse_key(layout.producer_ids_key(first_producer_id))
 
 
 @given(topics, tps, versions, st.integers(1, 99), offsets, offsets, nonces)

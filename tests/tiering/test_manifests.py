@@ -26,6 +26,7 @@ from driftlog_tiering.manifest import (
 from driftlog_tiering.manifest_codec import CorruptManifestError, decode_manifest, encode_manifest
 from driftlog_tiering.manifests import (
     MAX_MANIFEST_AGE_MS,
+    MissingManifestError,
     StaleManifestError,
     VoidEditError,
     commit_edit,
@@ -246,6 +247,31 @@ def test_a_loser_applies_its_edit_to_what_won() -> None:
     )
 
 
+def test_a_listing_that_is_behind_proves_no_absence() -> None:
+    """
+    The version that the metadata store names is asked for itself; what is missing is told as that.
+    """
+
+    class Behind(MemoryObjectStore):
+        """Its listings show nothing."""
+
+        async def list(
+            self, prefix: str, *, start_after: str = "", page_size: int = 1000
+        ) -> AsyncIterator[Listing]:
+            yield Listing((), 0)
+
+    async def main() -> Manifest:
+        store = Behind(now_ms)
+        first = await commit(store, EMPTY, add(segment(0, 10)), "a")
+        found = await load_at_least(store, first.topic, first.tp, 1)
+        with pytest.raises(MissingManifestError) as caught:
+            await load_at_least(store, first.topic, first.tp, 2)
+        assert layout.manifest_key(first.topic, first.tp, 2) == caught.value.key
+        return found
+
+    assert 10 == run(main()).end
+
+
 def test_of_two_sealers_of_one_range_one_is_void() -> None:
     """
     The second leader that seals the same offsets learns it, and who won.
@@ -383,6 +409,37 @@ def test_lost_manifests_are_told() -> None:
 
     with pytest.raises(CorruptManifestError, match="missing"):
         run(main())
+
+
+def test_strange_objects_before_the_newest_manifest_hide_nothing() -> None:
+    """
+    They are told, passed over, and cost one LIST; where there is no manifest behind them, there is
+    none.
+    """
+
+    async def main() -> None:
+        store = MemoryObjectStore(now_ms)
+        prefix = layout.manifest_prefix("flights", TP)
+        strange = [f"{prefix}.DS_Store", *(f"{prefix}-{n:04d}" for n in range(1_500))]
+        for key in strange:
+            await store.put(key, [b""])
+        told: list[str] = []
+        nothing = await load_newest(store, "flights", TP, told.append)
+        assert (None, sorted(strange)) == (nothing, told)
+        assert await load_at_least(store, "flights", TP, 0) == EMPTY
+        for version in (1, 2):
+            body = encode_manifest(replace(EMPTY, version=version, nonce="a"))
+            await store.put(layout.manifest_key("flights", TP, version), [body])
+        await store.put(f"{prefix}zzz", [b""])
+        told.clear()
+
+        newest = await load_newest(store, "flights", TP, told.append)
+
+        assert newest is not None
+        assert (2, sorted(strange)) == (newest.version, told)
+        assert newest == await load_at_least(store, "flights", TP, 2)
+
+    run(main())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from driftlog_tiering.producers import (
-    MAX_PRODUCERS,
+    EXPIRATION_MS,
+    PRODUCER_BYTES,
+    SILENT_MS,
+    SILENT_WINDOW,
     WINDOW,
     CorruptSnapshotError,
     ProducerBatch,
@@ -243,52 +246,266 @@ def test_refusals_are_kafkas_error_codes() -> None:
 # ── Forgetting ──
 
 
-def test_the_producers_that_were_silent_longest_are_forgotten() -> None:
+def written_at(*times_ms: float, batches: int = 1) -> ProducerStates:
+    """Producer n wrote so many batches at the n-th time; sequences begin at 1."""
+    states = ProducerStates()
+    for producer_id, at_ms in enumerate(times_ms):
+        for n in range(batches):
+            base = producer_id * batches + n
+            states.append(producer_id, 0, n + 1, 1, base, at_ms)
+    return states
+
+
+def test_no_producer_is_forgotten_because_there_are_many() -> None:
     """
-    Above the limit the one whose last batch is oldest goes; it may then start anywhere.
+    A retry behind 20,000 others is a duplicate (Kafka forgets by age alone, too).
     """
     states = ProducerStates()
-    for producer_id in range(MAX_PRODUCERS):
-        states.append(producer_id, 0, 0, 1, producer_id)
-    states.append(0, 0, 1, 1, MAX_PRODUCERS)
-    for n in range(2):
-        states.append(MAX_PRODUCERS + n, 0, 0, 1, MAX_PRODUCERS + 1 + n)
+    for producer_id in range(20_000):
+        states.append(producer_id, 0, 0, 1, producer_id, float(producer_id))
+    states.age(20_000, EXPIRATION_MS)
 
-    assert MAX_PRODUCERS == len(states)
-    assert [True, False, False, True] == [producer_id in states for producer_id in range(4)]
-    assert states.check(1, 0, 77, 1) is None
-    assert OUT_OF_ORDER == states.check(0, 0, 77, 1)
+    assert ProducerBatch(0, 0, 0, 0) == states.check(0, 0, 0, 1)
 
 
-def test_whoever_replays_the_log_forgets_the_same_producers() -> None:
+def test_a_producer_that_is_silent_for_long_is_forgotten_and_no_other() -> None:
     """
-    From a snapshot in the middle and the batches since, the bytes are those of who saw it all.
+    From the moment on at which it has been silent for so long; it may then start anywhere.
     """
-    whole, snapshot = ProducerStates(), b""
-    appends = [(n * 7919 % (MAX_PRODUCERS + 50), n) for n in range(2 * MAX_PRODUCERS)]
-    for producer_id, n in appends:
-        if n == MAX_PRODUCERS:
-            snapshot = whole.encode(n)
-        whole.append(producer_id, 0, n, 1, n)
+    states = written_at(0.0, 10.0, 20.0)
 
-    base, resumed = ProducerStates.decode(snapshot)
-    for producer_id, n in appends[base:]:
-        resumed.append(producer_id, 0, n, 1, n)
-
-    assert whole.encode(2 * MAX_PRODUCERS) == resumed.encode(2 * MAX_PRODUCERS)
+    states.age(EXPIRATION_MS - 1, EXPIRATION_MS)
+    assert 3 == len(states)
+    states.age(EXPIRATION_MS + 10, EXPIRATION_MS)
+    assert [False, False, True] == [producer_id in states for producer_id in range(3)]
+    assert states.check(0, 0, 77, 1) is None
+    assert OUT_OF_ORDER == states.check(2, 0, 77, 1)
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_producer_that_appends_again_is_not_forgotten() -> None:
     """
-    What is appended to one is not in the other.
+    Its newest batch counts, whether it was silent for some time or not.
     """
-    states = wrote((0, 1))
-    other = states.copy()
-    other.append(1, 3, 1, 1, 101)
-    other.append(2, 0, 0, 1, 102)
+    states = written_at(0.0, 0.0)
+    states.append(0, 0, 2, 1, 5, SILENT_MS - 1)
+    states.age(SILENT_MS, EXPIRATION_MS)
+    states.append(1, 0, 2, 1, 6, SILENT_MS)
+    states.age(EXPIRATION_MS, EXPIRATION_MS)
 
-    assert [(1, 3, (ProducerBatch(0, 0, 100, 100),))] == list(states.items())
-    assert 2 == len(other)
+    assert [True, True] == [producer_id in states for producer_id in range(2)]
+
+
+def test_a_silent_producer_keeps_five_batches_and_one_that_writes_all() -> None:
+    """
+    As Kafka's do; behind ten minutes no client sends the others again.
+    """
+    states = written_at(0.0, 1.0, batches=WINDOW)
+    states.age(SILENT_MS, EXPIRATION_MS)
+    oldest = WINDOW - SILENT_WINDOW
+    kept = ProducerBatch(oldest + 1, oldest + 1, oldest, oldest)
+
+    assert [SILENT_WINDOW, WINDOW] == [len(batches) for _, _, batches in states.items()]
+    assert OUT_OF_ORDER == states.check(0, 0, oldest, 1)
+    assert kept == states.check(0, 0, oldest + 1, 1)
+    states.append(0, 0, WINDOW + 1, 1, 1_000, SILENT_MS + 5)
+    assert kept == states.check(0, 0, oldest + 1, 1)
+
+
+def test_what_is_remembered_from_the_beginning_of_its_epoch_stays_whole() -> None:
+    """
+    `log.leftovers` begins its last epoch anew, of 64 batches, when its machine is back.
+    """
+    states = ProducerStates()
+    for n in range(WINDOW):
+        states.append(1, 7, n, 1, n, 0.0)
+    states.age(SILENT_MS, EXPIRATION_MS)
+
+    assert ProducerBatch(0, 0, 0, 0) == states.check(1, 7, 0, 1)
+
+
+def test_forgetting_goes_on_where_it_was_left() -> None:
+    """
+    So many at a time: an event loop goes on in between.
+    """
+    states = written_at(*[0.0] * 25)
+
+    turns = 1
+    while states.age(EXPIRATION_MS, EXPIRATION_MS, most=10):
+        turns += 1
+
+    assert (0, 0, 3) == (len(states), states.size_bytes, turns)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 2 * int(SILENT_MS))),
+        max_size=80,
+    )
+)
+def test_what_it_takes_is_counted(steps: list[tuple[int, int, int]]) -> None:
+    """
+    Producers and batches, through appends, epochs, silence and forgetting.
+    """
+    states, now_ms, expiration_ms = ProducerStates(), 0.0, 3 * SILENT_MS
+    for base, (producer_id, epoch, wait_ms) in enumerate(steps):
+        states.append(producer_id, epoch, base + 1, 1, base, now_ms)
+        now_ms += wait_ms
+        states.age(now_ms, expiration_ms)
+        batches = sum(len(batches) for _, _, batches in states.items())
+        assert PRODUCER_BYTES * len(states) + 16 * batches == states.size_bytes
+
+
+# ── Clocks ──
+
+
+HOUR_MS = 3_600_000.0
+
+
+def hourly(states: ProducerStates, from_ms: float, to_ms: float, session_id: str = "a") -> None:
+    """Flushes of others, up to and at *to_ms*."""
+    while from_ms < to_ms:
+        states.flushed(session_id, from_ms)
+        from_ms += HOUR_MS
+    states.flushed(session_id, to_ms)
+
+
+def test_a_snapshot_forgets_by_its_newest_flush_and_not_by_the_clock_of_an_agent() -> None:
+    """
+    Every agent computes the same, at any time; a time that is not known counts as new.
+    """
+    states = written_at(5.0, 6.0, 0.0)
+    hourly(states, 5.0, EXPIRATION_MS + 5.0)
+    states.settle(EXPIRATION_MS)
+    assert [False, True, True] == [producer_id in states for producer_id in range(3)]
+    hourly(states, EXPIRATION_MS + 5.0, 2 * EXPIRATION_MS + 5.0)
+    states.settle(EXPIRATION_MS)
+    assert 0 == len(states)
+
+    unknown = written_at(5.0)
+    unknown.flushed("a", 0.0)
+    unknown.settle(EXPIRATION_MS)
+    assert 1 == len(unknown)
+
+
+def test_a_wall_clock_that_was_ahead_keeps_no_producer_for_ever() -> None:
+    """
+    A time behind the newest flush is taken for that.
+    """
+    states = written_at(900 * EXPIRATION_MS)
+    states.flushed("ahead", 900 * EXPIRATION_MS)
+
+    hourly(states, EXPIRATION_MS, EXPIRATION_MS)
+    states.settle(EXPIRATION_MS)
+    hourly(states, EXPIRATION_MS, 2 * EXPIRATION_MS - 1)
+    states.settle(EXPIRATION_MS)
+    assert 1 == len(states)
+    hourly(states, 2 * EXPIRATION_MS - 1, 2 * EXPIRATION_MS)
+    states.settle(EXPIRATION_MS)
+    assert 0 == len(states)
+
+
+@pytest.mark.parametrize("session_id", ["b", "a"])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("ahead_ms", [SILENT_MS, 25 * HOUR_MS, 900 * EXPIRATION_MS])
+def test_a_clock_that_is_ahead_forgets_no_producer(
+    ahead_ms: float, stored: bool, session_id: str
+) -> None:
+    """
+    One that wrote a minute ago: another leader's clock is ahead for hours and many flushes, or this
+    one's is set forward.  Under another leader it keeps all its batches, too.
+    """
+    wall_ms, minute_ms = 1_700_000_000_000.0, 60_000.0
+    states = ProducerStates()
+    states.flushed("a", wall_ms)
+    for n in range(WINDOW):
+        states.append(1, 0, n + 1, 1, n, wall_ms)
+    states.settle(EXPIRATION_MS)
+    if stored:
+        _, states = ProducerStates.decode(states.encode(WINDOW))
+    for n in range(1, 4):
+        states.flushed(session_id, wall_ms + ahead_ms + n * minute_ms)
+        states.settle(EXPIRATION_MS)
+    ((_, _, batches),) = states.items()
+
+    assert len(batches) in ((WINDOW,) if session_id == "b" else (WINDOW, SILENT_WINDOW))
+
+
+def test_leaders_whose_clocks_differ_take_turns_and_forget_nobody() -> None:
+    """
+    Each turn back makes the silent no older; each turn forward counts five minutes at most.
+    """
+    wall_ms = 1_700_000_000_000.0
+    states = written_at(wall_ms)
+    states.flushed("0", wall_ms)
+    for n in range(1, 1_000):
+        states.flushed(str(n), wall_ms + n * 1_000 + n % 2 * 25 * HOUR_MS)
+        states.settle(EXPIRATION_MS)
+
+    assert 1 == len(states)
+
+
+def test_behind_a_clock_that_is_ahead_producers_age_as_ever() -> None:
+    """
+    By that clock: what stays ahead is as good as any other.
+    """
+    states = written_at(1_000.0)
+    states.flushed("a", 1_000.0)
+    hourly(states, 25 * HOUR_MS, 48 * HOUR_MS, "b")
+    states.settle(EXPIRATION_MS)
+    assert 1 == len(states)
+    states.flushed("b", 49 * HOUR_MS)
+    states.settle(EXPIRATION_MS)
+    assert 0 == len(states)
+
+
+def test_a_leader_counts_on_from_the_times_of_a_snapshot() -> None:
+    """
+    By its own clock; and remembers each for ten minutes at least, whatever wall clocks say.
+    """
+    wall_ms, now_ms = 1_700_000_000_000.0, 50.0
+    states = written_at(wall_ms - 7, wall_ms + 7, wall_ms - 900 * EXPIRATION_MS, 0.0)
+    states.remember_from(now_ms, wall_ms, EXPIRATION_MS)
+
+    def left(at_ms: float) -> list[bool]:
+        states.age(now_ms + at_ms, EXPIRATION_MS)
+        return [producer_id in states for producer_id in range(4)]
+
+    assert [True, True, True, True] == left(SILENT_MS - 1)
+    assert [True, True, False, True] == left(SILENT_MS)
+    assert [False, True, False, True] == left(EXPIRATION_MS - 7)
+    assert [False, False, False, False] == left(EXPIRATION_MS)
+
+
+# ── One under the other ──
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=200), st.data())
+def test_a_snapshot_under_what_followed_it_is_the_whole(
+    steps: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    """
+    Wherever the snapshot was taken, and wherever before that the rest begins.
+    """
+    appends = []
+    epochs: dict[int, tuple[int, int]] = {}
+    for base, (producer_id, bumped) in enumerate(steps):
+        epoch, sequence = epochs.get(producer_id, (0, 0))
+        epoch, sequence = (epoch + 1, 0) if bumped else (epoch, sequence)
+        epochs[producer_id] = (epoch, sequence + 1)
+        appends.append((producer_id, epoch, sequence, 1, base, 5.0))
+    offset = data.draw(st.integers(0, len(appends)))
+    begins = data.draw(st.integers(0, offset))
+    whole, older, later = ProducerStates(), ProducerStates(), ProducerStates()
+    for states, some in ((whole, appends), (older, appends[:offset]), (later, appends[begins:])):
+        for append in some:
+            states.append(*append)
+
+    for _ in later.put_under(older, offset):
+        pass
+
+    assert {i: rest for i, *rest in whole.items()} == {i: rest for i, *rest in later.items()}
+    assert sorted(whole.last_sequences()) == sorted(later.last_sequences())
+    assert whole.size_bytes == later.size_bytes
 
 
 # ── Snapshots ──
@@ -324,34 +541,82 @@ def test_a_snapshot_comes_back_as_it_was(made: tuple[ProducerStates, int]) -> No
     assert list(states.items()) == list(decoded.items())
 
 
-def test_the_largest_snapshot_is_read() -> None:
+def test_a_large_snapshot_is_read() -> None:
     """
-    Every producer with a full window: what may be remembered may be stored.
+    What may be remembered may be stored.
     """
     states = ProducerStates()
-    for n in range(MAX_PRODUCERS * WINDOW):
-        states.append(n % MAX_PRODUCERS, 0, n // MAX_PRODUCERS, 1, n)
+    for n in range(20_000 * 3):
+        states.append(n % 20_000, 0, n // 20_000, 1, n)
 
-    _, decoded = ProducerStates.decode(states.encode(MAX_PRODUCERS * WINDOW))
+    _, decoded = ProducerStates.decode(states.encode(20_000 * 3))
 
     assert list(states.items()) == list(decoded.items())
+    assert states.size_bytes == decoded.size_bytes
 
 
 def test_the_stored_form_does_not_change() -> None:
     """
     Byte for byte what `encode` documents.
     """
-    states = wrote((LARGEST, 2), (1, 3))
-    body = struct.pack(">qhH", 1, 3, 2)
-    body += struct.pack(">iiqi", LARGEST, 0, 100, 1)
-    body += struct.pack(">iiqi", 1, 3, 102, 2)
+    states = wrote((LARGEST, 2))
+    states.append(1, 3, 1, 3, 102, 7_000.0)
+    states.flushed("älter", 7_500.0)
+    body = struct.pack(">qH", 7_500, 6) + "älter".encode()
+    body += struct.pack(">qhHq", 1, 3, 2, 7_000)
+    body += struct.pack(">iiq", LARGEST, 1, 100)
+    body += struct.pack(">iiq", 1, 2, 102)
 
     data = states.encode(105)
 
     packed = data[24:]
     checked = struct.pack(">Iq", len(body), 105) + packed
-    assert struct.pack(">4sHHI", b"DLPS", 1, 0, crc32c.crc32c(checked)) + checked == data
+    assert struct.pack(">4sHHI", b"DLPS", 2, 0, crc32c.crc32c(checked)) + checked == data
     assert body == zstandard.ZstdDecompressor().decompress(packed)
+
+
+def stored_as_1(body: bytes, offset: int) -> bytes:
+    """A snapshot as the first commits wrote it."""
+    checked = struct.pack(">Iq", len(body), offset) + zstandard.ZstdCompressor().compress(body)
+    return struct.pack(">4sHHI", b"DLPS", 1, 0, crc32c.crc32c(checked)) + checked
+
+
+def test_version_1_is_read_and_does_not_know_when_a_producer_wrote() -> None:
+    """
+    It counts from when it is read: as long as any other is remembered.
+    """
+    body = struct.pack(">qhH", 1, 3, 2)
+    body += struct.pack(">iiqi", LARGEST, 0, 100, 1)
+    body += struct.pack(">iiqi", 1, 3, 102, 2)
+
+    offset, states = ProducerStates.decode(stored_as_1(body, 105))
+
+    assert (105, list(wrote((LARGEST, 2), (1, 3)).items())) == (offset, list(states.items()))
+    assert states.check(1, 3, 4, 1) is None
+    states.remember_from(50.0, 1_700_000_000_000.0, EXPIRATION_MS)
+    states.age(EXPIRATION_MS + 49, EXPIRATION_MS)
+    assert 1 == len(states)
+
+
+def test_a_batch_of_version_1_whose_sequences_do_not_fit_its_records_is_refused() -> None:
+    """
+    One of the two is wrong, and the bytes do not say which.
+    """
+    body = struct.pack(">qhH", 1, 3, 1) + struct.pack(">iiqi", 0, 5, 100, 1)
+
+    with pytest.raises(CorruptSnapshotError, match="does not end a batch"):
+        ProducerStates.decode(stored_as_1(body, 105))
+
+
+def test_another_version_is_refused_by_name() -> None:
+    """
+    The message says what to do.
+    """
+    newer = bytearray(wrote((0, 5)).encode(105))
+    newer[5] = 3
+
+    with pytest.raises(CorruptSnapshotError, match=r"version 3; this release reads 1 to 2: upgr"):
+        ProducerStates.decode(bytes(newer))
 
 
 def test_no_flipped_bit_is_believed() -> None:
@@ -392,7 +657,7 @@ def test_a_body_that_contradicts_itself_is_refused_whatever_its_checksum(
     body[at : at + removed] = inserted
     packed = zstandard.ZstdCompressor().compress(bytes(body))
     checked = struct.pack(">Iq", len(body), 108) + packed
-    head = struct.pack(">4sHHI", b"DLPS", 1, 0, crc32c.crc32c(checked))
+    head = struct.pack(">4sHHI", b"DLPS", 2, 0, crc32c.crc32c(checked))
 
     try:
         offset, decoded = ProducerStates.decode(head + checked)

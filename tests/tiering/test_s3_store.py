@@ -163,6 +163,37 @@ async def test_an_error_says_whether_a_write_may_have_happened(
     assert ["put", "get"] == [head.split()[0] for head in server.requests]
 
 
+async def test_only_s3_itself_says_that_an_object_is_absent(
+    store: S3ObjectStore, server: ScriptedServer
+) -> None:
+    """
+    Of one object, to a GET.  A proxy's page is no absence, nor is a HEAD without a body, nor what a
+    listing is answered; a write that such a page answers may have happened.
+    """
+
+    async def listed() -> None:
+        async for _ in store.list("flush/"):
+            pass
+
+    server.answer = answer(404, b"<html><body>no backend</body></html>")
+    page = [
+        await outcome(call)
+        for call in (store.get("k"), store.stat("k"), store.get("k", 5, 5), listed())
+    ]
+    written = [
+        await outcome(call)
+        for call in (store.put("k", [b"b"]), store.create("k", [b"b"]), store.delete(["k"]))
+    ]
+    server.requests.clear()
+    server.answer = error(404, "NoSuchKey")
+    absent = [await outcome(call) for call in (store.get("k"), listed())]
+    server.answer = None
+
+    assert [UnavailableError] * 4 == page
+    assert [OutcomeUnknownError] * 3 == written
+    assert [NotFoundError, UnavailableError] == absent
+
+
 async def test_a_lost_answer_is_unknown_for_a_write_only(
     store: S3ObjectStore, server: ScriptedServer
 ) -> None:

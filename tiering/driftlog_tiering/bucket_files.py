@@ -5,8 +5,11 @@
      "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
     {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
      "deleted_at_ms":1700000000000,"crc32":"…"}
+    {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":5000,"size":1000,
+     "node_id":1,"session_id":"…","crc32":"…"}
 
 They repeat what the metadata store says, so that a bucket alone can be read and restored.
+Nothing reads the last one but people: its name says what agents need (`log.id_blocks`).
 Files from before topics had a replication factor lack it: it was 1.
 `driftlog_tiering.layout` has their keys, `driftlog_tiering.stored_json` the envelope.
 
@@ -18,15 +21,23 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.model import Cluster, Topic
+from driftlog_metadata.model import Cluster, ProducerIdBlock, Topic
 from driftlog_tiering.batch import Buffer
 from driftlog_tiering.layout import is_topic_name
-from driftlog_tiering.stored_json import decode_json, encode_json, integer, members, string
+from driftlog_tiering.stored_json import (
+    decode_json,
+    encode_json,
+    integer,
+    members,
+    string,
+    unedited,
+)
 
 FILES_FORMAT: Final = 1
 _CLUSTER: Final = "driftlog.cluster"
 _TOPIC: Final = "driftlog.topic"
 _DELETED: Final = "driftlog.deleted-topic"
+_PRODUCER_IDS: Final = "driftlog.producer-ids"
 
 MAX_PARTITIONS: Final = 2**31 - 1
 MAX_REPLICATION_FACTOR: Final = 2**15 - 1
@@ -59,13 +70,16 @@ def encode_cluster(cluster: Cluster) -> bytes:
 
 
 def decode_cluster(body: Buffer) -> Cluster:
-    """Invert :func:`encode_cluster`.
+    """Invert :func:`encode_cluster`; an operator may have put the file back with an editor.
 
     Raises:
         CorruptFileError: damaged, or of a newer format.
     """
     try:
-        fields = decode_json(_CLUSTER, FILES_FORMAT, body)
+        try:
+            fields = decode_json(_CLUSTER, FILES_FORMAT, body)
+        except ValueError:
+            fields = decode_json(_CLUSTER, FILES_FORMAT, unedited(body))
         return Cluster(string(fields, "cluster_id"), integer(fields, "format_version", 1))
     except ValueError as error:
         raise CorruptFileError(f"cluster.json: {error}") from error
@@ -150,3 +164,17 @@ def _topic_name(name: str) -> str:
     if not is_topic_name(name):
         raise ValueError(f"not a topic name: {name!r}")
     return name
+
+
+def encode_producer_ids(block: ProducerIdBlock, session_id: str) -> bytes:
+    """The stored bytes of the mark that *session_id* was given *block*."""
+    return encode_json(
+        _PRODUCER_IDS,
+        FILES_FORMAT,
+        {
+            "first_producer_id": block.first_producer_id,
+            "size": block.size,
+            "node_id": block.node_id,
+            "session_id": session_id,
+        },
+    )

@@ -282,7 +282,7 @@ class DirectoryObjectStore:
     # ── Reading ──
 
     def _read(self, key: str, start: int, end: int | None) -> Buffer:
-        with _refused(key, absent=True):
+        with self._found(key):
             fd = os.open(self._root / key, os.O_RDONLY)
             try:
                 status = os.fstat(fd)
@@ -293,8 +293,27 @@ class DirectoryObjectStore:
             finally:
                 os.close(fd)
 
+    @contextlib.contextmanager
+    def _found(self, key: str) -> Iterator[None]:
+        with _refused(key):
+            try:
+                yield
+            except _ABSENT as error:
+                self._check_there()
+                raise NotFoundError(key) from error
+
+    def _check_there(self) -> None:
+        """What is absent because the folder itself is gone, as a share that is not mounted, may
+        well be there.
+
+        Raises:
+            UnavailableError: it is.
+        """
+        if self._temporary.is_gone() or not self._root.is_dir():
+            raise UnavailableError(f"{self._root} is not there any more: is it mounted?")
+
     def _info(self, key: str) -> ObjectInfo:
-        with _refused(key, absent=True):
+        with self._found(key):
             status = (self._root / key).stat()
         if not stat_modes.S_ISREG(status.st_mode):
             raise NotFoundError(key)
@@ -303,6 +322,7 @@ class DirectoryObjectStore:
     def _page(self, objects: Iterator[ObjectInfo], size: int) -> Listing:
         with _refused("listing"):
             page = tuple(islice(objects, size))
+        self._check_there()
         return Listing(page, self._temporary.now_ms())
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
@@ -372,6 +392,11 @@ class _TemporaryFolder:
                     shutil.rmtree(folder, ignore_errors=True)
                     os.close(fd)
 
+    def is_gone(self) -> bool:
+        """Whether it was made, and is not there any more."""
+        own = self._own
+        return own is not None and not own.is_dir()
+
     def close(self) -> None:
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
@@ -409,13 +434,11 @@ def _lock(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _refused(what: str, *, absent: bool = False) -> Iterator[None]:
+def _refused(what: str) -> Iterator[None]:
     """Whatever the file system refuses in this block has changed no object."""
     try:
         yield
     except OSError as error:  # ENOSPC, EDQUOT, EMFILE, EACCES, EIO, ENAMETOOLONG, …
-        if absent and isinstance(error, _ABSENT):
-            raise NotFoundError(what) from error
         raise UnavailableError(f"{what}: {error}") from error
 
 

@@ -10,7 +10,7 @@ everything else as the producer sent it.  The footer is
 
     offset size  field
     0      4     magic "DLFF"
-    4      2     version (1 or 2), big endian like all that follows
+    4      2     version (1 to 3), big endian like all that follows
     6      2     reserved, 0
     8      4     CRC-32C of the compressed body
     12     4     length of the body before compression, bytes
@@ -27,12 +27,15 @@ and its body, columns of N values each:
     8 × N  base offset      4 × N  last offset delta 2 × N  attributes
     8 × N  producer id      2 × N  producer epoch    4 × N  base sequence
     8 × N  max timestamp ms 4 × N  position, bytes   4 × N  length, bytes
+    8 × N  flushed at, ms since 1970 (version 3; 0: not known)
 
 In version 1 the batches of a partition follow each other without a gap in offsets, as one flush
 has them.  Version 2 is version 1 but for that: a session that gave a partition up and led it again
 later has flushed what others continued in between, and where its flushes are consolidated into
-one object, its batches of that partition have gaps.  Each run without one is a `Slice`.  It is
-written only where there is a gap.
+one object, its batches of that partition have gaps.  Each run without one is a `Slice`.  Version 3
+is version 2 and one column: when the flush that wrote the batch was cut, by the wall clock of the
+agent that cut it.  A rewrite keeps it.  Only version 3 is written; what versions 1 and 2 have was
+flushed at a time that is not known.
 
 A *consolidated* object holds what was still needed of flushes that were committed before, all of
 one session.  Its footer has the columns of every batch as the flush had them (but for positions),
@@ -59,20 +62,29 @@ import zstandard
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering.batch import Buffer
 
-VERSION: Final = 2
+VERSION: Final = 3
 _WITHOUT_GAPS: Final = 1
+_WITHOUT_TIMES: Final = 2
 _HEAD: Final = Struct(">4sHHII")
 _MAGIC: Final = b"DLFF"
 _SEQUENCES: Final = Struct(">qq")
 _MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 """4 million batches; a flush object of 64 MiB holds a million of the smallest."""
 
-_TYPECODES: Final = "iiiqihqhiqii"
-"""Columns from topic index to length, as `array` typecodes (sizes 4, 8 and 2 bytes)."""
+_TYPECODES: Final = "iiiqihqhiqiiq"
+"""Columns from topic index to time of flush, as `array` typecodes (sizes 4, 8 and 2 bytes)."""
+
+LENGTH: Final = 11
+FLUSHED_AT: Final = 12
+"""Columns by number."""
 
 
 class CorruptFlushObjectError(CorruptError):
     """A footer that is not one, or that contradicts itself."""
+
+
+class NewerFlushObjectError(CorruptFlushObjectError):
+    """Of a later release, as far as can be seen: nothing is damaged."""
 
 
 class FlushBatch(NamedTuple):
@@ -90,6 +102,7 @@ class FlushBatch(NamedTuple):
     max_timestamp_ms: int
     position: int
     length: int
+    flushed_at_ms: int = 0
 
 
 class Slice(NamedTuple):
@@ -150,11 +163,8 @@ def encode_footer(
     committed_seq: int,
     topic_ids: Sequence[UUID],
     columns: Sequence["array[int]"],
-    gaps: bool = False,
 ) -> bytes:
     """Encode the footer of an object whose batches *columns* describe (`FlushBatch`'s order).
-
-    *gaps*: offsets of a partition may have some.
 
     Raises:
         AssertionError: columns of another type or of different lengths.
@@ -175,8 +185,7 @@ def encode_footer(
     body = b"".join(parts)
     assert len(body) <= _MAX_BODY_BYTES
     packed = zstandard.ZstdCompressor(level=1).compress(body)
-    version = VERSION if gaps else _WITHOUT_GAPS
-    return _HEAD.pack(_MAGIC, version, 0, crc32c.crc32c(packed), len(body)) + packed
+    return _HEAD.pack(_MAGIC, VERSION, 0, crc32c.crc32c(packed), len(body)) + packed
 
 
 def decode_footer(data: Buffer) -> Footer:
@@ -191,8 +200,8 @@ def decode_footer(data: Buffer) -> Footer:
     magic, version, _, checksum, length = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise CorruptFlushObjectError(f"not a flush object's footer: it starts with {magic!r}")
-    if version not in (_WITHOUT_GAPS, VERSION):
-        raise CorruptFlushObjectError(
+    if not _WITHOUT_GAPS <= version <= VERSION:
+        raise NewerFlushObjectError(
             f"footer version {version}; this release reads 1 to {VERSION}: upgrade the agent"
         )
     packed = memoryview(data)[_HEAD.size :]
@@ -204,14 +213,14 @@ def decode_footer(data: Buffer) -> Footer:
         body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length)
         if len(body) != length:
             raise CorruptFlushObjectError(f"{len(body)} bytes where {length} were announced")
-        footer = _decode_body(body)
+        footer = _decode_body(body, times=version > _WITHOUT_TIMES)
     except (zstandard.ZstdError, StructError, UnicodeDecodeError, IndexError) as error:
         raise CorruptFlushObjectError(f"the footer cannot be decoded: {error}") from error
     _check(footer, gaps=version > _WITHOUT_GAPS)
     return footer
 
 
-def _decode_body(body: bytes) -> Footer:
+def _decode_body(body: bytes, *, times: bool) -> Footer:
     committed_seq, seq = _SEQUENCES.unpack_from(body, 0)
     at = _SEQUENCES.size
     name_length = int.from_bytes(body[at : at + 2], "big")
@@ -226,7 +235,7 @@ def _decode_body(body: bytes) -> Footer:
     count = int.from_bytes(body[at : at + 4], "big")
     at += 4
     columns: list[array[int]] = []
-    for typecode in _TYPECODES:
+    for typecode in _TYPECODES if times else _TYPECODES[:-1]:
         column = array(typecode)
         size = column.itemsize * count
         if size > len(body) - at:
@@ -238,13 +247,15 @@ def _decode_body(body: bytes) -> Footer:
         at += size
     if at != len(body):
         raise CorruptFlushObjectError(f"{len(body) - at} bytes too many in the footer")
+    if not times:
+        columns.append(array(_TYPECODES[-1], bytes(8 * count)))
     return Footer(session_id, seq, committed_seq, topic_ids, tuple(columns))
 
 
 def _check(footer: Footer, *, gaps: bool) -> None:
     """What reading relies on: indexes in range, batches back to back, offsets in order, and
     without a gap where there may be none."""
-    topics, partitions, _, bases, deltas, *_rest, positions, lengths = footer.columns
+    topics, partitions, _, bases, deltas, *_rest, positions, lengths, times = footer.columns
     if len(set(footer.topic_ids)) != len(footer.topic_ids):
         raise CorruptFlushObjectError("a topic is there twice")
     at = 0
@@ -265,6 +276,8 @@ def _check(footer: Footer, *, gaps: bool) -> None:
             raise CorruptFlushObjectError(f"a gap in offsets before batch {i}")
         if deltas[i] < 0 or bases[i] < 0:
             raise CorruptFlushObjectError(f"batch {i} has a negative offset or no records")
+        if times[i] < 0:
+            raise CorruptFlushObjectError(f"batch {i} was flushed before 1970")
         previous, next_offset = place, bases[i] + deltas[i] + 1
 
 

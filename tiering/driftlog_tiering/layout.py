@@ -2,6 +2,8 @@
 
     cluster.json                                                               the cluster's id
     flush/{session_id}/{seq:020d}-{nonce}.flush                                a flush object
+    audit/{topic}/{topic_id}/{partition:05d}-{leader_epoch:010d}.json          an accepted loss
+    producer-ids/{first:020d}.json                                             ids were given out
     topics/{topic}/{topic_id}/topic/{version:020d}.json                        name, configs, …
     topics/{topic}/{topic_id}/topic/deleted.json                               the topic is deleted
     {partition}/manifest/{countdown:020d}.json                                 one version each
@@ -17,6 +19,7 @@ store's prefix.  Topic ids are canonical lower-case UUIDs; topics have names tha
 ``LIST`` of one key finds it.
 
 ``manifest-lists`` is an addition to design.md, which names the lists and no place for them.
+``audit`` and ``producer-ids`` are additions, too: what is under them is never deleted by driftlog.
 The version is that of the manifest that first refers to the list: with the edit's nonce it makes
 the name unique for each attempt to commit, and what is in the list a function of the name.
 
@@ -36,6 +39,8 @@ from driftlog_metadata.model import TopicPartition
 CLUSTER_KEY: Final = "cluster.json"
 FLUSH_PREFIX: Final = "flush/"
 TOPICS_PREFIX: Final = "topics/"
+AUDIT_PREFIX: Final = "audit/"
+PRODUCER_IDS_PREFIX: Final = "producer-ids/"
 
 MAX_VERSION: Final = 10**20 - 1
 """Of a manifest: its countdown would be negative beyond."""
@@ -73,6 +78,13 @@ _SNAPSHOT_KEY_RE: Final = re.compile(
 _SEGMENT_KEY_RE: Final = re.compile(
     rf"{_PARTITION}/{_RANGE}-{_NONCE}\.(?P<kind>parquet|raw)", re.ASCII
 )
+
+_AUDIT_KEY_RE: Final = re.compile(
+    rf"audit/{_TOPIC}/{_TOPIC_ID}/(?P<partition>[0-9]{{5,10}})-(?P<epoch>[0-9]{{10}})\.json",
+    re.ASCII,
+)
+
+_PRODUCER_IDS_KEY_RE: Final = re.compile(r"producer-ids/(?P<first>[0-9]{20})\.json", re.ASCII)
 
 
 class SegmentKind(StrEnum):
@@ -115,6 +127,23 @@ class DeletedKey:
 
     topic: str
     topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class AuditKey:
+    """The record of a loss that an operator accepted, and that the leader of an epoch carried
+    out."""
+
+    topic: str
+    tp: TopicPartition
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsKey:
+    """The mark that a block of producer ids was given out."""
+
+    first_producer_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +195,8 @@ Key = (
     | FlushKey
     | TopicKey
     | DeletedKey
+    | AuditKey
+    | ProducerIdsKey
     | ManifestKey
     | SegmentListKey
     | ProducerSnapshotKey
@@ -229,6 +260,18 @@ def topic_key(topic: str, topic_id: UUID, version: int) -> str:
 def deleted_key(topic: str, topic_id: UUID) -> str:
     """Key of the mark that the topic is deleted."""
     return f"{topic_file_prefix(topic, topic_id)}deleted.json"
+
+
+def audit_key(topic: str, tp: TopicPartition, leader_epoch: int) -> str:
+    """Key of the record of a loss that was accepted by the leader of *leader_epoch*."""
+    assert is_topic_name(topic), f"not a topic name: {topic!r}"
+    assert 0 <= leader_epoch < 2**31
+    return f"{AUDIT_PREFIX}{topic}/{tp.topic_id}/{tp.partition:05d}-{leader_epoch:010d}.json"
+
+
+def producer_ids_key(first_producer_id: int) -> str:
+    """Key of the mark that the block which begins at *first_producer_id* was given out."""
+    return f"{PRODUCER_IDS_PREFIX}{_twenty(first_producer_id)}.json"
 
 
 def manifest_key(topic: str, tp: TopicPartition, version: int) -> str:
@@ -301,6 +344,28 @@ def parse_deleted_key(key: str) -> DeletedKey:
     return DeletedKey(match["topic"], UUID(match["topic_id"]))
 
 
+def parse_audit_key(key: str) -> AuditKey:
+    """Invert :func:`audit_key`.
+
+    Raises:
+        ValueError: *key* is not such a record's.
+
+    """
+    match = _match(_AUDIT_KEY_RE, key, "a loss that was accepted")
+    return AuditKey(match["topic"], _tp(match), int(match["epoch"]))
+
+
+def parse_producer_ids_key(key: str) -> ProducerIdsKey:
+    """Invert :func:`producer_ids_key`.
+
+    Raises:
+        ValueError: *key* is not such a mark's.
+
+    """
+    match = _match(_PRODUCER_IDS_KEY_RE, key, "a block of producer ids")
+    return ProducerIdsKey(int(match["first"]))
+
+
 def parse_manifest_key(key: str) -> ManifestKey:
     """Invert :func:`manifest_key`.
 
@@ -369,6 +434,10 @@ def parse_key(key: str) -> Key:
         return ClusterKey()
     if key.startswith(FLUSH_PREFIX):
         return parse_flush_key(key)
+    if key.startswith(AUDIT_PREFIX):
+        return parse_audit_key(key)
+    if key.startswith(PRODUCER_IDS_PREFIX):
+        return parse_producer_ids_key(key)
     if key.endswith(".snapshot"):
         return parse_producer_snapshot_key(key)
     if key.endswith("/topic/deleted.json"):

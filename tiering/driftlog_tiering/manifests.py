@@ -47,6 +47,7 @@ from driftlog_tiering.manifest_codec import (
     encode_manifest,
     encode_segment_list,
 )
+from driftlog_tiering.object_keys import MAX_PAGE_SIZE
 from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 MAX_MANIFEST_AGE_MS: Final = 6 * 3_600_000
@@ -72,48 +73,109 @@ class VoidEditError(FencedError):
         self.manifest = manifest
 
 
+class MissingManifestError(CorruptManifestError):
+    """A manifest or list that something names is not there: lost, or not shown for a moment."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+
+
 class StaleManifestError(UnavailableError):
     """The manifest was read too long ago to base an edit on: read it again; use a new nonce."""
 
 
-async def load_newest(store: ObjectStore, topic: str, tp: TopicPartition) -> Manifest | None:
+def _pass_over(_: str) -> None:
+    """Nothing is said of a strange object."""
+
+
+async def newest_version(
+    store: ObjectStore,
+    topic: str,
+    tp: TopicPartition,
+    strange: Callable[[str], object] = _pass_over,
+) -> int | None:
+    """Version of the newest manifest, None before the first: one LIST of one key.
+
+    *strange* is told the key of each object before it that is no manifest; it hides nothing, and
+    costs one more LIST, of a thousand keys.
+    """
+    prefix, after = layout.manifest_prefix(topic, tp), ""
+    for page_size in (1, MAX_PAGE_SIZE):
+        async for page in store.list(prefix, start_after=after, page_size=page_size):
+            for info in page.objects:
+                try:
+                    return layout.parse_manifest_key(info.key).version
+                except ValueError:
+                    strange(info.key)
+                    after = info.key
+            if page_size == 1:
+                break
+        if not after:
+            break
+    return None
+
+
+async def load_newest(
+    store: ObjectStore,
+    topic: str,
+    tp: TopicPartition,
+    strange: Callable[[str], object] = _pass_over,
+) -> Manifest | None:
     """The newest manifest, None before the first: one LIST of one key and one GET.
 
+    *strange*: see `newest_version`.
+
     Raises:
-        CorruptManifestError: it is damaged, missing or another's.
+        MissingManifestError: it is listed, and not there.
+        CorruptManifestError: it is damaged, or another's.
     """
-    pages = store.list(layout.manifest_prefix(topic, tp), page_size=1)
-    async for page in pages:
-        for info in page.objects[:1]:
-            try:
-                version = layout.parse_manifest_key(info.key).version
-            except ValueError as error:
-                raise CorruptManifestError(f"a strange object among manifests: {error}") from error
-            manifest = await _load_version(store, topic, tp, version)
-            if manifest is None:
-                raise CorruptManifestError(f"{info.key}: listed, but not there")
-            return manifest
+    version = await newest_version(store, topic, tp, strange)
+    if version is None:
         return None
-    raise AssertionError("a listing without a page")
+    manifest = await _load_version(store, topic, tp, version)
+    if manifest is None:
+        key = layout.manifest_key(topic, tp, version)
+        raise MissingManifestError(key, "missing: listed, but not there")
+    return manifest
 
 
 async def load_at_least(
-    store: ObjectStore, topic: str, tp: TopicPartition, version: int
+    store: ObjectStore,
+    topic: str,
+    tp: TopicPartition,
+    version: int,
+    strange: Callable[[str], object] = _pass_over,
 ) -> Manifest:
     """The newest manifest, which the metadata store says to be at least *version*.
 
-    Version 0 says that there need be none: then it may be the empty one.
+    Version 0 says that there need be none: then it may be the empty one.  *strange*: see
+    `newest_version`.
 
     Raises:
-        CorruptManifestError: it is older or missing, so the bucket has lost objects; or damaged.
+        MissingManifestError: neither a listing nor a GET shows it.
+        CorruptManifestError: it is damaged.
     """
-    newest = await load_newest(store, topic, tp) or empty_manifest(topic, tp)
-    if newest.version < version:
-        raise CorruptManifestError(
-            f"{layout.manifest_key(topic, tp, version)}: missing; the newest manifest "
-            f"there is version {newest.version}"
+    newest = await load_newest(store, topic, tp, strange) or empty_manifest(topic, tp)
+    if newest.version >= version:
+        return newest
+    # A listing proves no absence: the key is known, so ask for the object itself.
+    named = await _load_version(store, topic, tp, version)
+    if named is None:
+        raise MissingManifestError(
+            layout.manifest_key(topic, tp, version),
+            f"missing; the newest manifest there is version {newest.version}",
         )
-    return newest
+    return named
+
+
+async def load_following(store: ObjectStore, manifest: Manifest) -> Manifest | None:
+    """The version after *manifest*, by its key; None: the store says that there is none (yet).
+
+    Raises:
+        CorruptManifestError: it is damaged.
+    """
+    return await _load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
 
 
 async def commit_edit(
@@ -125,26 +187,28 @@ async def commit_edit(
     read_at_ms: int,
     deadline_ms: int,
     now_ms: Callable[[], int],
+    wanted: Callable[[], bool] = lambda: True,
 ) -> Manifest:
     """Make *edit* part of the partition's manifest; return the version that it is part of.
 
     May be repeated, with the same arguments, after an unknown outcome.  *manifest* is the newest
     that the caller knows (`empty_manifest` before the first), and *read_at_ms* when the read or
     commit that gave it was begun; *nonce* is of this edit and of no other, ``[0-9A-Za-z]{1,64}``.
-    What fails is repeated until *deadline_ms*.  *now_ms* is a clock that counts suspended time.
+    What fails is repeated until *deadline_ms*, and while the edit is *wanted*: no request begins
+    after that.  *now_ms* is a clock that counts suspended time.
     The caller sees to it that the PUTs of what the edit adds began less than 6 h ago.
 
     Raises:
         VoidEditError: it does not apply to the newest manifest, and nothing was committed.
-        UnavailableError: the deadline passed, and nothing was committed.
-        OutcomeUnknownError: the deadline passed, and it may have been committed.
+        UnavailableError: the deadline passed, or it is not wanted, and nothing was committed.
+        OutcomeUnknownError: the same, and it may have been committed.
         StaleManifestError: *manifest* was read more than 6 h ago.
         CorruptManifestError: a manifest or list that is needed is damaged or missing.
     """
     if now_ms() - read_at_ms > MAX_MANIFEST_AGE_MS:
         raise StaleManifestError(f"{manifest.key}: read more than 6 h ago")
     stale_at_ms = read_at_ms + MAX_MANIFEST_AGE_MS
-    editor = _Editor(store, edit, nonce, min(deadline_ms, stale_at_ms), now_ms)
+    editor = _Editor(store, edit, nonce, min(deadline_ms, stale_at_ms), now_ms, wanted)
     return await editor.commit(manifest)
 
 
@@ -206,7 +270,7 @@ async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
     try:
         body = await store.get(ref.key)
     except NotFoundError as error:
-        raise CorruptManifestError(f"{ref.key}: missing") from error
+        raise MissingManifestError(ref.key, "missing") from error
     return decode_segment_list(body, ref)
 
 
@@ -237,12 +301,14 @@ class _Editor:
         nonce: str,
         deadline_ms: int,
         now_ms: Callable[[], int],
+        wanted: Callable[[], bool],
     ) -> None:
         self._store = store
         self._edit = edit
         self._nonce = nonce
         self._deadline_ms = deadline_ms
         self._now_ms = now_ms
+        self._wanted = wanted
         self._lists: dict[str, SegmentList] = {}
         self._may_have_happened = False
 
@@ -297,7 +363,7 @@ class _Editor:
         return winner
 
     async def _load_next(self, manifest: Manifest) -> Manifest | None:
-        return await _load_version(self._store, manifest.topic, manifest.tp, manifest.version + 1)
+        return await load_following(self._store, manifest)
 
     async def _catch_up(self, manifest: Manifest) -> Manifest:
         """The newest version, or the first from *manifest* on that is mine."""
@@ -312,14 +378,18 @@ class _Editor:
         """Await ``call(*args)``, which is idempotent, until it is answered or the deadline."""
         backoff_ms = _FIRST_BACKOFF_MS
         while True:
+            if not self._wanted():
+                raise self._given_up("not wanted any more")
             try:
                 left_ms = max(0, min(ATTEMPT_TIMEOUT_MS, self._deadline_ms - self._now_ms()))
                 async with asyncio.timeout(left_ms / 1000):
                     return await call(*args)
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 if self._now_ms() + backoff_ms >= self._deadline_ms:
-                    if self._may_have_happened:
-                        raise OutcomeUnknownError(f"manifest edit {self._nonce}") from error
-                    raise UnavailableError(f"manifest edit {self._nonce}: {error!r}") from error
+                    raise self._given_up(repr(error)) from error
             await asyncio.sleep(backoff_ms / 1000)
             backoff_ms = min(2 * backoff_ms, _MAX_BACKOFF_MS)
+
+    def _given_up(self, why: str) -> UnavailableError | OutcomeUnknownError:
+        failed = OutcomeUnknownError if self._may_have_happened else UnavailableError
+        return failed(f"manifest edit {self._nonce}: {why}")

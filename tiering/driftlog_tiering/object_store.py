@@ -22,7 +22,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NotFoundError(StoreError):
-    """There is no object under that key."""
+    """The store itself says of one key that there is no object under it.
+
+    `get` and `stat` alone raise it: what a listing does not show may be there.  A store whose node
+    is behind may say so of an object that is there, for a moment: look again before you rely on it.
+    """
 
 
 class AlreadyExistsError(StoreError):
@@ -99,8 +103,12 @@ class ObjectStore(Protocol):
     ) -> AsyncIterator[Listing]:
         """Objects whose key starts with *prefix* and sorts after *start_after* (UTF-8 byte order).
 
-        Pages of at most *page_size* (≤ 1000); at least one page, perhaps empty, so that
-        the store's clock is known.  A caller that needs the first key asks for one page of 1.
+        Pages of *page_size* (≤ 1000), the last one of what is left; at least one page, perhaps
+        empty, so that the store's clock is known.  A caller that needs the first key asks for one
+        page of 1.
+
+        What has no key of this port is not listed: folder markers, which S3 consoles and file
+        gateways make (empty objects whose keys end in ``/``), do not count as objects.
         """
         ...
 

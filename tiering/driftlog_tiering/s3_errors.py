@@ -13,10 +13,16 @@ there is no difference: nothing ever happened.
 | 400 RequestTimeout, IncompleteBody, BadDigest      | `UnavailableError`    |
 | 403, expired or wrong credentials, none found      | `AccessDeniedError`   |
 | NoSuchBucket                                       | `BucketNotFoundError` |
+| 404 without a code of S3's                         | `OutcomeUnknownError` |
 | 3xx, other 4xx, 501                                | `UnavailableError`    |
 | 500, 502, 504, 503 without a code of throttling, … | `OutcomeUnknownError` |
 | no connection (refused, DNS, TLS, connect timeout) | `UnavailableError`    |
 | connection lost, read timeout, anything else       | `OutcomeUnknownError` |
+
+An object is absent when S3 itself says so of that object: a GET that is answered with NoSuchKey
+is `NotFoundError`, and nothing else is.  A 404 without that code is a proxy's page, and a listing
+has no object that could be absent: both are `UnavailableError`.  A HEAD has no body, so its 404
+does not say which it is; `S3ObjectStore.stat` asks again with a GET.
 
 A 409 is not a 412: S3 says "retry the upload", as the key may just have been deleted, or
 another's upload may still fail; the retry gets the 412.  RequestTimeout and its like say that
@@ -96,20 +102,25 @@ _BEFORE_SENDING: Final = (
     boto.InvalidEndpointConfigurationError,
 )
 
+_ABSENT: Final = "NoSuchKey"
+
 _CHAINED: Final = 16
 """Errors behind an error that are looked at: botocore and aiohttp chain four."""
 
 
 @contextmanager
-def translated(what: str, *, writes: bool) -> Iterator[None]:
-    """Turn whatever the block raises into an error of the port; cancellation passes."""
+def translated(what: str, *, writes: bool, reads_key: bool = False) -> Iterator[None]:
+    """Turn whatever the block raises into an error of the port; cancellation passes.
+
+    *reads_key*: it is a GET of one object, which may be absent.
+    """
     try:
         yield
     except StoreError:
         raise
     except Exception as error:
         _let_go(error)
-        raise translate(error, what, writes=writes) from error
+        raise translate(error, what, writes=writes, reads_key=reads_key) from error
     except BaseException as error:
         _let_go(error)
         raise
@@ -129,10 +140,10 @@ def _let_go(error: BaseException) -> None:
         chained = chained.__cause__ or chained.__context__
 
 
-def translate(error: Exception, what: str, *, writes: bool) -> StoreError:
+def translate(error: Exception, what: str, *, writes: bool, reads_key: bool = False) -> StoreError:
     """The port's error for *error*, met while doing *what* (``put s3://bucket/key``)."""
     if isinstance(error, boto.ClientError):
-        return _answer(error, what, writes=writes)
+        return _answer(error, what, writes=writes, reads_key=reads_key)
     if isinstance(error, _NO_CREDENTIALS):
         return AccessDeniedError(
             f"{what}: no credentials: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
@@ -155,7 +166,7 @@ def refusal(code: str, message: str, what: str) -> StoreError | None:
     return None
 
 
-def _answer(error: boto.ClientError, what: str, *, writes: bool) -> StoreError:
+def _answer(error: boto.ClientError, what: str, *, writes: bool, reads_key: bool) -> StoreError:
     answer = error.response
     code = str(answer.get("Error", {}).get("Code", ""))
     message = str(answer.get("Error", {}).get("Message", ""))
@@ -164,8 +175,10 @@ def _answer(error: boto.ClientError, what: str, *, writes: bool) -> StoreError:
         return refused
     told = f"{what}: {status} {code}: {message}"
     match status:
-        case 404 if not writes:
+        case 404 if reads_key and code == _ABSENT:
             return NotFoundError(what)
+        case 404 if writes and not code.startswith("NoSuch"):
+            return OutcomeUnknownError(f"{told}: a 404 that is not S3's; is there a proxy?")
         case 403:
             return AccessDeniedError(f"{told}: {_DENIED['403']}")
         case 412 if writes:

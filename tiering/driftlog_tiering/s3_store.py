@@ -140,7 +140,7 @@ class S3ObjectStore:
         parameters = self._of(key)
         if start > 0 or end is not None:
             parameters["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
-        with translated(f"get {self._url(key)}", writes=False):
+        with translated(f"get {self._url(key)}", writes=False, reads_key=True):
             client = await self._client()
             try:
                 answer = await client.get_object(**parameters)
@@ -157,9 +157,25 @@ class S3ObjectStore:
 
     async def stat(self, key: str) -> ObjectInfo:
         check_key(key)
-        with translated(f"stat {self._url(key)}", writes=False):
-            answer = await (await self._client()).head_object(**self._of(key))
+        with translated(f"stat {self._url(key)}", writes=False, reads_key=True):
+            client = await self._client()
+            try:
+                answer = await client.head_object(**self._of(key))
+            except ClientError as error:
+                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                    await self._is_absent(client, key)
+                raise
         return ObjectInfo(key, answer["ContentLength"], _ms(answer["LastModified"]))
+
+    async def _is_absent(self, client: Any, key: str) -> None:
+        """A HEAD was answered with 404, which has no body that could say why: a GET has.
+
+        Raises:
+            ClientError: what S3 says of the object.
+        """
+        answer = await client.get_object(**self._of(key), Range="bytes=0-0")
+        async with answer["Body"] as stream:
+            await stream.read()
 
     async def list(
         self, prefix: str, *, start_after: str = "", page_size: int = MAX_PAGE_SIZE
@@ -169,17 +185,23 @@ class S3ObjectStore:
         parameters["Prefix"] = self._prefix + prefix
         if start_after:
             parameters["StartAfter"] = self._prefix + start_after
-        first = True
+        held: list[ObjectInfo] = []  # Less than a page, where others' keys stood among ours.
+        empty = True
         while True:
             with translated(f"list {self._url(prefix)}", writes=False):
                 answer = await (await self._client()).list_objects_v2(**parameters)
-                page = self._listing(answer)
-            if page.objects or first:
-                yield page
-            if not answer.get("IsTruncated"):
+                found = self._listing(answer)
+            held += found.objects
+            more = bool(answer.get("IsTruncated"))
+            while len(held) >= page_size or (not more and (held or empty)):
+                yield Listing(tuple(held[:page_size]), found.store_now_ms)
+                del held[:page_size]
+                empty = False
+            if not more:
                 return
             parameters["StartAfter"] = answer["Contents"][-1]["Key"]
-            first = False
+            # Nothing but others' keys: there may be many of them before the first of ours.
+            parameters["MaxKeys"] = page_size if found.objects else MAX_PAGE_SIZE
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -57,6 +57,19 @@ def decode_json(kind: str, format_version: int, body: Buffer) -> dict[str, Any]:
     return fields
 
 
+def unedited(body: Buffer) -> bytes:
+    """*body* as `encode_json` lays it out: without the whitespace of somebody's editor.
+
+    Only for what people put back by hand: anywhere else other bytes are damage.  What is no JSON
+    stays as it is.
+    """
+    try:
+        members = json.loads(bytes(body))
+        return json.dumps(members, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    except (ValueError, RecursionError):
+        return bytes(body)
+
+
 def integer(fields: dict[str, Any], name: str, least: int = 0) -> int:
     """The integer *name*, at least *least* and within int64.
 

@@ -9,8 +9,9 @@ checked again where it counts: a claim compares the revisions that it was made f
 Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
@@ -41,6 +42,10 @@ from driftlog_metadata.store import KeyValue, PutEvent, WatchEvent
 
 PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, LEADERS_PREFIX)
 """What is watched."""
+
+_SLICE_KEYS: Final = 500
+"""Keys that are put at once.  Shorter: a large read takes longer; longer: it holds up the loop for
+more than some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +206,27 @@ class ClusterView:
 
     def reset(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> None:
         """*prefix* was read as a whole at *revision*."""
-        old = self._keys(prefix)
-        for kv in kvs:
-            old.discard(kv.key)
+        for _ in self.resetting(prefix, revision, kvs):
+            pass
+
+    def resetting(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> Iterator[None]:
+        """As `reset`, in slices: whoever drives it may do something else in between.
+
+        Each key is as it was or as it is, meanwhile; nothing else may change the prefix.
+        """
+        there: set[str] = set()
+        for n, kv in enumerate(kvs, 1):
+            there.add(kv.key)
             self._put(prefix, kv)
-        for key in sorted(old):
+            if n % _SLICE_KEYS == 0:
+                yield
+        gone: list[str] = []
+        for n, key in enumerate(self._keys(prefix), 1):
+            if key not in there:
+                gone.append(key)
+            if n % _SLICE_KEYS == 0:
+                yield
+        for key in sorted(set(gone)):
             self._delete(prefix, key)
         if prefix == TOPICS_PREFIX:
             self.topics_revision = max(self.topics_revision, revision)
@@ -234,15 +255,16 @@ class ClusterView:
         if prefix in (AGENTS_PREFIX, SESSIONS_PREFIX):
             self.members_version += 1
 
-    def _keys(self, prefix: str) -> set[str]:
-        damaged = {key for key in self.damaged if key.startswith(prefix)}
+    def _keys(self, prefix: str) -> Iterator[str]:
+        """Those that are known, one by one; what is damaged may come twice."""
+        damaged = [key for key in self.damaged if key.startswith(prefix)]
         if prefix == AGENTS_PREFIX:
-            return damaged.union(map(agent_key, self.agents))
+            return chain(damaged, map(agent_key, list(self.agents)))
         if prefix == SESSIONS_PREFIX:
-            return damaged.union(map(session_key, self.sessions))
+            return chain(damaged, map(session_key, list(self.sessions)))
         if prefix == TOPICS_PREFIX:
-            return damaged.union(self._topic_ids)
-        return damaged.union(map(leader_key, self.leaders))
+            return chain(damaged, list(self._topic_ids))
+        return chain(damaged, map(leader_key, list(self.leaders)))
 
     def _put(self, prefix: str, kv: KeyValue) -> None:
         self.damaged.pop(kv.key, None)

@@ -4,7 +4,8 @@
          ▲                                  │
          └── compacted, or refused ─────────┘
 
-Between two sessions it goes on: Metadata is answered then, too.
+Between two sessions it goes on: Metadata is answered then, too.  A store that is not the one that
+the process has seen is followed no more (`driftlog_metadata.witness`): the view stays as it is.
 
 Shell.
 """
@@ -12,18 +13,23 @@ Shell.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
 
 import structlog
 
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.store import CompactedError, MetadataStore
+from driftlog_metadata.errors import OutcomeUnknownError, StoreNotOursError, UnavailableError
+from driftlog_metadata.store import CompactedError, KeyValue, MetadataStore, StoreWentBackError
 
 _DEADLINE_S: Final = 10.0
+"""Of one read; twice as long after each that ran out of it."""
+_MAX_DEADLINE_S: Final = 40.0
+"""Longer: an answer that is lost after a long silence keeps the agent from the cluster for longer;
+shorter: a large prefix on a slow store is never read."""
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 2.0
+_NOT_OURS_S: Final = 60.0
+"""Before a store is asked again that is not the one we know: until a restart it is refused."""
 
 TopicChanged = Callable[[TopicEntry | None, TopicEntry | None], None]
 """Told what a topic was and what it is now; None: it was, or is, not there."""
@@ -77,14 +83,22 @@ class ClusterWatch:
     # ── Following ──
 
     async def _follow(self, prefix: str) -> None:
-        wait_s = _RETRY_S
+        wait_s, deadline_s = _RETRY_S, _DEADLINE_S
         while True:
             try:
-                async with asyncio.timeout(_DEADLINE_S):
-                    revision, kvs = await self._store.get_prefix(prefix)
-                self._change(partial(self.view.reset, prefix, revision, kvs))
-                wait_s = _RETRY_S
+                try:
+                    async with asyncio.timeout(deadline_s):
+                        revision, kvs = await self._store.get_prefix(prefix)
+                except TimeoutError:
+                    deadline_s = min(2 * deadline_s, _MAX_DEADLINE_S)  # it may be large
+                    raise
+                await self._reset(prefix, revision, kvs)
+                wait_s, deadline_s = _RETRY_S, _DEADLINE_S
                 await self._watch(prefix, revision + 1)
+            except (StoreNotOursError, StoreWentBackError):
+                # The agent says so, once a minute.
+                await asyncio.sleep(_NOT_OURS_S)
+                continue
             except CompactedError as error:
                 self._log.info("watch_compacted", prefix=prefix, reason=str(error))
                 continue
@@ -95,16 +109,22 @@ class ClusterWatch:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _MAX_RETRY_S)
 
+    async def _reset(self, prefix: str, revision: int, kvs: list[KeyValue]) -> None:
+        """Show what was read; a hundred thousand keys take a second of the loop, in slices."""
+        for _ in self.view.resetting(prefix, revision, kvs):
+            await asyncio.sleep(0)
+        self._changed()
+
     async def _watch(self, prefix: str, start_revision: int) -> None:
         watch = self._store.watch(prefix, start_revision)
         try:
             async for events in watch:
-                self._change(partial(self.view.apply, prefix, events))
+                self.view.apply(prefix, events)
+                self._changed()
         finally:
             await watch.aclose()
 
-    def _change(self, change: Callable[[], None]) -> None:
-        change()
+    def _changed(self) -> None:
         for old, new in self.view.take_topic_changes():
             self.on_topic(old, new)
         damaged = self.view.damaged

@@ -18,7 +18,7 @@ from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
 
 HIGH_WATERMARK: Final = -1
 
@@ -87,6 +87,8 @@ async def _delete(
         start, error = _INVALID_LOW_WATERMARK, refused.code
     except (FencedError, UnavailableError):
         start, error = _INVALID_LOW_WATERMARK, ErrorCode.NOT_LEADER_OR_FOLLOWER
+    except CorruptError:  # one of its keys; sealing says so
+        start, error = _INVALID_LOW_WATERMARK, ErrorCode.KAFKA_STORAGE_ERROR
     return DeleteRecordsPartitionResult(
         partition_index=partition, low_watermark=start, error_code=error
     )

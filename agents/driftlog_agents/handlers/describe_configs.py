@@ -203,6 +203,7 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "listeners": listeners,
         "log.dir": settings.location or None,
         "driftlog.http.address": broker.agent.http_address or None,
+        "driftlog.producer.state.max.bytes": str(settings.driftlog_producer_state_max_bytes),
         "log.dirs": settings.location or None,
         "log.roll.ms": _text(settings.seal_ms),
         "max.connections": str(settings.max_connections),
@@ -210,6 +211,7 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "node.id": str(broker.node_id),
         "num.partitions": str(settings.num_partitions),
         "process.roles": "broker",
+        "producer.id.expiration.ms": str(settings.producer_id_expiration_ms),
         "socket.request.max.bytes": str(settings.socket_request_max_bytes),
         **settings.groups.configs,
     }

@@ -1,6 +1,7 @@
 """DescribeProducers: the idempotent producers that a partition remembers.
 
-When each of them wrote last is not kept: −1.  There are no transactions.
+When each of them wrote last is not told: −1.  A leader keeps it by its monotonic clock, which says
+nothing to a client.  There are no transactions.
 Source: kafka.server.KafkaApis#handleDescribeProducersRequest, ReplicaManager#activeProducerState.
 Shell.
 """
@@ -64,10 +65,10 @@ async def _described(broker: Broker, name: str, partition: int) -> PartitionResp
             ProducerState(
                 producer_id=producer_id,
                 producer_epoch=epoch,
-                last_sequence=batches[-1].last_sequence,
+                last_sequence=last_sequence,
                 coordinator_epoch=_NO_TRANSACTIONS,
             )
-            for producer_id, epoch, batches in log.producers.items()
+            for producer_id, epoch, last_sequence in log.producers.last_sequences()
         ]
     except RefusedError as error:
         answer.error_code, answer.error_message = error.code, error.message

@@ -14,7 +14,7 @@ Shell.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -33,6 +33,7 @@ from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.network.server import Connection, Slot
+from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
     API,
@@ -74,8 +75,6 @@ _REASONS: Final = {
     Reason.BASE_OFFSET: (ErrorCode.INVALID_RECORD, "the batch's base offset is not 0"),
     Reason.OFFSET_OVERFLOW: (ErrorCode.INVALID_RECORD, "the batch's offsets pass int64"),
 }
-
-Offload = Callable[..., Awaitable[Any]]
 
 
 class Producing:
@@ -226,7 +225,7 @@ class Producing:
         self.bytes += size
         if log.busy or needs_rewrite(limits, checked):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
-        elif log.state is State.LOADING and engine.admission.parks(
+        elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
             log, checked[2], checked[3], checked[4], checked[0]
         ):
             engine.flusher.hold(size)
@@ -310,7 +309,15 @@ class Producing:
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
-            self._refused(waiter, error)
+            self._refused_late(acks, slot, waiter, error)
+
+    def _refused_late(
+        self, acks: int, slot: Slot, waiter: ProduceWaiter, error: RefusedError
+    ) -> None:
+        """A batch is refused that had to wait; with acks=0 its turn was taken before."""
+        self._refused(waiter, error)
+        if acks == 0:
+            slot.connection.hang_up("produce_refused", f"acks=0 and {error.code.name}")
 
     # ── Off the loop ──
 
@@ -340,10 +347,10 @@ class Producing:
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
                     records, checked = done.records, done.checked
                     self._check_limits(limits, checked, len(records), _NEWEST_VERSION)
-                await engine.loaded(log)
+                await engine.admits(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
             except RefusedError as error:
-                self._refused(waiter, error)
+                self._refused_late(acks, slot, waiter, error)
             except CorruptError as error:
                 waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
             except UnavailableError:

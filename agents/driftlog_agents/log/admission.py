@@ -17,10 +17,16 @@ from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.flush import Batch, Checked, Source
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, Waiter
+from driftlog_agents.log.producer_memory import ProducerMemory
 from driftlog_agents.log.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.quota import Quota
 from driftlog_tiering.producers import ProducerBatch, Refusal
+
+SETTLED_MS: Final = 5_000.0
+"""How long after a takeover a gap in a producer's sequence is not held against it, and after a
+refusal none begins in the middle.  Longer: what is really lost is told later; shorter: a client
+that sends again slowly is told so for nothing."""
 
 _PINNED_BYTES: Final = 256 * 1024
 """What a batch may keep in memory beside itself: the chunk that small frames arrive in."""
@@ -54,6 +60,7 @@ class Admission:
         now_ms: Callable[[], float],
         patch: Callable[[bytearray | memoryview, int, int, int], None],
         quota: Quota,
+        producers: ProducerMemory,
     ) -> None:
         self._flusher = flusher
         self._buffer = buffer
@@ -61,6 +68,7 @@ class Admission:
         self._now_ms = now_ms
         self._patch = patch
         self._quota = quota
+        self._producers = producers
 
     def parks(
         self,
@@ -70,13 +78,15 @@ class Admission:
         base_sequence: int,
         records: int,
     ) -> bool:
-        """Whether the batch must wait until the partition's producers are loaded.
+        """Whether the batch must wait: the partition is paused, or its producers are not loaded.
 
         Those that the footers do not show wait, and so does what is out of order by the
         footers alone: its original may be sealed, and in the snapshot (design.md has only the
         first; the simulation, seed 1833, refused a retry for ever).  What waits keeps its
         place: behind a parked batch everything parks.
         """
+        if log.paused:
+            return True
         if log.state is not State.LOADING or log.damage:
             return False  # what would wait for what is damaged is refused by `admit`
         if log.parked:
@@ -105,11 +115,16 @@ class Admission:
         now_ms = self._now_ms()
         if log.state is State.CLOSED or now_ms >= self._session.valid_until_ms:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if log.paused:  # of one that did not wait
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is about to be handed over")
         if log.state is State.OFFLINE:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
         verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
         if log.state is State.LOADING and log.damage and _needs_snapshot(log, producer_id, verdict):
-            raise RefusedError(
+            raise _not_now(
+                log,
+                producer_id,
+                now_ms,
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"what this producer wrote is not known until this is repaired: {log.damage}",
             )
@@ -122,18 +137,31 @@ class Admission:
         if self._quota.refusal:
             # Every client retries it, asks nobody for another leader, and knows that nothing was
             # appended: `NotEnoughReplicasException`, librdkafka's rd_kafka_handle_Produce_error.
-            raise RefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, self._quota.refusal)
+            refusal = self._quota.refusal
+            raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, refusal)
+        if self._producers.full and _is_new(log, producer_id):
+            refusal = self._producers.refusal()  # as above
+            raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, refusal)
         if log.full:
-            raise RefusedError(
+            raise _not_now(
+                log,
+                producer_id,
+                now_ms,
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"too much of the partition is not sealed, and cannot be: {log.damage}",
             )
         if acks == 1 and self._buffer.refuses(log):
-            raise RefusedError(
+            raise _not_now(
+                log,
+                producer_id,
+                now_ms,
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
             )
-        base_offset = log.append(records, producer_id, producer_epoch, base_sequence)
+        if base_sequence != 0 and now_ms < log.refused_ms and _is_new(log, producer_id):
+            refusal = "one of its batches may have been refused a moment ago"
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal)
+        base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)
         if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
             view = memoryview(bytearray(view))  # or a little batch keeps a large frame in memory
@@ -172,6 +200,20 @@ def _needs_snapshot(
     return producer_id not in log.producers or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def _is_new(log: PartitionLog, producer_id: int) -> bool:
+    return producer_id != NO_PRODUCER_ID and producer_id not in log.producers
+
+
+def _not_now(
+    log: PartitionLog, producer_id: int, now_ms: float, code: ErrorCode, reason: str
+) -> RefusedError:
+    """A client sends the batch again.  What it had sent behind it may arrive when it is taken
+    again: a log that does not know the producer would take that for its first batch."""
+    if _is_new(log, producer_id):
+        log.refused_ms = now_ms + SETTLED_MS
+    return RefusedError(code, reason)
+
+
 def _leaves_a_gap(
     log: PartitionLog,
     producer_id: int,
@@ -191,5 +233,5 @@ def _leaves_a_gap(
     start = log.epochs[-1][1] if log.epochs else 0
     if log.producers.last_offset(producer_id) >= start:
         return False
-    unknown = verdict is None and base_sequence != 0 and producer_id not in log.producers
+    unknown = verdict is None and base_sequence != 0 and _is_new(log, producer_id)
     return unknown or verdict is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -1,8 +1,10 @@
-"""Whether the bucket takes an object and gives it back: asked by who has trouble with one.
+"""Whether the bucket takes an object and gives it back.
 
-    an object is refused ──patience──▶ probe ──succeeds──▶ asked once more ──refused──▶ withheld
-           ▲                             ╳ fails: the bucket is away, and not the object
-           └─────────────────────────────┘
+    a request fails ──▶ repeated ──patience──▶ probe ──succeeds──▶ once more ──▶ unavailable
+           ▲                │ "not there", damaged ──patience──▶ unavailable       (`availability`)
+           └────────────────┴──────────────────╳ fails: the bucket is away, and not the object
+
+A hand-over (`leading`) asks as well: nothing moves while the bucket does not answer.
 
 Shell.
 """
@@ -12,16 +14,32 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from driftlog_agents.log.availability import LOOKS, PATIENCE_MS
 from driftlog_agents.log.session import Session
-from driftlog_metadata.errors import StoreError
+from driftlog_metadata.errors import (
+    CorruptError,
+    OutcomeUnknownError,
+    StoreError,
+    UnavailableError,
+)
 from driftlog_tiering import layout
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.object_store import NotFoundError, ObjectStore
 
 _DEADLINE_S: Final = 10.0
 _BODY: Final = b"driftlog: can this agent write and read?\n"
 
+ANSWERED: Final = (CorruptError, NotFoundError)
+"""The bucket answers: there is no such object, or it is damaged."""
+UNANSWERED: Final = (UnavailableError, OutcomeUnknownError, TimeoutError)
+
 _BETWEEN_MS: Final = 1_000.0
 """Between two probes: a store in trouble is not helped by them."""
+
+
+_SESSION: Final = "probe-"
+
+PROBES_PREFIX: Final = f"{layout.FLUSH_PREFIX}{_SESSION}"
+"""Under which probes put objects; no session has such an id."""
 
 
 async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | None:
@@ -29,7 +47,7 @@ async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | 
 
     The object is one that no record names: the collector removes it.  *nonce*: 16 hex digits.
     """
-    key = layout.flush_key(f"probe-{node_id}", 0, nonce)
+    key = layout.flush_key(f"{_SESSION}{node_id}", 0, nonce)
     try:
         async with asyncio.timeout(_DEADLINE_S):
             await objects.put(key, [_BODY])
@@ -44,7 +62,7 @@ async def probe_bucket(objects: ObjectStore, node_id: int, nonce: str) -> str | 
 
 
 class BucketProbes:
-    """The probes of one session, for all who ask: one at a time."""
+    """The probes of one session, for all that ask: one at a time, and one a second at most."""
 
     def __init__(self, session: Session, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
         self._session = session
@@ -73,23 +91,35 @@ class BucketProbes:
             return True
 
 
-class Withholding:
-    """Of one object that is asked for again and again: whether it is withheld; see the module."""
+class Patience:
+    """Of one read that repeats its request: whether its object is unavailable; see the module.
 
-    __slots__ = ("_alone", "_now_ms", "_probes", "_since_ms")
+    Args:
+        probes: while the bucket gives nothing at all, and does not say that the object is not
+            there, the read goes on: no other agent would do better, or `fitness` finds out.
+    """
+
+    __slots__ = ("_alone", "_looks", "_now_ms", "_probes", "_since_ms")
 
     def __init__(self, probes: BucketProbes, now_ms: Callable[[], float]) -> None:
         self._probes = probes
         self._now_ms = now_ms
         self._since_ms = now_ms()
+        self._looks = 0
         self._alone = False
         """A probe has succeeded, and the object was to be asked for once more."""
 
-    async def found(self, patience_ms: float) -> bool:
-        """The object was refused once more; True: it is withheld, after so long at least."""
-        if self._alone:
+    async def is_over(self, *, answered: bool) -> bool:
+        """A request failed; True: the object is unavailable.
+
+        Args:
+            answered: the bucket answered: there is no such object, or the object is damaged.
+        """
+        self._looks += 1
+        over_ms = self._since_ms + PATIENCE_MS
+        if self._looks < LOOKS or self._now_ms() < over_ms:
+            return False
+        if answered or self._alone:
             return True
-        over_ms = self._since_ms + patience_ms
-        if self._now_ms() >= over_ms:
-            self._alone = await self._probes.succeeded_since(over_ms)
+        self._alone = await self._probes.succeeded_since(over_ms)
         return False

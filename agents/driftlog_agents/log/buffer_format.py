@@ -20,7 +20,9 @@ cost more CPU than all the rest.  The salt, random per use of a file, tells its
 entries from what an earlier use left behind.  A batch carries its own offset,
 leader epoch and CRC-32C.
 
-A file that was cut off by a crash is read up to its first entry that is not whole.
+A file that was cut off by a crash is read up to its first entry that is not whole.  A file whose
+header has another number than its name was recycled, and the loss of power undid its renaming:
+nothing in it was synced.
 A stored format: add a version, never edit one in place.
 Pure.
 """
@@ -93,16 +95,17 @@ def decode_file_header(data: bytes | memoryview) -> tuple[int, int] | None:
     return salt, number
 
 
-def entries(data: bytes | memoryview) -> Iterator[Entry]:
+def entries(data: bytes | memoryview, number: int | None = None) -> Iterator[Entry]:
     """Every whole entry, in order; stops at the first that is not.
 
-    Whether the batch inside is whole is for its own CRC to say.
+    Whether the batch inside is whole is for its own CRC to say.  *number*: the one that the file's
+    name has; a file with another one in its header has no entries.
 
     Raises:
         CorruptError: as `decode_file_header`.
     """
     head = decode_file_header(data)
-    if head is None:
+    if head is None or number not in (None, head[1]):
         return
     view = memoryview(data)
     at = FILE_HEADER_BYTES

@@ -36,7 +36,14 @@ from uuid import UUID
 from driftlog_agents.log.records_index import KnownRecord
 from driftlog_metadata.flush_transactions import RECORDS_PER_TXN
 from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.flush_object import CorruptFlushObjectError, Footer, Slice, encode_footer
+from driftlog_tiering.flush_object import (
+    FLUSHED_AT,
+    LENGTH,
+    CorruptFlushObjectError,
+    Footer,
+    Slice,
+    encode_footer,
+)
 
 MiB: Final = 1024 * 1024
 
@@ -91,6 +98,9 @@ class ConsolidationSettings:
 
     sealed_interval_ms: float = 30_000
     """Between two looks at what others have sealed, and whose sessions are over."""
+
+    named_within_ms: float = 3_600_000
+    """From the first PUT of a rewrite to its transaction; 6 h are what the collector allows."""
 
 
 class Held:
@@ -262,17 +272,13 @@ def encode(
     topic_ids = tuple(dict.fromkeys(run.slice.topic_id for run in new.runs))
     numbers: dict[UUID, int] = {topic_id: number for number, topic_id in enumerate(topic_ids)}
     columns = tuple(array(column.typecode) for column in footers[0].columns)
-    gaps = False
-    before: Run | None = None
     for run in new.runs:
         first, stop = run.first, run.first + run.count
         columns[0].extend([numbers[run.slice.topic_id]] * run.count)
         for column, old in zip(columns[1:10], footers[run.source].columns[1:10], strict=True):
             column.extend(old[first:stop])
-        columns[11].extend(footers[run.source].columns[11][first:stop])
-        if before is not None and before.slice[:2] == run.slice[:2]:
-            gaps = gaps or before.slice.end != run.base
-        before = run
+        for number in (LENGTH, FLUSHED_AT):
+            columns[number].extend(footers[run.source].columns[number][first:stop])
     columns[10].extend(accumulate(columns[11][:-1], initial=0))
     footer = Footer(session_id, seq, seq, topic_ids, columns)
     encoded = encode_footer(
@@ -281,6 +287,5 @@ def encode(
         committed_seq=seq,
         topic_ids=topic_ids,
         columns=columns,
-        gaps=gaps,
     )
     return encoded, footer

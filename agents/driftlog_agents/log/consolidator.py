@@ -1,8 +1,8 @@
 """One rewrite: the records of a session that were chosen are replaced by fewer.
 
     chosen ──▶ footers ──▶ what goes where ──▶ objects, one after the other ──▶ one transaction
-                 ╳ damaged: set aside                       ╳ the records are others by now: know
-                                                               them again, objects nobody names
+                 ╳ unavailable: the others                  ╳ the records are others by now: know
+                   go on without it for now                    them again, objects nobody names
            ──▶ the tails of partitions that are led here read from the new objects
 
 Shell.
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import structlog
 
 from driftlog_agents.log import tail
+from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.consolidation import (
     ConsolidationSettings,
     NewObject,
@@ -24,21 +25,18 @@ from driftlog_agents.log.consolidation import (
     lay_out,
     level_after,
 )
-from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
+from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
-from driftlog_agents.log.rewriting import Rewriting, WithheldSourceError
-from driftlog_agents.log.segment_writing import Offload
+from driftlog_agents.log.rewriting import Rewriting
 from driftlog_agents.log.session import Session
+from driftlog_agents.offloading import Offload
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import encode_flush_record
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.keys import flush_key, parse_flush_key
 from driftlog_metadata.model import FlushRecord, TopicPartition
 from driftlog_tiering.flush_object import Footer
-
-_NAMED_WITHIN_MS: Final = 3_600_000
-"""From the first PUT of a rewrite to its transaction; 6 h are what the collector allows."""
 
 _MOVES_AT_ONCE: Final = 8
 """Slices of the tail that are told of a rewrite before others have their turn."""
@@ -58,8 +56,8 @@ class Keeping(Protocol):
         """Of all records of *kept* that may be there."""
         ...
 
-    def set_aside(self, kept: KeptSession, key: str, reason: str) -> None:
-        """The record's object is damaged."""
+    def unavailable(self, kept: KeptSession, key: str, reason: str) -> None:
+        """The record's object cannot be read now."""
         ...
 
     async def know_again(self, kept: KeptSession) -> None:
@@ -106,14 +104,13 @@ class Consolidator:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
-            DamagedSourceError: one of *chosen*.
-            WithheldSourceError: one of *chosen*, for now.
+            UnavailableSourceError: one of *chosen*.
             CorruptFlushObjectError: they contradict each other.
             FencedError: the session is over.
         """
         footers: list[Footer] = []
         for known in chosen:
-            footer = await self._footer(kept, known, len(footers))
+            footer = await self._footer(kept, known)
             if footer is None:
                 return True  # there is less to choose from now
             footers.append(footer)
@@ -138,7 +135,8 @@ class Consolidator:
             self._footers.keep(record.object_key, encoded)
             new.append((flush_key(kept.session_id, seq, level, index + n), record))
             made.append(footer)
-        if not await self._replace(kept, chosen, new, began_ms + _NAMED_WITHIN_MS):
+        until_ms = began_ms + self._settings.named_within_ms
+        if not await self._replace(kept, chosen, new, until_ms):
             return False
         self._keeping.replaced(kept, chosen, list(zip(new, made, strict=True)))
         self._say(kept, len(chosen), new)
@@ -158,23 +156,15 @@ class Consolidator:
             bytes=size,
         )
 
-    async def _footer(self, kept: KeptSession, known: KnownRecord, at: int) -> Footer | None:
-        """None: there is none, and the record is not chosen again.
-
-        Raises:
-            WithheldSourceError: the bucket does not give it for now; it is the one *at* there.
-        """
+    async def _footer(self, kept: KeptSession, known: KnownRecord) -> Footer | None:
+        """None: there is none now, and the record is not chosen again before it is looked for."""
         try:
-            footer = await self._footers.get(known.key, known.record)
+            return await self._footers.get(known.key, known.record)
         except RecordGoneError:
             await self._keeping.know_again(kept)
-            return None
-        if isinstance(footer, Unreadable):
-            raise WithheldSourceError(at, footer)
-        if isinstance(footer, str):
-            self._keeping.set_aside(kept, known.key, footer)
-            return None
-        return footer
+        except ObjectUnavailableError as error:
+            self._keeping.unavailable(kept, known.key, str(error))
+        return None
 
     async def _lay_out(self, chosen: list[KnownRecord], footers: list[Footer]) -> list[NewObject]:
         """What the new objects consist of; of fewer records, if all are too many."""

@@ -18,10 +18,10 @@ from typing import Any
 
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.partition_keys import PartitionKeys
-from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.model import PartitionState
 
-_Failed = FencedError | UnavailableError | None
+_Failed = FencedError | UnavailableError | CorruptError | None
 
 
 class RecordDeletion:
@@ -48,6 +48,7 @@ class RecordDeletion:
         Raises:
             FencedError: the partition is led elsewhere.
             UnavailableError: it is not led here any more.
+            CorruptError: one of its keys is missing or cannot be read.
         """
         assert 0 <= offset <= log.high_watermark
         if offset <= log.log_start:
@@ -74,6 +75,6 @@ class RecordDeletion:
 
         try:
             await self._keys.write(log, deleted)
-        except (FencedError, UnavailableError) as error:
+        except (FencedError, UnavailableError, CorruptError) as error:
             return error
         return None

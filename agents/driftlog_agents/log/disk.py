@@ -59,22 +59,33 @@ class BufferFile(Protocol):
 
 
 class AgentDisk(Protocol):
-    """The agent's directory."""
+    """The agent's directory.
+
+    What makes, changes or removes folders, notes and small files waits for the disk, and the event
+    loop does not wait with it: these methods are done one after the other, in the order of their
+    calls.  One that was cancelled may be done all the same, before those that were called later.
+    """
 
     def sessions(self) -> list[str]:
         """Ids of the sessions that left buffer files, in any order."""
         ...
 
-    def create_session(self, session_id: str) -> None:
+    async def create_session(self, session_id: str) -> None:
         """Make the session's folder, durably; an attempt that failed may be repeated."""
         ...
 
     def create_file(self, session_id: str, number: int) -> BufferFile:
-        """A new empty file; numbers of a session ascend."""
+        """A new empty file; numbers of a session ascend.
+
+        It survives the loss of power from its first `sync` on; before, it may be gone, or be there.
+        """
         ...
 
     def recycle_file(self, file: BufferFile, session_id: str, number: int) -> BufferFile:
-        """Use *file*'s pages for a new one; *file* is no longer alive."""
+        """Use *file*'s pages for a new one; *file* is no longer alive.
+
+        Until the first `sync` of the new one, the loss of power may give it its old name back.
+        """
         ...
 
     def remove_file(self, file: BufferFile) -> None:
@@ -89,11 +100,11 @@ class AgentDisk(Protocol):
         """All bytes of a file, with what earlier uses left behind its end."""
         ...
 
-    def remove_session(self, session_id: str) -> None:
+    async def remove_session(self, session_id: str) -> None:
         """Delete the session's folder with its files and its note; none is no error."""
         ...
 
-    def keep_session(self, session_id: str) -> None:
+    async def keep_session(self, session_id: str) -> None:
         """Move the session's folder aside, for a person to look at: it is no session any more.
 
         Raises:
@@ -119,7 +130,7 @@ class AgentDisk(Protocol):
         """A small file of the agent's own (its node id); None: not there."""
         ...
 
-    def save(self, name: str, data: bytes) -> None:
+    async def save(self, name: str, data: bytes) -> None:
         """Replace a small file, whole or not at all, durably."""
         ...
 

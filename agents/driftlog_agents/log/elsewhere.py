@@ -42,6 +42,7 @@ from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, Unavaila
 from driftlog_metadata.keys import TOPICS_PREFIX, parse_topic_key
 from driftlog_metadata.model import Agent, TopicPartition
 from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
+from driftlog_tiering.object_store import ObjectStore
 
 _PAUSE_S: Final = (0.5, 15.0)
 """First and longest wait before what waits is tried again."""
@@ -112,20 +113,23 @@ class Elsewhere:
         *,
         disk: AgentDisk,
         session: Session,
+        objects: ObjectStore,
         own: OwnLeader,
         leader_of: Callable[[TopicPartition], tuple[Agent | None, int]],
         connect: Callable[[Agent], Leader] | None,
         now_ms: Callable[[], float],
+        strangers: Strangers | None = None,
     ) -> None:
         self._disk = disk
         self._session = session
+        self._objects = objects
         self._own = own
         self._leader_of = leader_of
         self._connect = connect
         self._now_ms = now_ms
         self._said_ms = now_ms() - (_SAID_S - _PATIENCE_S) * 1000
         self._log = structlog.get_logger()
-        self._strangers = Strangers()
+        self._strangers = strangers or Strangers()
 
     async def append(self, directories: Sequence[Directory]) -> AsyncIterator[Directory]:
         """Append what is in *directories*, oldest first; each is given back when it is done.
@@ -182,7 +186,7 @@ class Elsewhere:
             if directory.changed:
                 await self.save(directory)
         except (UnavailableError, CorruptError, RefusedError) as error:
-            # The disk, or the cluster's producer ids, which are damaged or used up.
+            # The disk, or the cluster's producer ids: damaged, used up, or not marked.
             for tp in directory.pending:
                 directory.reasons[tp] = str(error)
         finally:
@@ -309,7 +313,7 @@ class Elsewhere:
     async def _append(self, directory: Directory, streams: dict[TopicPartition, _Stream]) -> None:
         note = directory.note
         if note.producer_id == NO_PRODUCER_ID:
-            block = await next_block(self._session, self._own.node_id, 1)
+            block = await next_block(self._session, self._objects, self._own.node_id)
             note.producer_id = block.first_producer_id
             directory.changed = True
         if directory.changed:
@@ -335,7 +339,7 @@ class Elsewhere:
         """Queue what of a file is to be appended."""
         since = 0
         try:
-            for entry in entries(data):
+            for entry in entries(data, number):
                 stream = streams.get(TopicPartition(entry.topic_id, entry.partition))
                 if stream is None or not entry.acks_one or not stream.active:
                     continue

@@ -14,7 +14,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -25,7 +25,7 @@ import structlog
 
 from driftlog_agents.cluster.placement import keeper_of
 from driftlog_agents.cluster.watching import ClusterWatch
-from driftlog_agents.log.admission import Admission
+from driftlog_agents.log.admission import SETTLED_MS, Admission
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.deletion import RecordDeletion
@@ -35,25 +35,32 @@ from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
 from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.gone_topics import GoneTopics
+from driftlog_agents.log.id_blocks import ProducerIdFloor
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.keeper import Keeper
 from driftlog_agents.log.leaders import Leader, OwnLeader
 from driftlog_agents.log.leading import Leading, LeadingSettings
 from driftlog_agents.log.loading import Loading
+from driftlog_agents.log.loss import LossAcceptance
+from driftlog_agents.log.manifest_check import ManifestCheck
 from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.partition_keys import PartitionKeys
+from driftlog_agents.log.producer_memory import ProducerMemory, ProducerSettings
 from driftlog_agents.log.recovery import REPAIR, Recovery
 from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
 from driftlog_agents.log.session import Session, SessionSettings
 from driftlog_agents.log.spawning import first_of, spawn
+from driftlog_agents.log.strangers import Strangers
 from driftlog_agents.log.takeover import Taken, Takeover
+from driftlog_agents.offloading import Offload
 from driftlog_agents.quota import Quota
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
-from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.witnessed_store import WitnessedStore
 from driftlog_tiering import kernel
 from driftlog_tiering.flush_object import Slice
 from driftlog_tiering.object_store import ObjectStore
@@ -63,9 +70,10 @@ T = TypeVar("T")
 _RETRY_S: Final = 0.2
 _CHANGES_S: Final = 2.0
 """How long leaving waits for changes of topics that it was asked for before."""
-_SETTLED_MS: Final = 5_000.0
-"""How long after a takeover a gap in a producer's sequence is not held against it.  Longer: what is
-really lost is told later; shorter: a client that sends again slowly is told so for nothing."""
+_KNOWN_MS: Final = 10_000.0
+"""How long what cannot be read keeps a session from giving out producer ids.  Longer: new producers
+wait longer wherever an object is unreadable; shorter: a short fault of the bucket hides ids that a
+lost metadata store gave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ class EngineSettings:
     seal: SealSettings = field(default_factory=SealSettings)
     leading: LeadingSettings = field(default_factory=LeadingSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
+    producers: ProducerSettings = field(default_factory=ProducerSettings)
     drain_ms: float = 20_000
     """How long leaving waits for the store; less than a supervisor's patience (30 s)."""
 
@@ -91,16 +100,18 @@ class EngineSettings:
 class Ports:
     """The world, as far as the log touches it."""
 
-    metadata: MetadataStore
+    metadata: WitnessedStore
     objects: ObjectStore
     disk: AgentDisk
     rng: Random
     now_ms: Callable[[], float]
     """A clock that never goes back and counts the time that the machine was suspended."""
-    offload: Callable[..., Awaitable[Any]]
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970, by a clock that may jump or stand."""
+    offload: Offload
     """Run ``fn(*args)`` where it does not hold up the event loop."""
     spool: Callable[[], AbstractContextManager[Spool]]
-    offload_read: Callable[..., Awaitable[Any]] | None = None
+    offload_read: Offload | None = None
     """As *offload*, for what must not wait behind segments; None: *offload*."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
@@ -108,6 +119,8 @@ class Ports:
     """How full the metadata store is."""
     connect: Callable[[Agent], Leader] | None = None
     """Ask another agent; None: there are no others."""
+    strangers: Strangers = field(default_factory=Strangers)
+    """What was said of other people's keys, also by earlier sessions of the agent."""
 
 
 class TopicLogs:
@@ -148,7 +161,16 @@ class Engine:
             now_ms=ports.now_ms,
             keep_alive=ports.keep_alive,
         )
-        self.manifests = Manifests(ports.objects, ports.now_ms)
+        offload_read = ports.offload_read or ports.offload
+        self.manifests = Manifests(
+            ports.objects, ports.now_ms, offload_read, strangers=ports.strangers
+        )
+        self.producers = ProducerMemory(
+            settings=settings.producers,
+            now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
+            offload=offload_read,
+        )
         self.buffer = BufferLog(
             disk=ports.disk,
             session_id=agent.session_id,
@@ -164,6 +186,7 @@ class Engine:
             memory_settings=settings.memory,
             rng=ports.rng,
             now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
             published=self._published,
         )
         self.admission = Admission(
@@ -173,16 +196,31 @@ class Engine:
             now_ms=ports.now_ms,
             patch=kernel.patch,
             quota=ports.quota,
+            producers=self.producers,
         )
         self.footers = Footers(
             session=self.session,
             objects=ports.objects,
             now_ms=ports.now_ms,
-            offload=ports.offload_read or ports.offload,
+            offload=offload_read,
         )
         self.cluster = cluster
+        self.producer_ids = ProducerIdFloor(self.session, agent.node_id)
+        self.manifest_check = ManifestCheck(
+            objects=ports.objects,
+            probes=self.footers.probes,
+            producer_ids=self.producer_ids,
+            now_ms=ports.now_ms,
+            offload=offload_read,
+            strangers=ports.strangers,
+        )
         self.takeover = Takeover(
-            session=self.session, footers=self.footers, topics=cluster.view.topics
+            session=self.session,
+            footers=self.footers,
+            check=self.manifest_check,
+            producer_ids=self.producer_ids,
+            topics=cluster.view.topics,
+            strangers=ports.strangers,
         )
         self.topics: dict[str, TopicLogs] = {}
         self.topics_by_id: dict[UUID, TopicLogs] = {}
@@ -202,6 +240,7 @@ class Engine:
             offload=ports.offload,
             spool=ports.spool,
             paused=lambda: self.flusher.outage.since_ms is not None,
+            strangers=ports.strangers,
         )
         self._relocation = Relocation(session=self.session, footers=self.footers)
         keys = PartitionKeys(self.session)
@@ -219,6 +258,8 @@ class Engine:
             spool=ports.spool,
             rng=ports.rng,
             now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
+            producer_expiration_ms=settings.producers.expiration_ms,
             sealed=self.keeper.sealed,
             buffering=lambda tp: self._own.buffering(tp),
             look_again=self._relocation.look_again,
@@ -229,14 +270,27 @@ class Engine:
             cluster=cluster,
             takeover=self.takeover,
             flusher=self.flusher,
+            probes=self.footers.probes,
             partitions=self,
             settings=settings.leading,
             now_ms=ports.now_ms,
-            offload=ports.offload_read or ports.offload,
+            offload=offload_read,
+        )
+        self.losses = LossAcceptance(
+            session=self.session,
+            objects=ports.objects,
+            sealer=self.sealer,
+            keys=keys,
+            leading=self.leading,
+            find=self.find,
+            topics=cluster.view.topics,
+            now_ms=ports.now_ms,
+            spawn=self._spawn,
         )
         self.unreadable = 0
         """Attempts to read what old sessions left that failed."""
         self.ready = asyncio.Event()
+        self._ready_ms = 0.0
         self.over = asyncio.Event()
         """The session has ended, and all of this with it."""
         self.changing: set[object] = set()
@@ -244,13 +298,48 @@ class Engine:
         the cluster's watch."""
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
-        self._loading = Loading(self.manifests, self.footers.probes, self._stop, ports.now_ms)
+        self._loading = Loading(
+            self.manifests,
+            self.footers.probes,
+            self.producer_ids,
+            self._stop,
+            ports.now_ms,
+            Random(agent.session_id).random,
+            self.producers,
+        )
 
     # ── What others ask ──
 
     def logs(self) -> list[PartitionLog]:
         """Every partition led here."""
         return [log for topic in self.topics.values() for log in topic.logs if log is not None]
+
+    def offline(self) -> dict[TopicPartition, str]:
+        """Partitions that are this agent's to serve and need an operator, and why: those that are
+        led here, and those placed here that cannot be claimed or opened.  Each reason ends with
+        the way out."""
+        unreadable = {
+            tp: f"{why}; {self._way_back(tp)}" for tp, why in self.takeover.unreadable.items()
+        }
+        found = {
+            tp: why
+            for tp, why in (unreadable | self.takeover.damaged).items()
+            if self.cluster.view.plan.get(tp) == self.agent.node_id and self.find(tp) is None
+        }
+        for log in self.logs():
+            if log.state is State.OFFLINE:
+                found[TopicPartition(log.topic_id, log.partition)] = log.offline_reason
+        return found
+
+    def _way_back(self, tp: TopicPartition) -> str:
+        """What to do where the bucket does not give what *tp* needs."""
+        topic = self.cluster.view.topics.get(tp.topic_id)
+        name = f"{'TOPIC' if topic is None else topic.topic.name}:{tp.partition}"
+        return (
+            "repair the bucket, or put back what is missing (a version of the bucket, a replica): "
+            "the agent looks again at least once a minute; where a flush object is gone for good, "
+            f"see `driftlog partitions accept-loss {name}`"
+        )
 
     def find(self, tp: TopicPartition) -> PartitionLog | None:
         """The partition, if it is led here or being handed over."""
@@ -280,9 +369,39 @@ class Engine:
         if log.state is State.CLOSED:
             raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
 
+    async def admits(self, log: PartitionLog) -> None:
+        """Wait until the partition is `loaded`, and not paused.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        await self.loaded(log)
+        while log.paused:
+            over = asyncio.Event()
+            log.parked.append(over.set)
+            await over.wait()
+            await self.loaded(log)
+
     def stop(self) -> None:
         """Drain, release and leave."""
         self._stop.set()
+
+    @property
+    def unknown_producers(self) -> str:
+        """Why there may be producers that are not known yet, of what is led here; empty: there are
+        none.  Of what cannot be read, at first only: it may stay so."""
+        loading = [log for log in self.logs() if log.state is State.LOADING]
+        if any(not log.damage for log in loading):
+            return "producers are loaded"
+        at_first = self.ports.now_ms() < self._ready_ms + _KNOWN_MS
+        if at_first and (loading or self.takeover.unreadable):
+            return "producers cannot be read yet"
+        return ""
+
+    @property
+    def load_outage(self) -> Outage:
+        """Since when the bucket has given nothing of what was sealed of partitions led here."""
+        return self._loading.outage
 
     @property
     def leaving(self) -> bool:
@@ -325,7 +444,7 @@ class Engine:
     async def _create_directory(self) -> None:
         while True:
             try:
-                self.ports.disk.create_session(self.agent.session_id)
+                await self.ports.disk.create_session(self.agent.session_id)
                 return
             except UnavailableError as error:
                 if not self.session.alive:
@@ -362,8 +481,10 @@ class Engine:
                 background.append(leading)
                 background.append(spawn(tasks, self.keeper.run()))
                 background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
+                await self.losses.close()
                 await self._leave([leading])
                 await self.cluster.until(lambda: not self.changing, _CHANGES_S)
             # Otherwise the directories stay for the next start.
@@ -399,6 +520,7 @@ class Engine:
         )
         await recovery.append_leftovers(taken.old_sessions)
         self.opened(taken)
+        self.leading.could_not_read(taken)
         background.append(spawn(tasks, recovery.remove_directories()))
         await self.leading.serve()
         await self.leading.begin()
@@ -409,6 +531,7 @@ class Engine:
             partitions=len(self.logs()),
             leftover_batches=recovery.batches,
         )
+        self._ready_ms = self.ports.now_ms()
         self.ready.set()
 
     def own_leader(self) -> OwnLeader:
@@ -416,7 +539,7 @@ class Engine:
         return OwnLeader(
             node_id=self.agent.node_id,
             find=self.find,
-            loaded=self.loaded,
+            admits=self.admits,
             admission=self.admission,
             flusher=self.flusher,
             now_ms=self.ports.now_ms,
@@ -426,10 +549,12 @@ class Engine:
         return Elsewhere(
             disk=self.ports.disk,
             session=self.session,
+            objects=self.ports.objects,
             own=self.own_leader(),
             leader_of=self.cluster.view.leader_of,
             connect=self.ports.connect,
             now_ms=self.ports.now_ms,
+            strangers=self.ports.strangers,
         )
 
     async def _leave(self, background: list[asyncio.Task[None]]) -> None:
@@ -455,7 +580,7 @@ class Engine:
             return
         await self.leading.release([log for log in self.logs() if log not in waiting])
         if not waiting:
-            self.ports.disk.remove_session(self.agent.session_id)
+            await self.ports.disk.remove_session(self.agent.session_id)
 
     async def _say_that_we_leave(self) -> None:
         """Let others get ready for what they are about to lead, if there are others."""
@@ -500,9 +625,7 @@ class Engine:
                 waiter.lost(log)
         self.buffer.close()
         for log in self.logs():
-            parked, log.parked = log.parked, []
-            for resume in parked:
-                resume()  # it is refused now, and so answered
+            log.unpark()  # they are refused now, and so answered
         self._loading.close()
 
     # ── Topics and partitions ──
@@ -527,20 +650,29 @@ class Engine:
                 log.close()  # its topic was deleted meanwhile
                 continue
             if tp not in taken.fresh:
-                log.settled_ms = self.ports.now_ms() + _SETTLED_MS
+                log.settled_ms = self.ports.now_ms() + SETTLED_MS
             log.start_epoch(log.leader_epoch, log.log_end)
             entry.logs[tp.partition] = log
             if log.state is State.LOADING:
                 self._loading.begin(self._spawn, log)
         self.cluster.wake()
 
+    def pause(self, log: PartitionLog) -> None:
+        """Admit nothing for a while: batches wait, and who reads notices nothing."""
+        log.paused = True
+
+    def resume(self, log: PartitionLog) -> None:
+        """Admit what waits; if it was retired meanwhile, that is refused."""
+        log.paused = False
+        if log.state is not State.LOADING or log.damage:
+            log.unpark()
+
     def retire(self, log: PartitionLog) -> None:
         """Admit nothing and show nothing any more; what was admitted is still committed."""
         for waiter in log.retire():
             waiter.lost(log)
-        parked, log.parked = log.parked, []
-        for resume in parked:
-            resume()  # it is refused now, and so answered
+        log.paused = False
+        log.unpark()  # they are refused now, and so answered
 
     def gone(self, log: PartitionLog) -> None:
         """It was released: others may lead it."""

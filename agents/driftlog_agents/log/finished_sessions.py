@@ -14,10 +14,14 @@ Without this a partition that is idle gets a session per start for ever: the wri
 end, which drops them too, never comes.  A session whose directory is still on this disk stays in
 the lists of the partitions that go on here: see `recovery`, where a directory cannot be read.
 
+Of a partition that is offline nothing is dropped that a session may have flushed: a record that is
+missing may be put back.  Our own session goes, which this claim put into the list: a partition that
+is offline admits nothing, so our session flushes nothing of it without another claim.
+
 Shell.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from driftlog_agents.log.partition import PartitionLog, State
@@ -25,7 +29,9 @@ from driftlog_agents.log.session import Session
 from driftlog_agents.log.tail import unsealed_sessions
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_partition_state
+from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_metadata.store import KeyValue
 from driftlog_metadata.transactions import STATES_PER_TXN, StateWrite
 
 _FINISHED_SESSIONS: Final = 4
@@ -38,23 +44,28 @@ async def drop_finished(
     logs: Mapping[TopicPartition, PartitionLog],
     live: set[str],
     buffering: Callable[[TopicPartition], set[str]],
+    joined: Collection[TopicPartition],
 ) -> None:
     """Shorten the lists that name many sessions that are finished for their partition.
 
     *live*: sessions whose keys were there before the flush records were read; *buffering*: those
-    that stay in the partition's list, for their directories.
+    that stay in the partition's list, for their directories; *joined*: partitions whose lists did
+    not name our session before it claimed them.
 
     Raises:
         FencedError: our own session ended first.
     """
     writes: list[StateWrite] = []
     for tp, log in logs.items():
-        if log.state is State.OFFLINE or len(log.sessions) <= _FINISHED_SESSIONS:
-            continue  # what is damaged may be anybody's
-        needed = live | buffering(tp) | unsealed_sessions(log, log.sealed_end)
-        needed.add(session.session_id)
-        kept = tuple(s for s in log.sessions if s in needed)
-        if len(log.sessions) - len(kept) >= _FINISHED_SESSIONS:
+        mine = session.session_id
+        if log.state is State.OFFLINE:
+            kept = tuple(s for s in log.sessions if s != mine or tp not in joined)
+            least = 1  # at a later start nothing says that it flushed nothing
+        else:
+            needed = live | buffering(tp) | unsealed_sessions(log, log.sealed_end) | {mine}
+            kept = tuple(s for s in log.sessions if s in needed)
+            least = _FINISHED_SESSIONS
+        if len(log.sessions) - len(kept) >= least:
             state = PartitionState(
                 sealed_end=log.sealed_end,
                 manifest_version=log.manifest_version,
@@ -80,10 +91,18 @@ async def drop_finished(
                     not leader
                     or leader[0].mod_revision != write.leader_revision
                     or not current
-                    or decode_partition_state(current[0].value) != write.state
+                    or not _says(current[0], write.state)
                 ):
                     continue  # not ours any more, or its neighbour is not: another time
                 revision = current[0].mod_revision  # our own attempt, its answer lost
             log = logs[write.tp]
             log.sessions = write.state.sessions
             log.partition_revision = revision
+
+
+def _says(kv: KeyValue, state: PartitionState) -> bool:
+    """One that cannot be read says something else: what writes it next says that it cannot."""
+    try:
+        return decode_partition_state(kv.value) == state
+    except CorruptError:
+        return False

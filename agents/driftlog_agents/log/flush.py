@@ -2,10 +2,12 @@
 
     append        cut            upload           commit
     ──────▶ open ─────▶ queued ─────────▶ stored ────────▶ committed ──▶ Publish
-                          ▲  │ hedge: a second attempt      ▲    │
-                          └──┘ failed: again, another name  └────┘ refused, or the answer lost:
-                                                                   the same transaction again
-                                                            ╳ fenced: Lost, nothing after it
+                        ▲ ▲  │ hedge: a second attempt  │   ▲    │
+                        │ └──┘ failed: again, another   │   └────┘ refused, or the answer lost:
+                        │      name                     │          the same transaction again
+                        └───────────────────────────────┘   ╳ fenced: Lost, nothing after it
+                          its PUT began 6 h ago, and no     ╳ its PUT began 6 h ago: Expired,
+                          commit of it was sent               then Lost
 
 Uploads run side by side and end in any order; commits go one at a time and in
 the order of the cuts.  tests/simulation holds it to this:
@@ -15,6 +17,12 @@ the order of the cuts.  tests/simulation holds it to this:
 2. Sequence numbers are dense, and committed in order.
 3. After `Lost` it asks the world for nothing.
 4. An object's name is never used twice: each attempt has its own nonce.
+5. No commit is sent for an object whose PUT began `max_object_age_ms` ago or earlier: the
+   collector deletes what is unnamed and twice as old (`collector`).  A flush that waited so long
+   for its turn is uploaded again under a new name.  One whose commit was sent keeps its name,
+   because that commit may still take effect.  A refused commit counts as sent, because "database
+   space exceeded" does not say what has happened.  The session ends then, which fences the
+   commit; the next session appends what the disk holds.
 
 `log.flusher` performs the effects, and `log.pacing` says how fast.
 Pure.
@@ -79,6 +87,11 @@ class FlushSettings:
     lost_ms: float = 2_000
     """A PUT is hedged after this however many were.  Longer: while many answers are lost, all
     commits wait so long again and again; shorter: more PUTs than `hedge_share` says."""
+
+    max_object_age_ms: float = 6 * 3_600_000
+    """From the beginning of a PUT until its object may no longer be committed.  Longer than half of
+    the collector's grace: an object may be deleted and then committed.  Shorter: an outage of the
+    metadata store ends sessions sooner."""
 
 
 class Source:
@@ -161,7 +174,8 @@ class Flush:
     stage: Stage = Stage.QUEUED
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempt number → when it started; those in flight."""
-    tried: int = 0
+    began_ms: list[float] = field(default_factory=list)
+    """When each attempt started, by its number; those that have ended, too."""
     failures: int = 0
     retry_at_ms: float = 0.0
     hedged: bool = False
@@ -208,13 +222,21 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """The flush's object is too old to be committed, and a commit of it may still take effect: end
+    the session.  `Lost` follows."""
+
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The session is dead: all that is not committed fails."""
 
     flushes: tuple[Flush, ...]
 
 
-Effect = Cut | Upload | Abandon | Commit | Publish | Lost
+Effect = Cut | Upload | Abandon | Commit | Publish | Expired | Lost
 
 
 class FlushPipeline:
@@ -345,6 +367,7 @@ class FlushPipeline:
             reason = self._cut_reason(now_ms)
             if reason is not None:
                 effects.append(self._cut(reason))
+        self._requeue_old(now_ms)
         self._start_uploads(now_ms, effects)
         self._start_commit(now_ms, effects)
         return effects
@@ -482,8 +505,8 @@ class FlushPipeline:
                     effects.append(self._attempt(flush, now_ms))
 
     def _attempt(self, flush: Flush, now_ms: float) -> Upload:
-        attempt = flush.tried
-        flush.tried += 1
+        attempt = len(flush.began_ms)
+        flush.began_ms.append(now_ms)
         flush.attempts[attempt] = now_ms
         self.puts += 1
         self._hedging.put()
@@ -493,6 +516,26 @@ class FlushPipeline:
         return self._hedging.due_ms(min(flush.attempts.values())) if flush.attempts else None
 
     # ── Commits ──
+
+    def _is_too_old(self, flush: Flush, now_ms: float) -> bool:
+        """Whether the object of a stored *flush* may not be committed any more."""
+        began_ms = flush.began_ms[flush.stored_attempt]
+        return now_ms - began_ms >= self._settings.max_object_age_ms
+
+    def _requeue_old(self, now_ms: float) -> None:
+        """Upload again what waited too long for its turn, and no commit of which was sent.
+
+        Not while the oldest flush waits for the bucket: what is stored now would only get old, too.
+        All at once, so that uploads run side by side.
+        """
+        if not self._flushes or self._flushes[0].stage in (Stage.QUEUED, Stage.UPLOADING):
+            return
+        for flush in self._flushes:
+            if flush.stage is Stage.STORED and self._is_too_old(flush, now_ms):
+                flush.stage = Stage.QUEUED
+                flush.stored_attempt = -1
+                flush.hedged = False
+                flush.retry_at_ms = now_ms
 
     def _start_commit(self, now_ms: float, effects: list[Effect]) -> None:
         if not self._flushes:
@@ -506,5 +549,8 @@ class FlushPipeline:
             and self._commit_retry_at_ms is not None
             and self._commit_retry_at_ms <= now_ms
         ):
+            if self._is_too_old(head, now_ms):
+                effects += [Expired(head), *self.fenced()]
+                return
             self._commit_retry_at_ms = None
             effects.append(Commit(head))

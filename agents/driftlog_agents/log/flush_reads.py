@@ -9,15 +9,16 @@ Shell.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from driftlog_agents.log.cold_cache import ColdCache
 from driftlog_agents.log.local_reads import is_local, last_that_fits, span_bytes
 from driftlog_agents.log.object_reads import DamagedObjectError, ObjectReads, ReadSettings
-from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.segment_reads import Batches
-from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.tail import TailData, object_range
+from driftlog_agents.offloading import Offload
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering import kernel
 from driftlog_tiering.object_store import Buffer
@@ -28,12 +29,17 @@ round trip each."""
 
 
 class _Piece(NamedTuple):
-    """The batches ``[first, end)`` of a flush object; *unit_end*: where their offsets end."""
+    """The batches ``[first, end)`` of a flush; *unit_end*: where their offsets end.
+
+    Looked up once for a read: what it says holds through every await, also when a rewrite moves
+    or seals the slice meanwhile.
+    """
 
     data: TailData
     first: int
     end: int
     unit_end: int
+    stored_at: StoredAt
 
 
 class FlushReads:
@@ -43,7 +49,7 @@ class FlushReads:
         self,
         *,
         reads: ObjectReads,
-        offload: Callable[..., Awaitable[Any]],
+        offload: Offload,
         settings: ReadSettings,
         now_ms: Callable[[], float],
     ) -> None:
@@ -123,7 +129,8 @@ class FlushReads:
         cut = start + (positions[index] - start) // self._piece_bytes * self._piece_bytes
         first = bisect_left(positions, cut, tail.first, stop)
         end = bisect_left(positions, cut + self._piece_bytes, first, stop)
-        return _Piece(data, first, end, data.base_offsets[end] if end < stop else tail.end)
+        unit_end = data.base_offsets[end] if end < stop else tail.end
+        return _Piece(data, first, end, unit_end, tail.stored_at)
 
     def _plan(self, log: PartitionLog, tail: TailSlice, index: int, max_bytes: int) -> list[_Piece]:
         plan: list[_Piece] = []
@@ -193,9 +200,8 @@ class FlushReads:
 
 
 def _key(piece: _Piece) -> tuple[str, int, int]:
-    """Its bytes of an object, where that stands now: rewrites move what a piece consists of."""
-    data, first, last = piece.data, piece.first, piece.end - 1
-    return data.object_of(first), data.positions[first], data.positions[last] + data.lengths[last]
+    """Its bytes of an object."""
+    return object_range(piece.data, piece.first, piece.end, piece.stored_at)
 
 
 def _split(body: Buffer, base_offsets: Any, lengths: Any) -> list[Buffer] | int:

@@ -28,6 +28,7 @@ from driftlog_agents.log.flush import (
     Commit,
     Cut,
     Effect,
+    Expired,
     Flush,
     FlushPipeline,
     FlushSettings,
@@ -40,10 +41,10 @@ from driftlog_agents.log.flush import (
 )
 from driftlog_agents.log.flush_bodies import Payload
 from driftlog_agents.log.outage import Outage
-from driftlog_agents.log.partition import PartitionLog, TailSlice, Waiter
+from driftlog_agents.log.partition import PartitionLog, StoredAt, Waiter
 from driftlog_agents.log.session import CommitOutcome, Session
 from driftlog_agents.log.spawning import spawn
-from driftlog_agents.log.tail import TailData, lay_out
+from driftlog_agents.log.tail import TailData, lay_out, tail_slice
 from driftlog_metadata.errors import (
     FencedError,
     OutcomeUnknownError,
@@ -51,7 +52,7 @@ from driftlog_metadata.errors import (
 )
 from driftlog_metadata.model import FlushRecord
 from driftlog_tiering import layout
-from driftlog_tiering.flush_object import Slice, encode_footer
+from driftlog_tiering.flush_object import FLUSHED_AT, Slice, encode_footer
 from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
 
 
@@ -94,6 +95,7 @@ class Flusher:
         memory_settings: MemorySettings,
         rng: Random,
         now_ms: Callable[[], float],
+        wall_ms: Callable[[], int],
         published: Published,
     ) -> None:
         self._session = session
@@ -103,6 +105,7 @@ class Flusher:
         self._memory = memory_settings
         self._rng = rng
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._published = published
         self._log = structlog.get_logger()
         self.commits = Durations()
@@ -115,8 +118,9 @@ class Flusher:
         self._cached_bytes = 0
         self._pending_bytes = 0
         self._idle = asyncio.Event()
-        self._bug: Exception | None = None
-        self._found_bug = asyncio.Event()
+        self._ended_by: Exception | None = None
+        """What `run` raises, found where an error would not reach it."""
+        self._has_ended = asyncio.Event()
         buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
         """The timer knows that somebody waits for the open buffer."""
@@ -225,10 +229,13 @@ class Flusher:
             exc_info=bug,
             advice="the agent exits, and all that wait are told so; please report this",
         )
-        self._session.end("a bug was found")
-        if self._bug is None:
-            self._bug = bug
-        self._found_bug.set()
+        self._end("a bug was found", bug)
+
+    def _end(self, why: str, error: Exception) -> None:
+        """The session is over, and `run` raises *error*."""
+        self._session.end(why)
+        self._ended_by = self._ended_by or error
+        self._has_ended.set()
 
     async def run(self) -> None:
         """Perform effects until the session is lost.
@@ -241,9 +248,9 @@ class Flusher:
             self._tasks = tasks
             self.tick()
             try:
-                await self._found_bug.wait()
-                assert self._bug is not None
-                raise self._bug
+                await self._has_ended.wait()
+                assert self._ended_by is not None
+                raise self._ended_by
             finally:
                 self._tasks = None
                 if self._timer is not None:
@@ -303,6 +310,8 @@ class Flusher:
                 self._spawn(self._commit(flush))
             case Publish(flush):
                 self._publish(flush)
+            case Expired(flush):
+                self._expired(flush)
             case Lost():
                 self.lost = True
                 self._idle.set()
@@ -319,7 +328,10 @@ class Flusher:
 
     def _lay_out(self, flush: Flush) -> None:
         self._early_armed = False
-        data, topic_ids, columns, slices = lay_out(flush.batches, self._session.session_id)
+        flushed_at_ms = max(0, self._wall_ms())
+        data, topic_ids, columns, slices = lay_out(
+            flush.batches, self._session.session_id, flushed_at_ms
+        )
         flush.payload = Payload(data, topic_ids, columns, slices, {}, {})
         for batches in flush.batches.values():
             for batch in batches:
@@ -429,11 +441,27 @@ class Flusher:
                 self._handle(lambda _: self._pipeline.fenced())
                 raise FencedError(f"the session ended; flush {flush.seq} was not committed")
 
+    def _expired(self, flush: Flush) -> None:
+        record, _ = flush.payload.puts[flush.stored_attempt]
+        began_ms = flush.began_ms[flush.stored_attempt]
+        why = f"no commit of flush {flush.seq} was answered, and its object is too old to be named"
+        self._log.warning(
+            "flush_expired",
+            session=self._session.session_id,
+            seq=flush.seq,
+            object=record.object_key,
+            hours=round((self._now_ms() - began_ms) / 3_600_000, 1),
+            error=self.outage.error,
+            advice="the session ends; the next session appends what the disk holds, under a new "
+            "name; producers with acks=all send again",
+        )
+        self._end(why, FencedError(why))
+
     def _publish(self, flush: Flush) -> None:
         payload: Payload = flush.payload
         record, footer = payload.puts[flush.stored_attempt]
         data = payload.data
-        data.object_key = record.object_key
+        stored_at = StoredAt(record.object_key, 0)
         self._pending_bytes -= flush.size_bytes
         self.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
@@ -444,8 +472,8 @@ class Flusher:
         now_ms = self._now_ms()
         ready: list[tuple[Waiter, PartitionLog]] = []
         for log, s in payload.slices:
-            size = sum(data.lengths[s.first : s.first + s.count])
-            tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
+            flushed_at_ms = payload.columns[FLUSHED_AT][s.first]
+            tail = tail_slice(data, s, stored_at, (flushed_at_ms, flushed_at_ms))
             ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
             ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
         self._published(flush.seq, record, footer, payload.slices)

@@ -2,15 +2,15 @@
 
     record ──▶ here? ──no──▶ GET (hedged, a deadline, repeats, few at once) ──▶ decode ──▶ Footer
                                  ╳ not there, or not a footer: is the record?
-                                       ──yes──▶ damage, and why
+                                       ──yes──▶ again; after a while it is unavailable
                                        ──no───▶ sealed or consolidated meanwhile: read the records
 
-Encoded they take a tenth of the memory, and who gets one may change its columns (`TailData`
-moves positions when an object is rewritten).
+Encoded they take a tenth of the memory.
 
-Partitions that were claimed wait for what is read here, and nobody else can lead them: `outage`
-says since when the bucket does not give it, and an agent for which that lasts is unfit.  Where the
-bucket gives other things and not this one, no agent is better off: it is `Unreadable`, for now.
+Partitions that were claimed wait for what is read here, and no other agent can lead them: `outage`
+says since when the bucket does not answer, and an agent for which that lasts is unfit.  Where the
+bucket answers, and does not give this object, no agent is better off: the claims that need it are
+given back and made again later (`availability`).
 
 Shell.
 """
@@ -18,20 +18,23 @@ Shell.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import structlog
 
-from driftlog_agents.log.bucket_probe import BucketProbes, Withholding
+from driftlog_agents.log.availability import ObjectUnavailableError
+from driftlog_agents.log.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
 from driftlog_agents.log.hedged_reads import HedgedReads
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.session import Session
+from driftlog_agents.offloading import Offload, inline
 from driftlog_metadata.codec import decode_at, decode_flush_record
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.model import FlushRecord
 from driftlog_tiering.flush_object import Footer, decode_footer
 from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+
+T = TypeVar("T")
 
 _BUDGET_BYTES: Final = 32 * 1024 * 1024
 """Encoded.  Footers of 100 flushes of 1,000 partitions each take 4 MiB."""
@@ -45,30 +48,11 @@ _LATE_S: Final = 1.0
 deadline, or for a few in a row."""
 
 _RETRY_S: Final = 0.2
+_LONGEST_RETRY_S: Final = 1.6
+"""Between two requests of one read: twice as long each time."""
+
 _DECODED_HERE_BYTES: Final = 16 * 1024
 """Larger ones are decoded off the event loop: a thousand batches take it a millisecond."""
-
-
-_UNREADABLE_S: Final = 12.0
-"""Refused for so long an object is unreadable, if the bucket answers otherwise: two deadlines.  The
-probe and one more ask follow, or one that fails and both again, before the agent would be unfit."""
-
-_UNREADABLE_TOO_S: Final = 5.0
-"""The same while another one is: many may be, and all that wait for them wait for the last."""
-
-_TRIED_AGAIN_S: Final = 25.0
-"""It is not asked for again before: one takeover asks for each once.  Less than after which what
-needs it is claimed again."""
-
-
-class Unreadable(str):
-    """Why there is no footer now, and perhaps is one later: the object may be whole."""
-
-    __slots__ = ()
-
-
-class _UnreadableError(Exception):
-    """The bucket answers, but not with this object."""
 
 
 class RecordGoneError(Exception):
@@ -76,8 +60,14 @@ class RecordGoneError(Exception):
     another record by now.  Read the records of its session again."""
 
 
-async def _inline(fn: Callable[..., Any], *args: Any) -> Any:
-    return fn(*args)
+class _Request:
+    """One that is on its way, and what came of it."""
+
+    __slots__ = ("error", "over")
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.error: Exception | None = None
 
 
 class Footers:
@@ -94,7 +84,7 @@ class Footers:
         session: Session,
         objects: ObjectStore,
         now_ms: Callable[[], float],
-        offload: Callable[..., Awaitable[Any]] = _inline,
+        offload: Offload = inline,
         budget_bytes: int = _BUDGET_BYTES,
     ) -> None:
         self._session = session
@@ -103,18 +93,16 @@ class Footers:
         self._offload = offload
         self._budget_bytes = budget_bytes
         self._encoded: OrderedDict[str, Buffer] = OrderedDict()
-        self._reading: dict[str, asyncio.Event] = {}
-        """Objects whose footers somebody reads; set when that is over."""
+        self._reading: dict[str, _Request] = {}
+        """Objects whose footers are asked for just now."""
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
         self._hedged = HedgedReads(_LATE_S, now_ms)
         self._log = structlog.get_logger()
-        self._unreadable: dict[str, tuple[float, str]] = {}
-        """Until when these objects are not asked for again, and why."""
         self.probes = BucketProbes(session, objects, now_ms)
         self._failing = 0
-        """Reads that have failed and go on."""
+        """Reads whose last request had no answer, and that go on."""
         self.outage = Outage()
-        """Since when reads have failed, while somebody waits for one."""
+        """Since when the bucket has not answered, while something waits for a footer."""
         self.size_bytes = 0
         self.reads = 0
 
@@ -136,59 +124,111 @@ class Footers:
     def drop(self, object_key: str) -> None:
         """Forget the footer of an object that nobody names any more."""
         self.size_bytes -= len(self._encoded.pop(object_key, b""))
-        self._unreadable.pop(object_key, None)
 
-    async def fetch(self, records: Iterable[FlushRecord]) -> None:
-        """Have the footers of *records* here, as far as there is room: for one who is about to get
-        them a few at a time, so that none that is late holds up the others."""
+    async def fetch(
+        self, records: Iterable[tuple[str, FlushRecord]]
+    ) -> dict[str, ObjectUnavailableError]:
+        """Have the footers of *records* here, as far as there is room, so that a caller that gets
+        them a few at a time waits for none that is late.
+
+        Returns those that are unavailable, by object: they need not be asked for once more.
+
+        Raises:
+            FencedError: the session ended first; perhaps in a group.
+        """
         room = self._budget_bytes // 2
+        unavailable: dict[str, ObjectUnavailableError] = {}
+
+        async def fetch(record_key: str, record: FlushRecord) -> None:
+            try:
+                await self._patiently(record_key, record, self._request)
+            except ObjectUnavailableError as error:
+                unavailable[record.object_key] = error
+            except RecordGoneError:
+                return  # `get` finds out
+
         async with asyncio.TaskGroup() as tasks:
-            for record in records:
+            for record_key, record in records:
                 room -= record.size_bytes - record.footer_start
                 if room < 0:
                     break
-                tasks.create_task(self._fetch(record))
+                tasks.create_task(fetch(record_key, record))
+        return unavailable
 
-    async def _fetch(self, record: FlushRecord) -> None:
-        with suppress(_UnreadableError):
-            await self._get(record)
-
-    async def get(self, record_key: str, record: FlushRecord) -> Footer | str:
-        """The footer of the record's object, which is the caller's alone; or why there is none,
-        once it is sure that it is damage, or `Unreadable`.
+    async def get(self, record_key: str, record: FlushRecord) -> Footer:
+        """The footer of the record's object, which is the caller's alone.
 
         Raises:
-            RecordGoneError: the record went meanwhile; that is no damage.
+            ObjectUnavailableError: the bucket answers, and does not give it: missing, withheld or
+                damaged.  Look again later.
+            RecordGoneError: the record went meanwhile.
             FencedError: the session ended first.
         """
-        while True:
-            try:
-                encoded = await self._get(record)
-            except _UnreadableError as error:
-                return Unreadable(f"flush object {record.object_key} cannot be read: {error}")
-            try:
-                if encoded is None:
-                    raise NotFoundError("not found")
-                if len(encoded) <= _DECODED_HERE_BYTES:
-                    return decode_footer(encoded)
-                footer: Footer = await self._offload(decode_footer, encoded)
-            except (NotFoundError, CorruptError) as error:
-                self.drop(record.object_key)
-                kv = await self._session.read(record_key)
-                if kv is None:
-                    raise RecordGoneError(record_key) from error
-                try:
-                    current = decode_at(record_key, kv.value, decode_flush_record)
-                except CorruptError as damage:
-                    return str(damage)
-                if current == record:
-                    return f"flush object {record.object_key}: {error}"
-                record = current
-            else:
-                return footer
+        return await self._patiently(record_key, record, self._decoded)
 
-    async def _get(self, record: FlushRecord) -> Buffer | None:
-        """The encoded footer: from here, by another's read, or from the store; None: no object."""
+    async def _patiently(
+        self, record_key: str, record: FlushRecord, read: Callable[[FlushRecord], Awaitable[T]]
+    ) -> T:
+        """What *read* gives of the record, which is asked for again while that may help."""
+        patience = Patience(self.probes, self._now_ms)
+        wait_s = _RETRY_S
+        failing = False
+        try:
+            while True:
+                sent_ms = self._now_ms()
+                try:
+                    found = await read(record)
+                except UNANSWERED as error:
+                    answered, why = False, str(error) or f"no answer in {_DEADLINE_S:g} s"
+                    self._failing += not failing
+                    failing = True
+                    self._say(record, why, sent_ms)
+                except ANSWERED as error:
+                    answered, why = True, str(error)
+                    self.drop(record.object_key)
+                    record = await self._as_it_is_now(record_key, record, error)
+                    if isinstance(error, NotFoundError):
+                        why = "not found"
+                else:
+                    self.outage.ended(self._now_ms())
+                    return found
+                if answered:
+                    self.outage.ended(self._now_ms())
+                if await patience.is_over(answered=answered):
+                    self.outage.ended(self._now_ms())  # as far as the bucket goes
+                    raise ObjectUnavailableError(record.object_key, why)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
+        finally:
+            self._failing -= failing
+            if not self._failing:  # or nothing waits for it any more
+                self.outage.ended(self._now_ms())
+
+    async def _as_it_is_now(
+        self, record_key: str, record: FlushRecord, error: Exception
+    ) -> FlushRecord:
+        """
+        Raises:
+            RecordGoneError, FencedError: see `get`.
+            ObjectUnavailableError: its key has something else now.
+        """
+        kv = await self._session.read(record_key)
+        if kv is None:
+            raise RecordGoneError(record_key) from error
+        try:
+            return decode_at(record_key, kv.value, decode_flush_record)
+        except CorruptError as damage:
+            raise ObjectUnavailableError(record.object_key, str(damage)) from damage
+
+    async def _decoded(self, record: FlushRecord) -> Footer:
+        encoded = await self._request(record)
+        if len(encoded) <= _DECODED_HERE_BYTES:
+            return decode_footer(encoded)
+        footer: Footer = await self._offload(decode_footer, encoded)
+        return footer
+
+    async def _request(self, record: FlushRecord) -> Buffer:
+        """The encoded footer: from here, by another's request, or by one of our own."""
         key = record.object_key
         while True:
             if (encoded := self._encoded.get(key)) is not None:
@@ -196,56 +236,25 @@ class Footers:
                 return encoded
             if (another := self._reading.get(key)) is None:
                 break
-            await another.wait()
-        over = self._reading[key] = asyncio.Event()
+            await another.over.wait()
+            if another.error is not None:
+                raise another.error
+        mine = self._reading[key] = _Request()
         try:
             async with self._slots:
-                encoded = await self._read(record)
-            if encoded is not None:
-                self.keep(key, encoded)
+                encoded = await self._ask(record)
+            self.keep(key, encoded)
             return encoded
+        except Exception as error:
+            mine.error = error
+            raise
         finally:
             del self._reading[key]
-            over.set()
+            mine.over.set()
 
-    async def _read(self, record: FlushRecord) -> Buffer | None:
-        failed = answered = False
-        withholding = Withholding(self.probes, self._now_ms)
-        began_ms = self._now_ms()
-        until_ms, why = self._unreadable.get(record.object_key, (0.0, ""))
-        if began_ms < until_ms:
-            raise _UnreadableError(why)
-        try:
-            while True:
-                sent_ms = self._now_ms()
-                try:
-                    encoded = await self._ask(record)
-                    answered = True
-                    self._unreadable.pop(record.object_key, None)
-                    return encoded
-                except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                    self._failing += not failed
-                    failed = True
-                    why = str(error) or f"no answer in {_DEADLINE_S:g} s"
-                    self._say(record, why, sent_ms)
-                now_ms = self._now_ms()
-                others = any(now_ms < until_ms for until_ms, _ in self._unreadable.values())
-                if await withholding.found(1000 * (_UNREADABLE_TOO_S if others else _UNREADABLE_S)):
-                    answered = True  # as far as the bucket goes
-                    self._unreadable[record.object_key] = now_ms + _TRIED_AGAIN_S * 1000, why
-                    raise _UnreadableError(why)
-                await asyncio.sleep(_RETRY_S)
-        finally:
-            self._failing -= failed
-            if answered or not self._failing:  # or nobody waits for it any more
-                self.outage.ended(self._now_ms())
-
-    async def _ask(self, record: FlushRecord) -> Buffer | None:
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                found = await self._hedged.read(lambda: self._ask_once(record))
-        except NotFoundError:
-            return None
+    async def _ask(self, record: FlushRecord) -> Buffer:
+        async with asyncio.timeout(_DEADLINE_S):
+            found = await self._hedged.read(lambda: self._ask_once(record))
         return bytes(found)  # copied: a view would keep the buffer of the whole answer
 
     async def _ask_once(self, record: FlushRecord) -> Buffer:

@@ -32,6 +32,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.log.availability import Availability, ObjectUnavailableError
 from driftlog_agents.log.consolidation import (
     LAST_LEVEL,
     ConsolidationSettings,
@@ -39,21 +40,18 @@ from driftlog_agents.log.consolidation import (
     choose,
 )
 from driftlog_agents.log.consolidator import Consolidator, Replacement
-from driftlog_agents.log.footers import Footers, Unreadable
+from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.gone_topics import GoneTopics
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.record_reads import RecordReads
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
-from driftlog_agents.log.rewriting import (
-    DamagedSourceError,
-    Rewriting,
-    WithheldSourceError,
-)
-from driftlog_agents.log.segment_writing import Offload, Spool
+from driftlog_agents.log.rewriting import Rewriting, UnavailableSourceError
+from driftlog_agents.log.segment_writing import Spool
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.spawning import first_of
 from driftlog_agents.log.strangers import Strangers, head_of, session_of
+from driftlog_agents.offloading import Offload
 from driftlog_metadata import flush_transactions
 from driftlog_metadata.codec import (
     decode_at,
@@ -87,8 +85,9 @@ _FOOTERS_AT_ONCE: Final = 32
 _PREFIX_FROM: Final = MAX_TXN_OPS
 """Partitions of one topic whose keys are read as one range, and no more one by one."""
 
-_WITHHELD_MS: Final = 600_000
-"""Before an object is asked for again that the bucket did not give, while it gave others."""
+_LONGEST_WAIT_MS: Final = 600_000
+"""Between two looks for an object that cannot be read.  Longer than elsewhere: no client waits for
+it, and a rewrite that fails has read many others."""
 
 _RETRY_MS: Final = 10_000
 """Before the next rewrite, after one that came to nothing."""
@@ -121,6 +120,7 @@ class Keeper:
         offload: Offload,
         spool: Callable[[], AbstractContextManager[Spool]],
         paused: Callable[[], bool] = lambda: False,
+        strangers: Strangers | None = None,
     ) -> None:
         self._session = session
         self._footers = footers
@@ -145,7 +145,7 @@ class Keeper:
             now_ms=now_ms,
         )
         self._log = structlog.get_logger()
-        self._strangers = Strangers()
+        self._strangers = strangers or Strangers()
         self._reads = RecordReads(session, footers, self._strangers)
         self._own = KeptSession(session.session_id, dead=False)
         self._sessions: dict[str, KeptSession] = {session.session_id: self._own}
@@ -164,8 +164,10 @@ class Keeper:
         self._look_wanted.set()
         self._has_ended = True  # who was here before us, perhaps
         self._retry_at_ms = 0.0
-        self._put_off: dict[str, float] = {}
-        """Records whose objects the bucket did not give, and until when the others go on alone."""
+        self._unavailable = Availability[str](
+            Random(session.session_id).random, longest_ms=_LONGEST_WAIT_MS
+        )
+        """Records whose objects could not be read: the others go on without them meanwhile."""
         self.outage = Outage()
         """Since when no attempt to consolidate has come to its end."""
         self.on_pressure: Callable[[bool], None] = lambda _: None
@@ -276,9 +278,9 @@ class Keeper:
         """Keep producers waiting while too many flushes of ours wait to be consolidated."""
         kept, waits = self._own, self.waits
         held, behind = waits.held, waits.behind
-        # What is damaged waits for people.
+        # What cannot be read does not become fewer, however long producers wait.
         waiting = sum(
-            known.level < LAST_LEVEL and known.key not in kept.set_aside for known in kept.index
+            known.level < LAST_LEVEL and known.key not in self._unavailable for known in kept.index
         )
         # Where rewriting fails, to hold producers would help nobody, and might last for days.
         failing = self.outage.since_ms is not None
@@ -332,6 +334,7 @@ class Keeper:
             FencedError: our own session is over.
         """
         await self._look_for_sessions()
+        await self._look_again()
         await self._look_for_sealed()
         await self._look_for_topics()
 
@@ -358,7 +361,7 @@ class Keeper:
         kept = KeptSession(session_id, dead=True)
         for at in range(0, len(kvs), _FOOTERS_AT_ONCE):
             if not await self._know(kept, kvs[at : at + _FOOTERS_AT_ONCE]):
-                return  # its records change just now, or cannot be read: another time
+                return  # its records change just now: another time
         self._sessions[session_id] = kept
         self._log.info(
             "session_kept",
@@ -369,21 +372,24 @@ class Keeper:
         )
 
     async def _know(self, kept: KeptSession, kvs: Sequence[KeyValue]) -> bool:
-        """Add what these records hold; False: one of them is not there any more, or the bucket
-        does not give its object for now."""
+        """Add what these records hold, but those whose objects cannot be read now; False: one of
+        them is not there any more."""
         records: list[tuple[str, FlushRecord]] = []
         for kv in kvs:
             try:
                 records.append((kv.key, decode_at(kv.key, kv.value, decode_flush_record)))
             except CorruptError as error:
-                self.set_aside(kept, kv.key, str(error))
+                kept.unread.add(kv.key)
+                self.unavailable(kept, kv.key, str(error))
         footers = await self._reads.footers(records)
-        if footers is None or any(isinstance(footer, Unreadable) for footer in footers):
+        if footers is None:
             return False
         for (key, record), footer in zip(records, footers, strict=True):
-            if isinstance(footer, str):
-                self.set_aside(kept, key, footer)
+            if isinstance(footer, ObjectUnavailableError):
+                kept.unread.add(key)
+                self.unavailable(kept, key, str(footer))
                 continue
+            self._now_read(key)
             self._add(kept, key, record, footer)
             await asyncio.sleep(0)  # of a thousand partitions it takes milliseconds
         return True
@@ -409,17 +415,38 @@ class Keeper:
         if unneeded is not None:
             self._forget([unneeded])
 
-    def set_aside(self, kept: KeptSession, key: str, reason: str) -> None:
+    def unavailable(self, kept: KeptSession, key: str, reason: str) -> None:
         """See `Keeping`."""
-        if key in kept.set_aside:
-            return
-        kept.set_aside.add(key)
-        self._log.error(
-            "flush_object_damaged",
-            session=kept.session_id,
-            reason=reason,
-            advice="its record stays as it is until the object is restored",
-        )
+        if self._unavailable.failed(key, self._now_ms()):
+            self._log.error(
+                "flush_object_unavailable",
+                session=kept.session_id,
+                record=key,
+                reason=reason,
+                advice="its record stays as it is, and the object is looked for again; put the "
+                "object back.  If it is gone for good: driftlog partitions accept-loss",
+            )
+
+    def _now_read(self, key: str) -> None:
+        if self._unavailable.found(key):
+            self._log.info("flush_object_readable_again", record=key)
+
+    async def _look_again(self) -> None:
+        """Know what could not be read before."""
+        now_ms = self._now_ms()
+        for kept in list(self._sessions.values()):
+            due = {key for key in kept.unread if not self._unavailable.waits(key, now_ms)}
+            if not due:
+                continue
+            kvs = [kv for kv in await self._reads.records(kept.session_id) if kv.key in due]
+            kept.unread -= due
+            for at in range(0, len(kvs), _FOOTERS_AT_ONCE):
+                some = kvs[at : at + _FOOTERS_AT_ONCE]
+                if not await self._know(kept, some):
+                    kept.unread |= {kv.key for kv in some}  # another time
+        there = {known.key for kept in self._sessions.values() for known in kept.index}
+        there.update(key for kept in self._sessions.values() for key in kept.unread)
+        self._unavailable.keep_only(there.__contains__)
 
     async def _look_for_sealed(self) -> None:
         wanted: dict[TopicPartition, None] = {}
@@ -485,14 +512,9 @@ class Keeper:
         now_ms = self._now_ms()
         if now_ms < self._retry_at_ms or self._paused():
             return False
-        self._put_off = {key: at for key, at in self._put_off.items() if now_ms < at}
         for kept in list(self._sessions.values()):
             records = sorted(
-                (
-                    known
-                    for known in kept.index
-                    if known.key not in kept.set_aside and known.key not in self._put_off
-                ),
+                (known for known in kept.index if not self._unavailable.waits(known.key, now_ms)),
                 key=lambda known: known.key,
             )
             chosen = choose(records, self._settings, now_ms, dead=kept.dead)
@@ -506,15 +528,12 @@ class Keeper:
         done = False
         try:
             done = await self._consolidator.rewrite(kept, chosen)
-        except DamagedSourceError as error:
-            self.set_aside(kept, chosen[error.source].key, str(error))
+        except UnavailableSourceError as error:
+            self.unavailable(kept, chosen[error.source].key, str(error))
             return True
-        except WithheldSourceError as error:
-            self._put_off[chosen[error.source].key] = self._now_ms() + _WITHHELD_MS
-            self._failed(str(error), began_ms)
         except CorruptFlushObjectError as error:
             for known in chosen:
-                self.set_aside(kept, known.key, str(error))
+                self.unavailable(kept, known.key, str(error))
         except (UnavailableError, OutcomeUnknownError, TimeoutError, CorruptError) as error:
             self._failed(str(error) or repr(error), began_ms)
         else:
@@ -566,6 +585,7 @@ class Keeper:
     ) -> None:
         """See `Keeping`."""
         for known in old:
+            self._now_read(known.key)
             self._forgettable.pop(known.key, None)
             if known.key in kept.index:
                 kept.index.drop(known)
@@ -577,4 +597,4 @@ class Keeper:
 
     def keys(self, kept: KeptSession) -> list[str]:
         """See `Keeping`."""
-        return [*(known.key for known in kept.index), *self._forgettable, *kept.set_aside]
+        return [*(known.key for known in kept.index), *self._forgettable, *kept.unread]

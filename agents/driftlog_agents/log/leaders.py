@@ -111,14 +111,14 @@ class OwnLeader:
         *,
         node_id: int,
         find: Callable[[TopicPartition], PartitionLog | None],
-        loaded: Callable[[PartitionLog], Awaitable[None]],
+        admits: Callable[[PartitionLog], Awaitable[None]],
         admission: Admission,
         flusher: Flusher,
         now_ms: Callable[[], float],
     ) -> None:
         self._node_id = node_id
         self._find = find
-        self._loaded = loaded
+        self._admits = admits
         self._admission = admission
         self._flusher = flusher
         self._now_ms = now_ms
@@ -192,7 +192,7 @@ class OwnLeader:
         if log.state is State.OFFLINE:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
         try:
-            await self._loaded(log)
+            await self._admits(log)
         except UnavailableError as error:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
         return log

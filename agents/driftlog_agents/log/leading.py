@@ -2,10 +2,12 @@
 
     view changes ──▶ plan: partition ──▶ node
         placed here, led by nobody that lives ──▶ claim, read what was committed ──▶ lead
-        led here, placed elsewhere            ──▶ hand over, some at a time:
-            stop admission ──▶ cut ──▶ every flush that holds it resolved ──▶ release
-        handed over, and released again     ──▶ take it back, and keep it for a while:
-                                                the bucket does not give the other what it needs
+        led here, placed elsewhere ──▶ hand over, some at a time, while the bucket answers:
+            cut ──▶ what is in flight committed within a second? ──no──▶ not now
+                          └─yes─▶ batches wait ──▶ cut ──▶ committed within a second?
+                                 admit them, not now ◀──no──┘     └─yes─▶ stop, release
+        needs an object that cannot be read ──▶ release it, wait, claim it again (`availability`)
+        lacks a key ──▶ not claimed: wait, look again
 
 All agents compute the same plan from the same agents and topics (`cluster.placement`).  Where
 they see different ones for a moment, a claim is refused, or a partition moves once too often:
@@ -16,6 +18,10 @@ nothing worse, for claims and releases compare what they were made from.
 2. Nothing is admitted again without a new claim.
 3. A few partitions of each receiver are without a leader at a time: the next are stopped when
    the receiver leads these, or has taken too long.
+4. Nothing is moved unless a probe of the bucket has just succeeded, and no partition is stopped
+   before its last flush is committed: one that is stopped in an outage would have no leader until
+   its end, for a release is final.  Meanwhile its batches wait, for a bounded time, and its
+   consumers notice nothing; whatever fails in between, it goes on where it is.
 
 Before it hands anything over it waits for a moment: agents that start together make one plan,
 and who is to lead reads the footers of what it will need.
@@ -25,9 +31,10 @@ Shell.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from random import Random
+from typing import Final, Protocol
 from uuid import UUID
 
 import structlog
@@ -35,13 +42,16 @@ import structlog
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.arrival import Arrival
+from driftlog_agents.log.availability import Availability
+from driftlog_agents.log.bucket_probe import BucketProbes
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.spawning import spawn
 from driftlog_agents.log.takeover import Taken, Takeover, release
+from driftlog_agents.offloading import Offload
 from driftlog_metadata import transactions
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.model import LiveSession, Stage, TopicPartition
 
 
@@ -66,22 +76,14 @@ class LeadingSettings:
     retry_ms: float = 300
     """Between two attempts to claim what was refused."""
 
-    kept_ms: float = 600_000
-    """How long what was taken back is not handed over again.  Shorter: it has no leader more often,
-    for seconds; longer: it is led where it is not placed."""
+    flushed_ms: float = 1_000
+    """How long the commit of what a partition has in flight may take for it to be moved; twice as
+    long each time that it takes longer.  Longer: batches may wait for as long before they are
+    admitted; shorter: on a slow bucket partitions move later."""
 
     warm_up_ms: float = 150
     """How long who leaves waits before it stops, for the others to read what they will need."""
 
-
-_PUT_OFF_MS: Final = 30_000.0
-"""Before partitions are claimed again of which the bucket did not give an object."""
-
-_GIVEN_MS: Final = 120_000.0
-"""How long what was handed over may come back: several times what a receiver takes to find out."""
-
-_LOOKS_S: Final = 1.0
-"""Between two looks for what came back."""
 
 _ALONE_S: Final = 1.0
 """A takeover that takes longer does not hold up the next one.  Shorter: more of them, each of which
@@ -93,28 +95,24 @@ _TAKES: Final = 4
 _TOGETHER_S: Final = 0.005
 """Changes of so long are looked at together: thousands of claims come one by one."""
 
-_STALLED_S: Final = 5.0
-"""How long a hand-over waits for its last flush before it says so."""
+_PROBED_MS: Final = 1_000.0
+"""How old a probe of the bucket may be when partitions are stopped."""
+
+_SLOWEST_MS: Final = 10_000.0
+"""Of `LeadingSettings.flushed_ms`, however often it was not enough."""
+_KEY_MS: Final = 5_000.0
+"""Between two looks at a partition that lacks a key, at most.  Longer: it is led later when the key
+is back; shorter: more reads for what is gone for good."""
+
+_HELD_MS: Final = 20_000.0
+"""How long `hold` waits for an attempt to claim the partition, which looks for a missing object for
+five seconds."""
 
 _STARTS_S: Final = 1.5
 """How long a start with thousands of partitions waits for others that start as well."""
 
 _PLACED_HERE: Final = 2_000
 """So many partitions are placed on the event loop; more take it tens of milliseconds."""
-
-
-@dataclass(slots=True)
-class _Given:
-    """A partition that was handed over."""
-
-    node: int | None
-    """To whom."""
-    epoch: int
-    """In which it was led here."""
-    until_ms: float
-    """Afterwards it does not come back."""
-    released_at: int = 0
-    """The revision of the receiver's own release, once it was seen."""
 
 
 class Partitions(Protocol):
@@ -134,6 +132,14 @@ class Partitions(Protocol):
 
     def opened(self, taken: Taken) -> None:
         """Serve what was claimed."""
+        ...
+
+    def pause(self, log: PartitionLog) -> None:
+        """Let batches wait before their admission; what is read goes on."""
+        ...
+
+    def resume(self, log: PartitionLog) -> None:
+        """Admit those that wait; if it is retired by now they are refused."""
         ...
 
     def retire(self, log: PartitionLog) -> None:
@@ -156,10 +162,11 @@ class Leading:
         cluster: ClusterWatch,
         takeover: Takeover,
         flusher: Flusher,
+        probes: BucketProbes,
         partitions: Partitions,
         settings: LeadingSettings,
         now_ms: Callable[[], float],
-        offload: Callable[..., Awaitable[Any]],
+        offload: Offload,
     ) -> None:
         self._node_id = node_id
         self._session = session
@@ -167,6 +174,7 @@ class Leading:
         self._view = cluster.view
         self._takeover = takeover
         self._flusher = flusher
+        self._probes = probes
         self._partitions = partitions
         self._settings = settings
         self._now_ms = now_ms
@@ -191,16 +199,24 @@ class Leading:
         """There may be something to read before it comes, or to hand over."""
         self._taking: set[TopicPartition] = set()
         """Of these, what is on its way."""
-        self._put_off: dict[TopicPartition, float] = {}
-        """Of these, what could not be read, and until when it is not claimed again."""
-        self._given: dict[TopicPartition, _Given] = {}
-        """What was handed over, as long as it may come back."""
-        self._kept: dict[TopicPartition, float] = {}
-        """Placed elsewhere, and until when it is led here all the same."""
+        self._unreadable = Availability[TopicPartition](Random(session.session_id).random)
+        """Of these, what needs an object that could not be read: claimed again, but not at once."""
+        self._damaged = Availability[TopicPartition](
+            Random(f"{session.session_id} keys").random, longest_ms=_KEY_MS
+        )
+        """Of these, what lacks a key, or has one that cannot be read: looked at again as well."""
+        self._damaged_at: dict[TopicPartition, int] = {}
+        """Revisions of their leader keys in the view, 0: none; another one is looked at at once."""
         self._acted: dict[TopicPartition, int] = {}
         """Revisions of our own claims and releases: what the view has of before is old."""
+        self._flushed_ms = settings.flushed_ms
         self.handed_over = 0
         self.taken_over = 0
+
+    @property
+    def unavailable(self) -> int:
+        """Partitions that need an object that could not be read."""
+        return len(self._unreadable)
 
     # ── What we say ──
 
@@ -305,7 +321,6 @@ class Leading:
             tasks.create_task(self.keep_told())
             tasks.create_task(self._warm_up())
             tasks.create_task(self._hand_over())
-            tasks.create_task(self._take_back())
             await self._claims()
 
     async def _claims(self) -> None:
@@ -350,17 +365,14 @@ class Leading:
                 self._plan_ms = self._now_ms()
             self._plan, self._planned = plan, version
             view.plan = plan
-            self._kept = {tp: until for tp, until in self._kept.items() if tp in plan}
-            self._mine = [tp for tp, node in plan.items() if self._is_mine(tp, node)]
+            self._mine = [tp for tp, node in plan.items() if node == self._node_id]
             self._not_led = {tp: None for tp in self._mine if self._partitions.find(tp) is None}
+            self._unreadable.keep_only(self._not_led.__contains__)
+            self._damaged.keep_only(self._not_led.__contains__)
             # Of topics that are gone there is nothing to be old.
             self._acted = {tp: at for tp, at in self._acted.items() if tp in plan}
             self._replanned.set()
             self._misplaced.set()
-
-    def _is_mine(self, tp: TopicPartition, node: int | None) -> bool:
-        """Whether it is led here, where it is placed on *node*; of who leaves, nothing is."""
-        return node == self._node_id or (tp in self._kept and self._stage is not Stage.LEAVING)
 
     def _others(self) -> set[int]:
         return set(self._view.placed()) - {self._node_id}
@@ -384,9 +396,10 @@ class Leading:
         view, mine = self._view, self._session.session_id
         wanted: list[TopicPartition] = []
         now_ms = self._now_ms()
-        self._put_off = {tp: at for tp, at in self._put_off.items() if now_ms < at}
         for tp in self._not_led:
-            if tp in self._put_off or tp in self._taking:
+            if tp in self._taking or self._unreadable.waits(tp, now_ms):
+                continue
+            if self._damaged.waits(tp, now_ms) and self._damaged_at[tp] == self._seen(tp):
                 continue
             if self._partitions.is_going(tp.topic_id) or tp.topic_id not in view.topics:
                 continue
@@ -396,20 +409,20 @@ class Leading:
             if free and not self._is_stale(tp):
                 wanted.append(tp)
         if not wanted:
-            return bool(self._put_off)
+            return self._comes_again
+        seen = {tp: self._seen(tp) for tp in wanted}
         self._taking.update(wanted)
         try:
             taken = await self._takeover.take(wanted, now_ms)
         finally:
             self._taking.difference_update(wanted)
-        for why in sorted(set(taken.unreadable.values())):
-            self._log.error(
-                "partitions_cannot_be_read",
-                partitions=sum(told == why for told in taken.unreadable.values()),
-                error=why,
-                advice="nobody leads them until the bucket gives that object; it is tried again",
-            )
-        self._put_off.update(dict.fromkeys(taken.unreadable, self._now_ms() + _PUT_OFF_MS))
+        self.could_not_read(taken)
+        self._now_read(taken)
+        damaged = [tp for tp in wanted if tp in self._takeover.damaged]
+        self._damaged.failed_all(damaged, self._now_ms())
+        self._damaged_at = {
+            tp: at for tp, at in (self._damaged_at | seen).items() if tp in self._damaged
+        }
         for tp, log in taken.logs.items():
             self._acted[tp] = log.leader_revision
             self._not_led.pop(tp, None)
@@ -422,7 +435,63 @@ class Leading:
                 partitions=len(taken.logs),
                 of=len(wanted),
             )
-        return bool(taken.refused or self._put_off)
+        return bool(taken.refused) or self._comes_again
+
+    @property
+    def _comes_again(self) -> bool:
+        """Whether something is to be looked at after a while."""
+        return len(self._unreadable) > 0 or len(self._damaged) > 0
+
+    def _seen(self, tp: TopicPartition) -> int:
+        """Revision of the leader key in the view; 0: none that can be read."""
+        entry = self._view.leaders.get(tp)
+        return 0 if entry is None else entry.mod_revision
+
+    def could_not_read(self, taken: Taken) -> None:
+        """What was given back is claimed again, each time after a longer wait."""
+        told = self._unreadable.failed_all(taken.unreadable, self._now_ms())
+        for why in sorted({taken.unreadable[tp] for tp in told}):
+            self._log.error(
+                "partitions_cannot_be_read",
+                partitions=sum(said == why for said in taken.unreadable.values()),
+                error=why,
+                advice="these partitions have no leader until the bucket gives that object; no "
+                "restart is needed: the agent looks for it again, at least once a minute.  If it "
+                "is gone for good: driftlog partitions accept-loss",
+            )
+
+    def _now_read(self, taken: Taken) -> None:
+        for tp in taken.logs:
+            self._damaged.found(tp)
+        again = sum(self._unreadable.found(tp) for tp in taken.logs)
+        if again:
+            self._log.info("partitions_readable_again", partitions=again)
+
+    def is_placed_here(self, tp: TopicPartition) -> bool:
+        """Whether this session is to lead *tp*."""
+        return self._plan.get(tp) == self._node_id
+
+    async def hold(self, tp: TopicPartition) -> None:
+        """Do not claim *tp* until `let`: something is done about it under a claim of its own.
+
+        Raises:
+            UnavailableError: it is being claimed all the time, or held already.
+        """
+        until_ms = self._now_ms() + _HELD_MS
+        while tp in self._taking:
+            if self._now_ms() >= until_ms:
+                raise UnavailableError("it is being claimed just now: try again")
+            await asyncio.sleep(_TOGETHER_S)
+        self._taking.add(tp)
+
+    def let(self, tp: TopicPartition) -> None:
+        """Claim *tp* as before, at once."""
+        self._taking.discard(tp)
+        self._unreadable.found(tp)
+        self._damaged.found(tp)
+        if self.is_placed_here(tp) and self._partitions.find(tp) is None:
+            self._not_led[tp] = None
+        self._cluster.wake()
 
     # ── Handing over ──
 
@@ -447,15 +516,14 @@ class Leading:
     async def _hand_over(self) -> None:
         while True:
             self._misplaced.clear()
-            groups = self._moving()
-            if groups and (wait_ms := self._not_yet_ms()) > 0:
-                await asyncio.sleep(wait_ms / 1000)
-            elif groups:
-                logs = [log for group in groups.values() for log in group]
-                await self.give_up(logs)
-                await self._taken_by_others(logs)
-            else:
+            if not self._moving():
                 await self._misplaced.wait()
+            elif (wait_ms := self._not_yet_ms()) > 0:
+                await asyncio.sleep(wait_ms / 1000)
+            elif not await self._probes.succeeded_since(self._now_ms() - _PROBED_MS):
+                await asyncio.sleep(self._settings.settle_ms / 1000)
+            else:
+                await self._move([log for group in self._moving().values() for log in group])
 
     def _not_yet_ms(self) -> float:
         """How long the plan must stand before anything is handed over; while nothing can be
@@ -470,11 +538,8 @@ class Leading:
         groups: dict[int, list[PartitionLog]] = {}
         busy: dict[int, int] = {}
         for log in self._partitions.logs():
-            if log.state not in (State.ONLINE, State.LOADING):
-                continue  # what is offline stays where its buffer files are
-            tp = TopicPartition(log.topic_id, log.partition)
-            node = self._plan.get(tp, self._node_id)
-            if self._is_mine(tp, node) or node not in self._view.agents:
+            node = self._receiver(log)
+            if node is None:
                 continue
             group = groups.setdefault(node, [])
             busy[node] = busy.get(node, 0) + _is_busy(log)
@@ -484,34 +549,87 @@ class Leading:
                 group.append(log)
         return groups
 
+    def _receiver(self, log: PartitionLog) -> int | None:
+        """The node that *log* is to be moved to; None: it stays."""
+        if log.state not in (State.ONLINE, State.LOADING):
+            return None  # what is offline stays where its buffer files are
+        node = self._plan.get(TopicPartition(log.topic_id, log.partition), self._node_id)
+        return None if node == self._node_id or node not in self._view.agents else node
+
+    async def _move(self, logs: Sequence[PartitionLog]) -> None:
+        """Hand over *logs*: idle ones at once, the others while what they admit is committed."""
+        idle = [log for log in logs if _is_flushed(log)]
+        busy = [log for log in logs if not _is_flushed(log)]
+        await self._retire(idle)
+        flushed = await self._flush(busy)
+        movable = [log for log in flushed if self._receiver(log) is not None]
+        moved = await self._stop(movable)
+        if len(flushed) == len(busy) and len(moved) == len(movable):
+            self._flushed_ms = self._settings.flushed_ms
+        await self._taken_by_others([*idle, *moved])
+
     async def give_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Stop, flush and release *logs*, for good.
+        """Flush, stop and release *logs*, for good: each as soon as nothing of it is in flight.
+        What cannot be flushed is served until it can.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        left = flushed = list(logs)
+        while left:
+            stopped = set(await self._stop(flushed))
+            left = [log for log in left if log not in stopped and log.state is not State.CLOSED]
+            flushed = await self._flush(left)
+        self._flushed_ms = self._settings.flushed_ms
+
+    async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+        """Of *logs*: those of which all that is in flight now is committed soon."""
+        arrivals = {log: _wait_for_end(log, Arrival()) for log in logs if not _is_flushed(log)}
+        if arrivals:
+            self._flusher.hurry()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._flushed_ms / 1000):
+                for arrival in arrivals.values():
+                    await arrival.event.wait()
+        found = [log for log in logs if log not in arrivals or arrivals[log].event.is_set()]
+        if len(found) < len(logs) and self._flushed_ms < _SLOWEST_MS:
+            self._flushed_ms = min(2 * self._flushed_ms, _SLOWEST_MS)
+            if self._flushed_ms == _SLOWEST_MS:
+                self._log.warning(
+                    "hand_over_delayed",
+                    partitions=len(logs) - len(found),
+                    advice="nothing to do here: they are served where they are until the bucket "
+                    "and the metadata store take what is in flight",
+                )
+        return found
+
+    async def _stop(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+        """Release those of *logs* that are flushed, or soon are while their batches wait; the
+        others go on.  Returns those that were released."""
+        stopped = {log: None for log in logs if _is_flushed(log)}
+        await self._retire(stopped)
+        flying = [log for log in logs if log not in stopped and _may_wait(log)]
+        late: dict[PartitionLog, None] = {}
+        for log in flying:
+            self._partitions.pause(log)
+        try:
+            await self._flush(flying)
+            late = {log: None for log in flying if _is_flushed(log)}
+        finally:
+            for log in flying:
+                if log not in late:
+                    self._partitions.resume(log)
+        await self._retire(late)  # in the same turn: nothing was admitted since
+        return [*stopped, *late]
+
+    async def _retire(self, logs: Collection[PartitionLog]) -> None:
+        """Stop and release *logs*, of which nothing is in flight, for good.
 
         Raises:
             FencedError: the session is over.
         """
         for log in logs:
             self._partitions.retire(log)
-        arrivals: list[Arrival] = []
-        for log in logs:
-            if log.high_watermark < log.log_end:
-                arrivals.append(Arrival())
-                log.waiting_duplicates.append((log.log_end, arrivals[-1]))
-        if arrivals:
-            self._flusher.hurry()
-        try:
-            async with asyncio.timeout(_STALLED_S):
-                for arrival in arrivals:
-                    await arrival.event.wait()
-        except TimeoutError:
-            self._log.warning(
-                "hand_over_stalled",
-                partitions=len(arrivals),
-                advice="they have no leader until what they have in flight is committed: the "
-                "bucket or the metadata store does not take it",
-            )
-            for arrival in arrivals:
-                await arrival.event.wait()
         await self.release(logs)
 
     async def release(self, logs: Iterable[PartitionLog]) -> None:
@@ -539,8 +657,6 @@ class Leading:
         for log in logs:
             tp = TopicPartition(log.topic_id, log.partition)
             self._acted[tp] = log.leader_revision + 1
-            until_ms = self._now_ms() + _GIVEN_MS
-            self._given[tp] = _Given(self._plan.get(tp), log.leader_epoch, until_ms)
             self._partitions.gone(log)
             if self._plan.get(tp) == self._node_id:
                 self._not_led[tp] = None  # the plan has changed meanwhile
@@ -548,51 +664,6 @@ class Leading:
         self.handed_over += len(logs)
         if logs:
             self._log.info("partitions_handed_over", partitions=len(logs))
-
-    async def _take_back(self) -> None:
-        """Lead on what the receiver has claimed and released again: it cannot open it, and we
-        could.  Until cancelled."""
-        while True:
-            await asyncio.sleep(_LOOKS_S)
-            now_ms = self._now_ms()
-            if any(until <= now_ms for until in self._kept.values()):
-                self._kept = {tp: until for tp, until in self._kept.items() if now_ms < until}
-                self._planned = None
-                await self._make_plan()
-            self._given = {
-                tp: given
-                for tp, given in self._given.items()
-                if now_ms < given.until_ms and given.node == self._plan.get(tp)
-            }
-            back = [tp for tp, given in self._given.items() if self._is_back(tp, given)]
-            if not back or self._stage is Stage.LEAVING:
-                continue
-            for tp in back:
-                del self._given[tp]
-                self._kept[tp] = now_ms + self._settings.kept_ms
-                self._not_led[tp] = None
-            self._log.warning(
-                "partitions_taken_back",
-                partitions=len(back),
-                advice="they were handed over, and given back: the bucket did not give the other "
-                "agent what it needs; they are led here for a while",
-            )
-            await self._claim()
-
-    def _is_back(self, tp: TopicPartition, given: _Given) -> bool:
-        """Whether the receiver has claimed and released it, and nobody has claimed it since the
-        last look: it is not on its way to somebody else."""
-        entry = self._view.leaders.get(tp)
-        if (
-            entry is None
-            or entry.leader.session_id is not None
-            or entry.leader.leader_epoch <= given.epoch
-            or tp in self._not_led
-            or self._is_stale(tp)
-        ):
-            return False
-        seen, given.released_at = given.released_at, entry.mod_revision
-        return seen == entry.mod_revision
 
     async def _taken_by_others(self, logs: Sequence[PartitionLog]) -> None:
         tps = [TopicPartition(log.topic_id, log.partition) for log in logs]
@@ -604,6 +675,23 @@ class Leading:
             ),
             self._settings.taken_ms / 1000,
         )
+
+
+def _wait_for_end(log: PartitionLog, arrival: Arrival) -> Arrival:
+    """Let *arrival* be told when all that was admitted to *log* up to now is committed."""
+    log.waiting_duplicates.append((log.log_end, arrival))
+    return arrival
+
+
+def _is_flushed(log: PartitionLog) -> bool:
+    """Whether nothing of it is in flight."""
+    return log.high_watermark == log.log_end
+
+
+def _may_wait(log: PartitionLog) -> bool:
+    """Whether batches may wait before their admission.  Where they wait for producers that are
+    loaded as well, an outage of the bucket could keep them for as long as it lasts."""
+    return log.state is State.ONLINE or (log.state is State.LOADING and bool(log.damage))
 
 
 def _is_busy(log: PartitionLog) -> bool:

@@ -15,7 +15,10 @@ of a partition always has the same producer epoch and sequence: `WINDOW` batches
 sequences from 0 in each.  A repeat is then a duplicate for whoever leads: batches of the newest
 epoch are in its dedup window, all `WINDOW` of them, and an older epoch is refused
 (INVALID_PRODUCER_EPOCH), which says that the newer one began, and so that every batch of the older
-one had been answered.  Which is the n-th follows from the directory's files and its note alone.
+one had been answered.  Leaders remember the directory's producer id until it has appended nothing
+for `producer.id.expiration.ms`, a day: a machine that is away for longer, in the middle of this,
+appends its newest epoch again.  Which is the n-th follows from the directory's files and its note
+alone.
 Files of a dead session do not change, but that the power may take what was not synced; of one
 partition that is all behind a certain batch, for acks=1 is refused behind one that could not be
 synced (`buffer`), and so those before it keep their numbers.

@@ -2,13 +2,13 @@
 
     taken over ──▶ manifest, producer snapshot ──▶ online
                         │        ▲
-                        ▼        │ every half minute
-                     damaged: the tail goes on; what needs to know more is refused
-                     (or withheld for a minute by a bucket that answers otherwise: the same)
+                        ▼        │ looked for again (`availability`)
+                     unavailable: the tail goes on; what needs to know more is refused
 
 The tail is complete without the bucket: committed batches and their producers come from the
-footers.  So a missing or damaged manifest or snapshot stops no more than what hangs on it: cold
-reads, sealing, older epochs, and batches of idempotent producers that the footers cannot judge.
+footers.  So a missing, withheld or damaged manifest or snapshot stops no more than what hangs on
+it: cold reads, sealing, older epochs, and batches of idempotent producers that the footers cannot
+judge.
 
 Shell.
 """
@@ -20,25 +20,21 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from driftlog_agents.log.bucket_probe import BucketProbes, Withholding
+from driftlog_agents.log.availability import Availability, ObjectUnavailableError
+from driftlog_agents.log.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.id_blocks import ProducerIdFloor
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_agents.log.producer_memory import ProducerMemory
 from driftlog_tiering.manifest import Manifest
-from driftlog_tiering.object_store import NotFoundError
-from driftlog_tiering.producers import ProducerStates
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 _LOADS_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.2
-_DAMAGED_S: Final = 30.0
-"""Between two looks whether what is damaged was put back."""
-_WITHHELD_MS: Final = 60_000.0
-"""Refused for so long an object is as good as damaged.  Longer: who waits for it does so longer."""
-_WITHHELD_FROM_ALL_MS: Final = 12_000.0
-"""The same while nothing is served, because of it."""
+_LONGEST_RETRY_S: Final = 1.6
+"""Between two requests, while the object does not count as unavailable: twice as long each time."""
 
 
 class Loading:
@@ -46,27 +42,36 @@ class Loading:
 
     Args:
         stop: set when the session is left; nothing is tried again after that.
+        jitter: a random number in [0, 1).
     """
 
     def __init__(
         self,
         manifests: Manifests,
         probes: BucketProbes,
+        producer_ids: ProducerIdFloor,
         stop: asyncio.Event,
         now_ms: Callable[[], float],
+        jitter: Callable[[], float],
+        memory: ProducerMemory,
     ) -> None:
+        self._producer_ids = producer_ids
         self._manifests = manifests
+        self._memory = memory
         self._probes = probes
         self._now_ms = now_ms
-        self._outage = Outage()
+        self.outage = Outage()
+        """Since when the bucket has not answered, while something waits for a manifest."""
         self._stop = stop
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._loads: dict[PartitionLog, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unavailable = Availability[PartitionLog](jitter)
+        """Partitions of which an object cannot be read."""
         self._log = structlog.get_logger()
 
     async def wait(self, log: PartitionLog) -> None:
-        """Until *log* is loaded, or known to be damaged."""
+        """Until *log* is loaded, or an object that it needs is found to be unavailable."""
         while log.state is State.LOADING and not log.damage:
             await self._loads.setdefault(log, asyncio.Event()).wait()
 
@@ -87,102 +92,102 @@ class Loading:
 
     async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""
-        withholding = Withholding(self._probes, self._now_ms)
+        patience = Patience(self._probes, self._now_ms)
+        wait_s = _RETRY_S
         while log.state is State.LOADING and not self._stop.is_set():
             sent_ms = self._now_ms()
             try:
                 async with self._limit:
                     manifest = await self._manifests.get(log)
                     producers = await self._manifests.producers(manifest)
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                    producers = await self._memory.remembered(producers)
+            except (*UNANSWERED, *ANSWERED) as error:
                 why = str(error) or "no answer in time"
-                self._failed(log, why, sent_ms)
-                if log.damage or await withholding.found(_WITHHELD_MS):
-                    self._damaged(log, f"the bucket withholds what it knows of it: {why}")
-                    await self._between_looks()
+                answered = isinstance(error, ANSWERED)
+                if not answered:
+                    self._failed(log, why, sent_ms)
+                over = not log.damage and await patience.is_over(answered=answered)
+                if over:
+                    self.outage.ended(self._now_ms())  # as far as the bucket goes
+                if log.damage or over:
+                    self._cannot_read(log, why)
+                    await self._until(self._unavailable.due_ms(log))
                 else:
-                    await asyncio.sleep(_RETRY_S)
-            except (CorruptError, NotFoundError) as error:
-                self._damaged(log, str(error) or repr(error))
-                await self._between_looks()
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
             else:
-                self._outage.ended(self._now_ms())
+                self.outage.ended(self._now_ms())
+                self._producer_ids.saw_states(producers)
+                await self._producer_ids.settle()  # before one of them is given out again
+                for _ in log.producers.put_under(producers, manifest.end):
+                    await asyncio.sleep(0)
                 if log.state is State.LOADING:
-                    _merge(log, manifest, producers)
+                    _merge_epochs(log, manifest)
                     log.state = State.ONLINE
-                    if log.damage:
-                        self._log.info("partition_repaired", log=repr(log))
                     log.damage, log.full = "", False
+        if self._unavailable.found(log) and log.state is State.ONLINE:
+            self._log.info("partition_readable_again", log=repr(log))
         if log.state is not State.LOADING:
             self._go_on(log)  # or it is left as it is, and whoever waits is told by its closing
 
-    async def _between_looks(self) -> None:
+    async def _until(self, due_ms: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DAMAGED_S):
+            async with asyncio.timeout((due_ms - self._now_ms()) / 1000):
                 await self._stop.wait()
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
-        if self._outage.failed(error, sent_ms, self._now_ms()):
+        if self.outage.failed(error, sent_ms, self._now_ms()):
             self._log.warning(
                 "partition_load_repeated",
                 partition=f"{log.topic}-{log.partition}",
                 error=error,
-                failures=self._outage.failures,
+                failures=self.outage.failures,
                 advice="tried again; until then producers that its tail does not show wait, and "
                 "so do reads of what is sealed",
             )
 
     async def sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
-        """(leader epoch, start offset) of what is sealed; none where nobody can say.
-
-        Then the partition is offline: its leftovers cannot be judged, and where they belong
-        nothing else may go.
+        """(leader epoch, start offset) of what is sealed.
 
         Raises:
-            UnavailableError: the bucket withholds them, and answers otherwise.
+            ObjectUnavailableError: the bucket answers, and does not give them now.
         """
-        withholding = Withholding(self._probes, self._now_ms)
+        patience = Patience(self._probes, self._now_ms)
+        wait_s = _RETRY_S
         while True:
             sent_ms = self._now_ms()
             try:
                 manifest = await self._manifests.get(log)
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                why = str(error) or "no answer in time"
-                self._failed(log, why, sent_ms)
-                if await withholding.found(_WITHHELD_FROM_ALL_MS):
-                    raise UnavailableError(f"its manifest cannot be read: {why}") from error
-                await asyncio.sleep(_RETRY_S)
-            except (CorruptError, NotFoundError) as error:
-                log.state = State.OFFLINE
-                log.offline_reason = str(error)
-                self._log.error(
-                    "partition_offline",
-                    log=repr(log),
-                    reason=str(error),
-                    advice="put the object back and start the agent again: what is buffered for "
-                    "this partition can only then be put where it belongs",
-                )
-                return []
-            else:
+                self.outage.ended(self._now_ms())
                 return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
+            except (*UNANSWERED, *ANSWERED) as error:
+                why = str(error) or "no answer in time"
+                answered = isinstance(error, ANSWERED)
+                if not answered:
+                    self._failed(log, why, sent_ms)
+                if await patience.is_over(answered=answered):
+                    self.outage.ended(self._now_ms())
+                    raise ObjectUnavailableError(f"the manifest of {log!r}", why) from error
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
 
     def close(self) -> None:
         """Nobody waits any more."""
         for event in self._loads.values():
             event.set()
 
-    def _damaged(self, log: PartitionLog, reason: str) -> None:
+    def _cannot_read(self, log: PartitionLog, reason: str) -> None:
+        says = self._unavailable.failed(log, self._now_ms())
         if log.state is not State.LOADING:
             return
-        if log.damage != reason:
+        if says:
             self._log.error(
-                "partition_damaged",
+                "partition_cannot_be_read",
                 log=repr(log),
                 reason=reason,
-                advice="put the object back (or let it be read), it is looked for every half "
-                "minute; until then older "
-                "records are not read, nothing is sealed, and idempotent producers that are not "
-                "known from what is unsealed are refused",
+                advice="the agent looks for the object again, at least once a minute; put it back. "
+                "Until then older records are not read, nothing is sealed, and idempotent "
+                "producers that are not known from what is unsealed are refused",
             )
         log.damage = reason
         self._go_on(log)
@@ -191,26 +196,12 @@ class Loading:
         event = self._loads.pop(log, None)
         if event is not None:
             event.set()
-        parked, log.parked = log.parked, []
-        for resume in parked:
-            resume()
+        if not log.paused:
+            log.unpark()
 
 
-def _merge(log: PartitionLog, manifest: Manifest, producers: ProducerStates) -> None:
-    """Put what the manifest knows under what the footers and this session added.
-
-    The snapshot is of exactly the manifest's end; later batches follow in offset order.
-    """
-    later = [
-        (batch.base_offset, producer_id, epoch, batch)
-        for producer_id, epoch, batches in log.producers.items()
-        for batch in batches
-        if batch.base_offset >= manifest.end
-    ]
-    for _, producer_id, epoch, batch in sorted(later):
-        records = batch.last_offset - batch.base_offset + 1
-        producers.append(producer_id, epoch, batch.base_sequence, records, batch.base_offset)
-    log.producers = producers
+def _merge_epochs(log: PartitionLog, manifest: Manifest) -> None:
+    """Put what the manifest knows under what the footers and this session added."""
     known = [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
     newest = known[-1][0] if known else -1
     log.epochs = known + [entry for entry in log.epochs if entry[0] > newest]

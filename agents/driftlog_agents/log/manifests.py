@@ -10,7 +10,10 @@ from typing import Any, Final, TypeVar
 
 from driftlog_agents.log.hedged_reads import hedged
 from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.strangers import Strangers
+from driftlog_agents.offloading import Offload, inline
 from driftlog_metadata.model import TopicPartition
+from driftlog_tiering import layout
 from driftlog_tiering.manifest import Manifest
 from driftlog_tiering.manifests import load_at_least
 from driftlog_tiering.object_store import NotFoundError, ObjectStore
@@ -28,15 +31,27 @@ _T = TypeVar("_T")
 
 
 class Manifests:
-    """The newest manifest of each led partition, read when it is first needed."""
+    """The newest manifest of each led partition, read when it is first needed.
 
-    def __init__(self, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
+    Args:
+        offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        now_ms: Callable[[], float],
+        offload: Offload = inline,
+        strangers: Strangers | None = None,
+    ) -> None:
         self._objects = objects
+        self._offload = offload
         self._now_ms = now_ms
         self._read_at_ms: dict[PartitionLog, float] = {}
         self._deadline_s = _DEADLINE_S
         self._newest: dict[PartitionLog, Manifest] = {}
         self._locks: dict[PartitionLog, asyncio.Lock] = {}
+        self._strangers = strangers or Strangers()
 
     async def get(self, log: PartitionLog) -> Manifest:
         """The newest manifest, at least at the version that the partition's key names.
@@ -54,7 +69,7 @@ class Manifests:
                     wanted = log.manifest_version
                     began_ms = self._now_ms()
                     found = await self._in_time(
-                        partial(load_at_least, self._objects, log.topic, tp, wanted)
+                        partial(load_at_least, self._objects, log.topic, tp, wanted, self._strange)
                     )
                     if log.state is State.CLOSED:
                         return found  # and nobody would forget it
@@ -66,6 +81,19 @@ class Manifests:
         finally:
             if log.state is State.CLOSED:
                 self._locks.pop(log, None)
+
+    def _strange(self, key: str) -> None:
+        self._strangers.is_ours(key, layout.parse_manifest_key)
+
+    async def read_back(self, log: PartitionLog, version: int) -> Manifest:
+        """The newest manifest as the bucket has it, at least at *version*; `put` notes it.
+
+        Raises: as `get`.
+        """
+        tp = TopicPartition(log.topic_id, log.partition)
+        return await self._in_time(
+            partial(load_at_least, self._objects, log.topic, tp, version, self._strange)
+        )
 
     async def _in_time(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         try:
@@ -108,7 +136,7 @@ class Manifests:
         self._read_at_ms.pop(log, None)
 
     async def producers(self, manifest: Manifest) -> ProducerStates:
-        """Producer state at the manifest's end.
+        """Producer state at the manifest's end; times are those of flushes.
 
         Raises:
             CorruptSnapshotError: damaged or missing.
@@ -118,11 +146,12 @@ class Manifests:
         key = manifest.producers.key
         try:
             data = await self._in_time(partial(self._objects.get, key))
-            offset, states = ProducerStates.decode(data)
+            offset, states = await self._offload(ProducerStates.decode, data)
         except NotFoundError as error:
             raise CorruptSnapshotError(f"{key}: missing") from error
         except CorruptSnapshotError as error:
             raise CorruptSnapshotError(f"{key}: {error}") from error
         if offset != manifest.end:
             raise CorruptSnapshotError(f"{key} is of {offset}, not of {manifest.end}")
+        assert isinstance(states, ProducerStates)
         return states

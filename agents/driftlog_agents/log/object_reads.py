@@ -4,13 +4,18 @@ Shell.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from driftlog_agents.log.availability import Availability
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
 
 MiB: Final = 1024 * 1024
+
+_LONGEST_WAIT_MS: Final = 10_000
+"""Between two looks for a missing object: consumers ask for it all the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +77,27 @@ class DamagedObjectError(CorruptError):
 
 
 class MissingObjectError(DamagedObjectError):
-    """It is not there: replaced since it was looked up, or lost."""
+    """It is not there: replaced since it was looked up, lost, or not shown for a moment.
 
-    def __init__(self, key: str) -> None:
+    *known*: it was looked for a moment ago, and no request was made.
+    """
+
+    def __init__(self, key: str, *, known: bool = False) -> None:
         super().__init__(key, "missing")
+        self.known = known
 
 
 class ObjectReads:
     """The store, for cold reads."""
 
-    def __init__(self, store: ObjectStore, settings: ReadSettings) -> None:
+    def __init__(
+        self, store: ObjectStore, settings: ReadSettings, now_ms: Callable[[], float]
+    ) -> None:
         self._store = store
         self._settings = settings
+        self._now_ms = now_ms
+        self.missing = Availability[str](lambda: 1.0, longest_ms=_LONGEST_WAIT_MS)
+        """Objects that are not there, although they were looked up again."""
         self._slots = asyncio.Semaphore(settings.requests_at_once)
         self.requests = 0
         self.failures = 0
@@ -97,6 +111,8 @@ class ObjectReads:
             DamagedObjectError: it is shorter.
             UnavailableError: the store refused or did not answer, each time; try again later.
         """
+        if self.missing.waits(key, self._now_ms()):
+            raise MissingObjectError(key, known=True)
         backoff_ms = self._settings.retry_backoff_ms
         for attempt in range(1, self._settings.attempts + 1):
             try:
@@ -113,6 +129,7 @@ class ObjectReads:
                     raise UnavailableError(f"{key}: {error!r}, {attempt} times") from error
             await asyncio.sleep(backoff_ms / 1000)
             backoff_ms *= 2
+        self.missing.found(key)
         if end is not None and len(body) != end - start:
             raise DamagedObjectError(key, f"it ends at {start + len(body)}, before {end}")
         self.bytes_read += len(body)

@@ -16,6 +16,8 @@ it is sealed all the same, so that the log has no gap.
 Pure.
 """
 
+import math
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -39,8 +41,23 @@ class TailData(Protocol):
         ...
 
 
+class StoredAt(NamedTuple):
+    """Which object of the bucket holds the batches of a slice, and where in it.
+
+    It never changes: a rewrite gives the log another slice, and a read that holds this one goes on
+    with this object, which stays for its grace period.
+    """
+
+    object_key: str
+    shift_bytes: int
+    """From a batch's position in its flush to its position in the object."""
+
+
 class TailSlice(NamedTuple):
-    """What one committed flush holds of one partition: ``[base, end)``, in *count* batches."""
+    """What one committed flush holds of one partition: ``[base, end)``, in *count* batches.
+
+    Made by `log.tail.tail_slice`.
+    """
 
     base: int
     end: int
@@ -48,6 +65,11 @@ class TailSlice(NamedTuple):
     first: int
     count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
     size_bytes: int
+    stored_at: StoredAt
+    flushed_at_ms: int = 0
+    """When its first batch was flushed, by the wall clock of the agent that did; 0: not known."""
+    flushed_until_ms: int = 0
+    """The same of what was flushed last in it: a rewrite has several flushes in one slice."""
 
 
 _base: Final = itemgetter(0)
@@ -88,6 +110,8 @@ class PartitionLog:
 
     __slots__ = (
         "_bases",
+        "_flushed_ms",
+        "_known_ms",
         "busy",
         "damage",
         "epochs",
@@ -100,11 +124,13 @@ class PartitionLog:
         "manifest_version",
         "not_in_file_end",
         "offline_reason",
-        "oldest_unsealed_ms",
         "parked",
         "partition",
         "partition_revision",
+        "paused",
         "producers",
+        "recovered_end",
+        "refused_ms",
         "sealed_end",
         "sealed_slices",
         "sessions",
@@ -141,6 +167,8 @@ class PartitionLog:
         self.sealed_end = sealed_end
         self.high_watermark = sealed_end
         self.log_end = sealed_end
+        self.recovered_end = sealed_end
+        """Where it ended when it was taken over: below it a manifest may be another leader's."""
         self.not_in_file_end = 0
         """End of the last batch that the buffer file does not hold; 0: none."""
         self.producers = ProducerStates()
@@ -156,23 +184,30 @@ class PartitionLog:
         self.sealed_slices: list[TailSlice] = []
         """Below the tail: sealed, but still in memory or in buffer files; `SealedCache`'s."""
         self._bases: list[int] = []
+        self._known_ms = array("d")
+        self._flushed_ms = array("d")
+        """By slice: since when it is known here, by a clock that never goes back; and when it was
+        flushed, by wall clocks, but no later than what follows it."""
         self.waiters: deque[tuple[int, Waiter]] = deque()
         """(end offset, waiter) in the order of admission, and so ascending."""
         self.waiting_duplicates: list[tuple[int, Waiter]] = []
         self.waiting_fetches: dict[Waiter, None] = {}
         self.parked: list[Callable[[], None]] = []
-        """Requests that wait until the producers are loaded; the shell's."""
+        """Requests that wait until the producers are loaded, or a pause is over; the shell's."""
+        self.paused = False
+        """Batches wait before their admission, while a hand-over waits for what is in flight."""
         self.busy: deque[Any] = deque()
         """Batches that are looked into off the loop, and those that came behind them."""
         self.sessions: tuple[str, ...] = ()
         self.settled_ms = 0.0
         """Until then producers may still send again what the leader before did not take."""
+        self.refused_ms = 0.0
+        """Until then producers that are not known may send again what was refused here."""
         self.leader_revision = 0
         self.partition_revision = 0
         self.manifest_version = 0
         self.unsealed_bytes = 0
         self.unsealed_batches = 0
-        self.oldest_unsealed_ms: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -196,12 +231,13 @@ class PartitionLog:
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
+        now_ms: float,
     ) -> int:
         """Give a batch that was judged fit its base offset."""
         assert records > 0
         base = self.log_end
         if producer_id != NO_PRODUCER_ID:
-            self.producers.append(producer_id, producer_epoch, base_sequence, records, base)
+            self.producers.append(producer_id, producer_epoch, base_sequence, records, base, now_ms)
         self.log_end = base + records
         return base
 
@@ -213,6 +249,12 @@ class PartitionLog:
         while self.epochs and self.epochs[-1][1] >= start:
             self.epochs.pop()  # an epoch in which nothing was written
         self.epochs.append((epoch, start))
+
+    def unpark(self) -> None:
+        """Let all go on that wait before their admission, in the order in which they came."""
+        parked, self.parked = self.parked, []
+        for resume in parked:
+            resume()
 
     # ── Commit ──
 
@@ -228,13 +270,23 @@ class PartitionLog:
         assert tail.base <= self.high_watermark < tail.end or tail.base == self.high_watermark
         self.slices.append(tail)
         self._bases.append(tail.base)
+        self._known_ms.append(now_ms)
+        self._note_flush(tail.flushed_at_ms or math.inf)
         self.high_watermark = tail.end
         if self.log_end < tail.end:
             self.log_end = tail.end
         self.unsealed_bytes += tail.size_bytes
         self.unsealed_batches += tail.count
-        if self.oldest_unsealed_ms is None:
-            self.oldest_unsealed_ms = now_ms
+
+    def _note_flush(self, at_ms: float) -> None:
+        """The slice that was just added was flushed at *at_ms*, so what is before it was not
+        flushed later: a wall clock that was ahead for a time makes nothing young for long."""
+        times = self._flushed_ms
+        times.append(at_ms)
+        at = len(times) - 2
+        while at >= 0 and times[at] > at_ms:
+            times[at] = at_ms
+            at -= 1
 
     def _satisfied(self) -> list[Waiter]:
         ready: list[Waiter] = []
@@ -268,10 +320,21 @@ class PartitionLog:
 
     # ── Tail ──
 
-    def seal(self, end: int, now_ms: float) -> list[TailSlice]:
+    def unsealed_age_ms(self, now_ms: float, wall_ms: float) -> float:
+        """How long ago the oldest slice of the tail was flushed; 0: there is none.
+
+        By wall clocks the age counts from the flush, under every leader.  By *now_ms*, which never
+        goes back, it counts from when this leader learned of the slice: a wall clock that stands or
+        was set back makes no slice younger than that.  A clock that was set forward makes it older.
+        """
+        if not self.slices:
+            return 0.0
+        return max(0.0, now_ms - self._known_ms[0], wall_ms - self._flushed_ms[0])
+
+    def seal(self, end: int) -> list[TailSlice]:
         """Everything below *end* is sealed; returns the slices that are wholly so, now dropped.
 
-        What is left counts as young as of now: it was not there when the segment was begun.
+        What is left is as old as it was.
         """
         assert self.sealed_end <= end <= self.high_watermark
         self.sealed_end = end
@@ -280,10 +343,10 @@ class PartitionLog:
             gone += 1
         dropped = self.slices[:gone]
         del self.slices[:gone], self._bases[:gone]
+        del self._known_ms[:gone], self._flushed_ms[:gone]
         for tail in dropped:
             self.unsealed_batches -= tail.count
             self.unsealed_bytes -= tail.size_bytes
-        self.oldest_unsealed_ms = now_ms if self.slices else None
         return dropped
 
     def trim(self, tail: TailSlice) -> None:
@@ -295,6 +358,11 @@ class PartitionLog:
         self._bases[0] = tail.base
         self.unsealed_batches -= first.count - tail.count
         self.unsealed_bytes -= first.size_bytes - tail.size_bytes
+
+    def move(self, index: int, stored_at: StoredAt) -> None:
+        """The batches of the slice at *index* are in another object by now: put a slice in its
+        place that says so."""
+        self.slices[index] = self.slices[index]._replace(stored_at=stored_at)
 
     def find(self, offset: int) -> TailSlice | None:
         """The tail's slice that holds *offset*; None if it is sealed or not committed."""

@@ -12,6 +12,7 @@ Shell.
 import asyncio
 from collections.abc import Callable
 
+from driftlog_agents.log.claimed_keys import require_both
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session
 from driftlog_metadata import transactions
@@ -39,6 +40,7 @@ class PartitionKeys:
         Raises:
             FencedError: the partition is led elsewhere, or the session ended first.
             UnavailableError: it is not led here any more, or its key says something else.
+            MissingKeyError: one of its keys is gone, and not with its topic.
         """
         while (another := self._writing.get(log)) is not None:
             await another.wait()
@@ -70,12 +72,13 @@ class PartitionKeys:
         if result.succeeded:
             return result.revision
         leader, current = result.reads
-        if log.state is State.CLOSED or not leader:
+        if log.state is State.CLOSED or not (leader or current):
             # Its topic was deleted while this was written, perhaps by another agent whose news
             # is still on its way; that is nobody's session lost.
             raise UnavailableError(f"{name} is not led here any more")
+        require_both(tp, leader[0] if leader else None, current[0] if current else None)
         if leader[0].mod_revision != log.leader_revision:
             raise FencedError(f"{name} is led elsewhere")
-        if not current or decode_partition_state(current[0].value) != state:
+        if decode_partition_state(current[0].value) != state:
             raise UnavailableError(f"{name}: its key changed; ask again")
         return current[0].mod_revision  # our own attempt, its answer lost

@@ -6,7 +6,9 @@
     DIR/buffer/{session_id}/leftovers.json    what was noted about it
 
 Writes happen on the event loop's thread: `write` to the page cache takes less than
-handing it to a thread would.  `fdatasync` runs on a thread of its own.
+handing it to a thread would.  `fdatasync` runs on a thread of its own, and so does what is
+done to folders and small files, with its `fsync`: one thread each, so that both keep their order.
+The name of a buffer file is durable with the file's first sync: before, nothing in it is promised.
 
 Adapter.
 """
@@ -16,11 +18,11 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from driftlog_agents.log.disk import Buffer, BufferFile
 from driftlog_metadata.errors import FencedError, UnavailableError
@@ -38,6 +40,9 @@ _NOTE: Final = "leftovers.json"
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
+_T = TypeVar("_T")
+
+
 class DirectoryLockedError(FencedError):
     """Another process runs on the directory."""
 
@@ -47,6 +52,7 @@ class PosixBufferFile:
 
     __slots__ = (
         "_executor",
+        "_named",
         "_pool",
         "_size",
         "_torn",
@@ -66,6 +72,8 @@ class PosixBufferFile:
         self._executor = executor
         self._pool = pool
         self._size = 0
+        self._named = False
+        """Its folder was synced since it has its name."""
         self._torn = False
         """Half an append stands at its end.  What is before it can still be synced."""
 
@@ -130,10 +138,16 @@ class PosixBufferFile:
             raise UnavailableError(f"{self.path} failed before and is not trusted again")
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, _sync_data, self.descriptor)
+            await loop.run_in_executor(self._executor, self._sync)
         except OSError as error:
             self.trusted = False
             raise UnavailableError(f"cannot sync {self.path}: {error.strerror}") from error
+
+    def _sync(self) -> None:
+        if not self._named:
+            _sync_directory(self.path.parent)
+            self._named = True
+        _sync_data(self.descriptor)
 
 
 class PosixDisk:
@@ -148,6 +162,7 @@ class PosixDisk:
         self._root = root
         self._buffer = root / "buffer"
         self._executor = ThreadPoolExecutor(1, "sync")
+        self._folders = ThreadPoolExecutor(1, "folders")
         self._pool = BufferPool(_POOL_BYTES)
         self._files: set[PosixBufferFile] = set()
         try:
@@ -179,10 +194,9 @@ class PosixDisk:
         except OSError as error:
             raise UnavailableError(f"cannot list {self._buffer}: {error.strerror}") from error
 
-    def create_session(self, session_id: str) -> None:
+    async def create_session(self, session_id: str) -> None:
         try:
-            (self._buffer / session_id).mkdir(exist_ok=True)  # made, and not synced, a moment ago
-            _sync_directory(self._buffer)
+            await self._run(_make_folder, self._buffer / session_id)
         except OSError as error:
             raise UnavailableError(f"cannot write {self._buffer}: {error.strerror}") from error
 
@@ -193,11 +207,6 @@ class PosixDisk:
             descriptor = os.open(path, flags, 0o644)
         except OSError as error:
             raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
-        try:
-            _sync_directory(path.parent)
-        except OSError as error:
-            os.close(descriptor)
-            raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
         return self._opened(PosixBufferFile(descriptor, path, self._executor, self._pool))
 
     def recycle_file(self, file: BufferFile, session_id: str, number: int) -> PosixBufferFile:
@@ -206,7 +215,6 @@ class PosixDisk:
         try:
             os.rename(file.path, path)
             file.path = path
-            _sync_directory(path.parent)
         except OSError as error:
             raise UnavailableError(f"cannot rename {file.path}: {error.strerror}") from error
         file.alive = False
@@ -246,49 +254,37 @@ class PosixDisk:
         except OSError as error:
             raise UnavailableError(f"cannot read {path}: {error.strerror}") from error
 
-    def remove_session(self, session_id: str) -> None:
+    async def remove_session(self, session_id: str) -> None:
         folder = self._buffer / session_id
         for file in [f for f in self._files if f.path.parent == folder]:
             self._close(file)
-        noted = False
-        with suppress(OSError):  # `exists` raises what a broken disk says
-            noted = (folder / _NOTE).exists()
-        if noted:
-            # It says what of the files is elsewhere already: without it they are not left there.
-            with suppress(OSError):
-                for path in folder.glob("*.buf"):
-                    path.unlink()
-                _sync_directory(folder)
-                shutil.rmtree(folder, ignore_errors=True)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        await self._run(_remove_folder, folder)
 
-    def keep_session(self, session_id: str) -> None:
+    async def keep_session(self, session_id: str) -> None:
         kept = self._root / "kept"
         try:
-            kept.mkdir(exist_ok=True)
-            (self._buffer / session_id).rename(kept / session_id)
+            await self._run(_move_into, kept, self._buffer / session_id)
         except OSError as error:
             raise UnavailableError(f"cannot move to {kept}: {error.strerror}") from error
 
     async def load_note(self, session_id: str) -> bytes | None:
-        loop = asyncio.get_running_loop()
-        path = self._buffer / session_id / _NOTE
-        return await loop.run_in_executor(self._executor, _load, path)
+        return await self._run(_load, self._buffer / session_id / _NOTE)
 
     async def save_note(self, session_id: str, data: bytes) -> None:
-        # On the thread that syncs: one whose caller was cancelled ends before the next begins.
-        loop = asyncio.get_running_loop()
-        path = self._buffer / session_id / _NOTE
-        await loop.run_in_executor(self._executor, _save, path, data)
+        await self._run(_save, self._buffer / session_id / _NOTE, data)
 
     def load(self, name: str) -> bytes | None:
         return _load(self._root / name)
 
-    def save(self, name: str, data: bytes) -> None:
-        _save(self._root / name, data)
+    async def save(self, name: str, data: bytes) -> None:
+        await self._run(_save, self._root / name, data)
+
+    async def _run(self, fn: Callable[..., _T], *args: object) -> _T:
+        """In the one thread of folders: what was cancelled ends before the next begins."""
+        return await asyncio.get_running_loop().run_in_executor(self._folders, fn, *args)
 
     def close(self) -> None:
+        self._folders.shutdown()
         self._executor.shutdown()
         for file in list(self._files):
             self._close(file)
@@ -296,6 +292,31 @@ class PosixDisk:
 
     def _path(self, session_id: str, number: int) -> Path:
         return self._buffer / session_id / f"{number:010d}.buf"
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(exist_ok=True)  # made, and not synced, a moment ago
+    _sync_directory(path.parent)
+
+
+def _remove_folder(folder: Path) -> None:
+    noted = False
+    with suppress(OSError):  # `exists` raises what a broken disk says
+        noted = (folder / _NOTE).exists()
+    if noted:
+        # It says what of the files is elsewhere already: without it they are not left there.
+        with suppress(OSError):
+            for path in folder.glob("*.buf"):
+                path.unlink()
+            _sync_directory(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move_into(parent: Path, folder: Path) -> None:
+    parent.mkdir(exist_ok=True)
+    folder.rename(parent / folder.name)
 
 
 def _sync_directory(path: Path) -> None:

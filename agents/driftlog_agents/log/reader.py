@@ -12,7 +12,8 @@
 
 What a read has looked up may be sealed, consolidated or recycled while it awaits the bucket.
 What it holds then is still the log: committed batches never change.  An object that is gone was
-replaced, so the read looks again, once, after `refresh`; if it is missing still, that is damage.
+replaced, so the read looks again, once, after `refresh`.  If it is missing still, consumers are
+told to ask again for half a minute, and it is looked for again; after that they are told of damage.
 
 Shell.
 """
@@ -20,11 +21,12 @@ Shell.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 import structlog
 
+from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.flush_reads import FlushReads
 from driftlog_agents.log.local_reads import read_local
 from driftlog_agents.log.object_reads import (
@@ -36,12 +38,14 @@ from driftlog_agents.log.object_reads import (
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.segment_reads import Batches, SegmentReads
 from driftlog_agents.log.time_reads import TimeReads
+from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import layout
 from driftlog_tiering.batch import Codec
 from driftlog_tiering.manifest import Manifest
+from driftlog_tiering.manifests import MissingManifestError
 from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
 
 __all__ = [
@@ -60,6 +64,10 @@ _READERS: Final = 4_096
 """Consumers that are remembered as reading on; each takes ~200 bytes."""
 
 _ATTRIBUTES_LOW_BYTE: Final = 22
+
+_LOST_MS: Final = 30_000.0
+"""An object that is missing for so long is told as damage.  Shorter: a 404 that is not true ends
+consumers; longer: nobody is told, for clients ask again for ever."""
 
 _Place = tuple[UUID, int, int]
 """Topic id, partition, offset."""
@@ -97,7 +105,7 @@ class LogReader:
         self,
         *,
         store: ObjectStore,
-        offload: Callable[..., Awaitable[Any]],
+        offload: Offload,
         manifest: Callable[[PartitionLog], Awaitable[Manifest]],
         refresh: Callable[[PartitionLog], Awaitable[None]],
         now_ms: Callable[[], float],
@@ -107,7 +115,8 @@ class LogReader:
         self._provider = manifest
         self._refresh = refresh
         self._log = structlog.get_logger()
-        self.objects = ObjectReads(store, self._settings)
+        self._now_ms = now_ms
+        self.objects = ObjectReads(store, self._settings, now_ms)
         self.segments = SegmentReads(
             reads=self.objects, offload=offload, settings=self._settings, now_ms=now_ms
         )
@@ -119,6 +128,8 @@ class LogReader:
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._expected: OrderedDict[_Place, None] = OrderedDict()
+        self._manifests_missing: dict[PartitionLog, str] = {}
+        """Partitions whose manifest, or a list of it, was not there when it was looked for last."""
         self._ahead: set[_Place] = set()
         """What is being read ahead now."""
         self.damaged_reads = 0
@@ -161,8 +172,8 @@ class LogReader:
         Raises:
             OffsetOutOfRangeError: below log start, or above the log's end.
             RefusedError: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR (offline).
-            DamagedObjectError: an object is missing or damaged.
-            UnavailableError: a store, each time; the client may ask again.
+            DamagedObjectError: an object is damaged, or missing for long.
+            UnavailableError: a store, each time, or an object is missing; the client may ask again.
         """
         found = await self._looking_again(
             log, lambda: self._read(log, offset, max_bytes, codec, zstd)
@@ -224,14 +235,37 @@ class LogReader:
             try:
                 result = await attempt()
             except MissingObjectError as error:
+                if error.known:
+                    raise
                 self._log.info("object_gone", object=error.key, advice="looked up again")
                 await self._renew(log)
                 result = await attempt()
+        except MissingObjectError as error:
+            self.damaged_reads += 1
+            self._missing(log, error)
+            raise
         except DamagedObjectError:
             self.damaged_reads += 1
             raise
         _check_led(log)
         return result
+
+    def _missing(self, log: PartitionLog, error: MissingObjectError) -> None:
+        """
+        Raises:
+            ObjectUnavailableError: it may be given in a moment.
+        """
+        now_ms, missing = self._now_ms(), self.objects.missing
+        if not error.known and missing.failed(error.key, now_ms):
+            self._log.error(
+                "object_missing",
+                log=repr(log),
+                object=error.key,
+                advice="it is looked for again as long as consumers ask for it; put it back.  If "
+                "it is gone for good: driftlog partitions accept-loss",
+            )
+        if missing.lasted_ms(error.key, now_ms) < _LOST_MS:
+            raise ObjectUnavailableError(error.key, "missing") from error
 
     async def _renew(self, log: PartitionLog) -> None:
         try:
@@ -240,13 +274,29 @@ class LogReader:
             raise UnavailableError(f"{log!r}: {error!r}") from error
 
     async def _manifest(self, log: PartitionLog) -> Manifest:
+        missing = self._manifests_missing.get(log)
+        if missing is not None and self.objects.missing.waits(missing, self._now_ms()):
+            raise MissingObjectError(missing, known=True)
         try:
-            return await self._provider(log)
+            manifest = await self._provider(log)
         except (OutcomeUnknownError, TimeoutError) as error:
             raise UnavailableError(f"the manifest of {log!r}: {error!r}") from error
+        except MissingManifestError as error:
+            if log.state is not State.CLOSED:
+                self._manifests_missing = {
+                    other: key
+                    for other, key in self._manifests_missing.items()
+                    if other.state is not State.CLOSED
+                }
+                self._manifests_missing[log] = error.key
+            raise MissingObjectError(error.key) from error
         except (CorruptError, NotFoundError) as error:
             tp = TopicPartition(log.topic_id, log.partition)
             raise DamagedObjectError(layout.manifest_prefix(log.topic, tp), str(error)) from error
+        if missing is not None:
+            self._manifests_missing.pop(log, None)
+            self.objects.missing.found(missing)
+        return manifest
 
     # ── Reading ahead ──
 

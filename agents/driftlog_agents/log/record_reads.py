@@ -10,6 +10,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.session import Session
 from driftlog_agents.log.strangers import Strangers
@@ -52,14 +53,16 @@ class RecordReads:
 
     async def footers(
         self, records: Sequence[tuple[str, FlushRecord]]
-    ) -> list[Footer | str] | None:
-        """The footer of each, or why there is none; None: one of the records is not there any
+    ) -> list[Footer | ObjectUnavailableError] | None:
+        """The footer of each, or why there is none now; None: one of the records is not there any
         more."""
 
-        async def read(key: str, record: FlushRecord) -> Footer | str | None:
+        async def read(key: str, record: FlushRecord) -> Footer | ObjectUnavailableError | None:
             try:
                 async with self._slots:
                     return await self._footers.get(key, record)
+            except ObjectUnavailableError as error:
+                return error
             except RecordGoneError:
                 return None  # not the group's to raise: see `Rewriting.write`
 

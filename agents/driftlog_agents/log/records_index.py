@@ -171,12 +171,12 @@ class RecordsIndex:
 class KeptSession:
     """A session whose records are kept here."""
 
-    __slots__ = ("dead", "index", "session_id", "set_aside")
+    __slots__ = ("dead", "index", "session_id", "unread")
 
     def __init__(self, session_id: str, *, dead: bool) -> None:
         self.session_id = session_id
         self.dead = dead
         self.index = RecordsIndex()
-        self.set_aside: set[str] = set()
-        """Records whose objects are damaged: neither forgotten for what is not known of them, nor
-        rewritten."""
+        self.unread: set[str] = set()
+        """Records that are not in the index, because their objects could not be read yet: neither
+        forgotten nor rewritten until they are."""

@@ -43,6 +43,7 @@ from typing import Final, TypeVar
 import structlog
 
 from driftlog_agents.log.arrival import Arrival
+from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
@@ -177,7 +178,7 @@ class Recovery:
         data = await self._patiently(partial(self._disk.read_file, session_id, number))
         since = 0
         try:
-            for entry in entries(data):
+            for entry in entries(data, number):
                 header = check_batch(entry.batch, from_client=False)
                 await self._learn_epochs(entry, header)
                 self._take(directory, number, entry, header)
@@ -237,7 +238,8 @@ class Recovery:
             ),
         )
         log.start_epoch(header.partition_leader_epoch, header.base_offset)
-        log.append(records, header.producer_id, header.producer_epoch, header.base_sequence)
+        producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+        log.append(records, *producer, self._now_ms())
         self._flusher.append(log, batch, None, None, self._now_ms())
         self._recovered.add(log)
         self._appended_from.add(directory.session_id)
@@ -262,7 +264,7 @@ class Recovery:
             return
         try:
             sealed = await self._sealed_epochs(log)
-        except UnavailableError as error:
+        except ObjectUnavailableError as error:
             # All that was claimed waits for us.  Nothing of this log has been appended: epochs
             # ascend.  What is buffered of it goes to who leads it once the object is given.
             assert log.log_end == log.high_watermark
@@ -315,7 +317,7 @@ class Recovery:
                 "leftovers_appended_elsewhere says what that was",
             )
         elif session_id not in self._appended_from and session_id not in self._left:
-            self._finish(directory)  # before anything takes the offsets that it has
+            await self._finish(directory)  # before anything takes the offsets that it has
             return
         self._directories[session_id] = directory
         if directory.changed:
@@ -346,23 +348,23 @@ class Recovery:
                 await arrival.event.wait()
         async for directory in self._elsewhere.append(list(self._directories.values())):
             if directory.session_id not in self._left:
-                self._finish(directory)
+                await self._finish(directory)
             # (Also where something in it is to be set aside: later starts do that.)
 
-    def _finish(self, directory: Directory) -> None:
+    async def _finish(self, directory: Directory) -> None:
         """All that it has is in the log, or must be looked at by a person."""
         session_id = directory.session_id
         if directory.note.incomplete:
-            self._keep(session_id)
+            await self._keep(session_id)
             return
-        self._disk.remove_session(session_id)
+        await self._disk.remove_session(session_id)
         self._taken.buffered.discard(session_id)
         if directory.note.partitions:
             self._log.info("leftovers_directory_removed", session=session_id)
 
-    def _keep(self, session_id: str) -> None:
+    async def _keep(self, session_id: str) -> None:
         try:
-            self._disk.keep_session(session_id)
+            await self._disk.keep_session(session_id)
         except UnavailableError as error:
             self._log.error(
                 "leftovers_not_set_aside",

@@ -10,7 +10,9 @@ Shell.
 
 import asyncio
 import contextlib
+from typing import Final
 
+from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.footers import Footers, RecordGoneError
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.session import Session
@@ -20,14 +22,20 @@ from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import flushes_prefix
 from driftlog_metadata.model import FlushRecord
 
+_AT_ONCE: Final = 4
+"""Reads of sessions' records.  More: consumers behind a consolidation go on sooner, and commits
+wait longer behind the reads."""
+
 
 class Relocation:
-    """Looks flush records up again, for one partition at a time."""
+    """Looks flush records up again, once at a time for a partition."""
 
     def __init__(self, *, session: Session, footers: Footers) -> None:
         self._session = session
         self._footers = footers
-        self._one_at_a_time = asyncio.Lock()
+        self._looking: dict[PartitionLog, asyncio.Event] = {}
+        """Set when the look is over."""
+        self._reads = asyncio.Semaphore(_AT_ONCE)
 
     async def look_again(self, log: PartitionLog) -> None:
         """Let the tail of *log* read from the objects that flush records name now.
@@ -35,15 +43,23 @@ class Relocation:
         Raises:
             FencedError: the session ended first.
         """
-        async with self._one_at_a_time:
+        while (another := self._looking.get(log)) is not None:
+            await another.wait()
+        over = self._looking[log] = asyncio.Event()
+        try:
             for session_id in _sessions(log):
                 while not await self._look(log, session_id):
                     pass
+        finally:
+            del self._looking[log]
+            over.set()
 
     async def _look(self, log: PartitionLog, session_id: str) -> bool:
         """False: the records change just now."""
         records: dict[str, FlushRecord] = {}
-        for kv in await self._session.read_prefix(flushes_prefix(session_id)):
+        async with self._reads:  # and not while a footer is long in coming
+            kvs = await self._session.read_prefix(flushes_prefix(session_id))
+        for kv in kvs:
             # What cannot be read names nothing: who reads what it named finds nothing there.
             with contextlib.suppress(CorruptError):
                 records[kv.key] = decode_flush_record(kv.value)
@@ -58,8 +74,8 @@ class Relocation:
                 footer = await self._footers.get(key, record)
             except RecordGoneError:
                 return False
-            if isinstance(footer, str):
-                continue
+            except ObjectUnavailableError:
+                continue  # what needs it finds that out, and looks again later
             for s in footer.slices():
                 if (s.topic_id, s.partition) == (log.topic_id, log.partition):
                     move(log, footer, s, record.object_key)
@@ -72,9 +88,9 @@ def _sessions(log: PartitionLog) -> list[str]:
 
 def _objects(log: PartitionLog, session_id: str) -> set[str]:
     return {
-        data.object_of(tail.first)
+        tail.stored_at.object_key
         for tail in log.slices
-        if (data := _data(tail.data)).session_id == session_id
+        if _data(tail.data).session_id == session_id
     }
 
 

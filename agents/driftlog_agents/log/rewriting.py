@@ -23,8 +23,9 @@ from typing import IO, Final, NamedTuple
 
 from driftlog_agents.log.consolidation import NewObject
 from driftlog_agents.log.hedged_reads import HedgedReads
-from driftlog_agents.log.segment_writing import Offload, Spool, disk_errors
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_agents.log.segment_writing import Spool, disk_errors
+from driftlog_agents.offloading import Offload
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.model import FlushRecord
 from driftlog_tiering import kernel, layout
 from driftlog_tiering.flush_object import Footer
@@ -49,20 +50,16 @@ _ATTEMPTS: Final = 3
 _RETRY_S: Final = 1.0
 
 
-class DamagedSourceError(CorruptError):
-    """An old object is not there, or not what its footer says; *source*: which one."""
+class UnavailableSourceError(UnavailableError):
+    """An old object is missing, damaged or withheld: the bucket gave others.
 
-    def __init__(self, source: int, reason: str) -> None:
+    *source*: which one; *answered*: the bucket said that it is not there, or gave what is damaged.
+    """
+
+    def __init__(self, source: int, reason: str, *, answered: bool) -> None:
         super().__init__(reason)
         self.source = source
-
-
-class WithheldSourceError(UnavailableError):
-    """The bucket gave other old objects, and not this one; *source*: which one."""
-
-    def __init__(self, source: int, reason: str) -> None:
-        super().__init__(reason)
-        self.source = source
+        self.answered = answered
 
 
 class _Part(NamedTuple):
@@ -113,8 +110,7 @@ class Rewriting:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
-            DamagedSourceError: one of *old*.
-            WithheldSourceError: one of *old*, for now; others were read.
+            UnavailableSourceError: one of *old*; others go on without it.
         """
         with disk_errors(), self._spool() as spool:
             slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
@@ -134,9 +130,8 @@ class Rewriting:
                         )
                 if not sound:
                     key = old[piece.source][0].object_key
-                    raise DamagedSourceError(
-                        piece.source, f"{key}: it does not hold the batches that its footer has"
-                    )
+                    why = f"{key}: it does not hold the batches that its footer has"
+                    raise UnavailableSourceError(piece.source, why, answered=True)
 
             async def attempt(piece: _Piece) -> None:
                 # Not the group's to raise: in Python 3.11 that makes it forget a cancelling, and
@@ -151,9 +146,10 @@ class Rewriting:
                 for piece in await self._offload(_pieces, new, footers):
                     tasks.create_task(attempt(piece))
             if errors:
-                if isinstance(errors[0], WithheldSourceError) and not given:
-                    raise UnavailableError(str(errors[0]))  # it gives nothing at all
-                raise errors[0]
+                first = errors[0]
+                if isinstance(first, UnavailableSourceError) and not (first.answered or given):
+                    raise UnavailableError(str(first))  # the bucket gives nothing at all
+                raise first
             size_bytes = new.size_bytes
             await self._offload(_finish, spool.file, size_bytes, footer)
             body = spool.body()
@@ -174,11 +170,14 @@ class Rewriting:
                         return await ask()
                     return await self._hedged.read(ask)
             except NotFoundError as error:
-                raise DamagedSourceError(piece.source, f"{record.object_key}: missing") from error
+                if attempt == _ATTEMPTS:
+                    why = f"{record.object_key}: missing"
+                    raise UnavailableSourceError(piece.source, why, answered=True) from error
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                 if attempt == _ATTEMPTS:
                     why = str(error) or f"no answer in {_REQUEST_DEADLINE_S:g} s"
-                    raise WithheldSourceError(piece.source, why) from error
+                    why = f"{record.object_key}: {why}"
+                    raise UnavailableSourceError(piece.source, why, answered=False) from error
             await asyncio.sleep(_RETRY_S)
         raise AssertionError("unreachable")
 

@@ -1,7 +1,8 @@
 """Which partition is sealed next, and up to where.
 
-A partition is due when it has `segment.bytes` of committed batches, or its oldest is
-`segment.ms` old (a day below 1 MiB: small files cost Spark dearly).  Above the agent's
+A partition is due when it has `segment.bytes` of committed batches, or the flush of its oldest
+is `segment.ms` ago (a day below 1 MiB: small files cost Spark dearly), or too many sessions
+have flushed what it has, so that its key stays short however often agents start.  Above the agent's
 bounds the fullest is due whatever its age, and at twice the bounds producers wait, so that
 what is unsealed stays bounded.  A partition that cannot be sealed, for something in it is
 damaged, is never due; such partitions have the same bounds for themselves.
@@ -15,6 +16,7 @@ from typing import Final
 
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.tail import unsealed_sessions
 
 _HELD: Final = 2.0
 _RELEASED: Final = 1.98
@@ -42,6 +44,11 @@ class SealSettings:
     unsealed_batches: int = 2_000_000
     """Bounds of all unsealed data of the agent; bytes: the larger of the two."""
 
+    sessions: int = 8
+    """That may have flushed what a partition has unsealed; with more of them it is sealed early.
+    Each takes 35 bytes of the partition's key, and a takeover reads the flush records of each.
+    Fewer: a partition whose agents start often gets more and smaller segments."""
+
     check_interval_ms: float = 1_000
 
 
@@ -63,13 +70,22 @@ def due(
     settings: SealSettings,
     sealing_of: dict[str, TopicSealing],
     now_ms: float,
+    wall_ms: float,
 ) -> list[tuple[PartitionLog, int]]:
-    """Partitions to seal now and the end of each, the most urgent first."""
+    """Partitions to seal now and the end of each, the most urgent first.
+
+    *now_ms* never goes back; *wall_ms* is the time since 1970, as flushes are stamped.
+    """
     candidates = [log for log in logs if log.slices and can_be_sealed(log)]
     chosen = [
         log
         for log in candidates
-        if _is_due(log, settings, sealing_of.get(log.topic, TopicSealing()), now_ms)
+        if _is_due(
+            log,
+            settings,
+            sealing_of.get(log.topic, TopicSealing()),
+            log.unsealed_age_ms(now_ms, wall_ms),
+        )
     ]
     # Near the end of all room not even for those that are due: they may fail again and again.
     if (full := fullness(candidates, settings)) > _NEAR or (full > 1 and not chosen):
@@ -129,11 +145,11 @@ def segment_bytes(settings: SealSettings, topic: TopicSealing | None) -> int:
     return topic.segment_bytes
 
 
-def _is_due(log: PartitionLog, settings: SealSettings, topic: TopicSealing, now_ms: float) -> bool:
+def _is_due(log: PartitionLog, settings: SealSettings, topic: TopicSealing, age_ms: float) -> bool:
     if log.unsealed_bytes >= segment_bytes(settings, topic):
         return True
-    assert log.oldest_unsealed_ms is not None
-    age_ms = now_ms - log.oldest_unsealed_ms
+    if len(log.sessions) > settings.sessions < len(unsealed_sessions(log, log.sealed_end)):
+        return True
     if topic.segment_ms is not None:
         return age_ms >= topic.segment_ms
     if log.unsealed_bytes < settings.small_bytes:

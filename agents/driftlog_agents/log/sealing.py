@@ -9,18 +9,26 @@
 manifest that is ahead of the key is adopted: the key is written first.  Whatever fails
 on the way leaves objects that no manifest names, and the next attempt starts afresh.
 
+Adopted is a manifest that ends at or below where the log ended when this session took it over, or
+where an edit of this session ends: what a session has taken only that session seals.  (The newest
+manifest itself may be a former leader's: its edit of log start, which came late, on top of ours.)
+Any other manifest has other records at the same offsets (the metadata store went back): the
+partition goes offline.
+
 Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from random import Random
 from typing import Final
 
 import structlog
 
-from driftlog_agents.log.bucket_probe import BucketProbes, Withholding
+from driftlog_agents.log.availability import Availability
+from driftlog_agents.log.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.manifest_check import older_than_bucket
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
@@ -39,17 +47,15 @@ from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.segment_writing import (
     FILLING,
     LookAgain,
-    Offload,
     SegmentWriting,
     Spool,
     nowhere_else,
 )
 from driftlog_agents.log.session import Session
-from driftlog_agents.log.tail import unsealed_sessions
+from driftlog_agents.log.tail import session_of, unsealed_sessions
+from driftlog_agents.offloading import Offload
 from driftlog_metadata.errors import (
-    CorruptError,
     FencedError,
-    OutcomeUnknownError,
     UnavailableError,
 )
 from driftlog_metadata.keys import leader_key
@@ -61,26 +67,25 @@ from driftlog_tiering.manifest import (
     LeaderEpoch,
     Manifest,
     ProducerSnapshotRef,
+    ReplaceSegments,
+    SegmentRef,
     SetLogStart,
 )
-from driftlog_tiering.manifests import VoidEditError, commit_edit, load_at_least
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.manifest_codec import CorruptManifestError
+from driftlog_tiering.manifests import VoidEditError, commit_edit
+from driftlog_tiering.object_store import ObjectStore
 from driftlog_tiering.producers import ProducerStates
 
-__all__ = ["Offload", "Sealer", "Spool"]
+__all__ = ["Sealer", "Spool"]
 
 _EDIT_DEADLINE_MS: Final = 30_000
 _MANIFEST_AGE_MS: Final = 3_600_000
 """Read again after this: no edit may be based on what was read more than 6 h ago."""
 
+_NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
+
 _AT_ONCE: Final = FILLING + 1
 """Partitions sealed at once: some fill a segment while another's is put and made known."""
-
-_BLOCKED_MS: Final = 60_000
-"""Between two attempts to seal a partition in which something is missing or damaged."""
-
-_WITHHELD_MS: Final = 60_000.0
-"""Refused for so long what a partition needs is as good as missing, if the bucket answers."""
 
 
 class Sealer:
@@ -107,6 +112,8 @@ class Sealer:
         spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
         now_ms: Callable[[], float],
+        wall_ms: Callable[[], int],
+        producer_expiration_ms: float,
         sealed: Callable[[TopicPartition, int], None],
         buffering: Callable[[TopicPartition], set[str]],
         look_again: LookAgain = nowhere_else,
@@ -124,18 +131,23 @@ class Sealer:
         )
         self._rng = rng
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._producer_expiration_ms = producer_expiration_ms
+        self._offload = offload
         self._sealed = sealed
         self._buffering = buffering
         self._sealing: dict[PartitionLog, asyncio.Event] = {}
         """A partition is sealed by one at a time; set when that is over."""
+        self._edits: dict[PartitionLog, list[AddSegments]] = {}
+        """What this session has added since the last known edit, or may have."""
         self._cache = SealedCache()
         self.on_pressure: Callable[[bool], None] = lambda _: None
         """Told whether producers must be kept waiting."""
         self.backpressure = Backpressure()
-        self._blocked: dict[PartitionLog, float] = {}
-        """Partitions in which something is damaged, and when they are tried again."""
-        self._failing: dict[PartitionLog, Withholding] = {}
-        """Partitions whose last attempt found a store that did not answer."""
+        self._blocked = Availability[PartitionLog](rng.random)
+        """Partitions that need an object that cannot be read: tried again, after a while."""
+        self._failing: dict[PartitionLog, Patience] = {}
+        """Partitions whose last attempt failed."""
         self.outage = Outage()
         """Since when no attempt to seal has come to its end."""
         self._log = structlog.get_logger()
@@ -170,15 +182,20 @@ class Sealer:
         self._cache.trim()
         self._bound_damaged()
         self._failing = {
-            log: failing for log, failing in self._failing.items() if log.state is not State.CLOSED
+            log: failing for log, failing in self._failing.items() if log.state not in _NOT_SERVED
         }
+        self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
+        self._blocked.keep_only(lambda log: log.state not in _NOT_SERVED)
         now_ms = self._now_ms()
-        work = due(self._logs(), self._settings, self._topic_sealing(), now_ms)
-        for log, at_ms in list(self._blocked.items()):
-            if log.state is State.CLOSED:
-                del self._blocked[log]
-            elif at_ms <= now_ms:
-                work.append((log, self.next_end(log, log.high_watermark)))
+        # What is blocked has its damage noted, and is not due for that.
+        work = due(
+            self._logs(), self._settings, self._topic_sealing(), now_ms, float(self._wall_ms())
+        )
+        work.extend(
+            (log, self.next_end(log, log.high_watermark))
+            for log in self._logs()
+            if log in self._blocked and not self._blocked.waits(log, now_ms)
+        )
         # Nothing is sealed of these: their manifests follow log start.
         work.extend((log, 0) for log in self._logs() if self._is_behind(log))
         before = self.segments
@@ -198,30 +215,28 @@ class Sealer:
         sent_ms = self._now_ms()
         try:
             await self.seal(log, end)
-        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            if log.state is not State.CLOSED:
-                why = str(error) or repr(error)
+        except (*UNANSWERED, *ANSWERED) as error:
+            why = str(error) or repr(error)
+            answered = isinstance(error, ANSWERED)
+            if log.state not in _NOT_SERVED and not answered:
                 self._failed(log, why, sent_ms)
-                if await self._is_withheld(log):
-                    self._found_damage(log, f"the bucket withholds what it needs: {why}")
-        except (CorruptError, NotFoundError) as error:
-            if log.state is not State.CLOSED:
-                self._found_damage(log, str(error) or repr(error))
+            if await self._is_unavailable(log, answered=answered):
+                self._cannot_read(log, why)  # of a topic that was deleted: nothing
         else:
             self._failing.pop(log, None)
             if self.outage.ended(self._now_ms()):
                 self._log.info("sealing_goes_on", failures=self.outage.failures)
-            if self._blocked.pop(log, None) is not None:
+            if self._blocked.found(log):
                 log.damage = ""
                 log.full = False
                 self._log.info("seal_unblocked", partition=_name(log))
 
-    async def _is_withheld(self, log: PartitionLog) -> bool:
+    async def _is_unavailable(self, log: PartitionLog, *, answered: bool) -> bool:
         """Else a partition whose attempts fail for ever would keep all producers waiting."""
         if log in self._blocked:
             return True
-        failing = self._failing.setdefault(log, Withholding(self._probes, self._now_ms))
-        return await failing.found(_WITHHELD_MS) and log.state is not State.CLOSED
+        failing = self._failing.setdefault(log, Patience(self._probes, self._now_ms))
+        return await failing.is_over(answered=answered)
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
         if self.outage.failed(error, sent_ms, self._now_ms()):
@@ -233,18 +248,20 @@ class Sealer:
                 advice="tried again; until then Spark does not see what is not sealed",
             )
 
-    def _found_damage(self, log: PartitionLog, error: str) -> None:
+    def _cannot_read(self, log: PartitionLog, error: str) -> None:
         self._failing.pop(log, None)
-        self._blocked[log] = self._now_ms() + _BLOCKED_MS
+        if log.state is State.CLOSED:
+            return
         log.damage = error
-        self._log.error(
-            "seal_blocked",
-            partition=_name(log),
-            error=error,
-            unsealed_bytes=log.unsealed_bytes,
-            advice="put the object back (or let it be read): nothing more of this partition is "
-            "sealed until then",
-        )
+        if self._blocked.failed(log, self._now_ms()):
+            self._log.error(
+                "seal_blocked",
+                partition=_name(log),
+                error=error,
+                unsealed_bytes=log.unsealed_bytes,
+                advice="the agent looks for the object again, at least once a minute; put it back. "
+                "Until then nothing more of this partition is sealed",
+            )
 
     async def hold_back(self) -> None:
         """Keep producers waiting while sealing is too far behind, until cancelled."""
@@ -294,7 +311,8 @@ class Sealer:
         """Seal *log* up to *end* (default: its high watermark); returns its sealed end.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.  Or the
+                partition is not served here (any more).
             CorruptError, NotFoundError: the manifest or a flush object is damaged.
             FencedError: the partition is led elsewhere.
         """
@@ -302,7 +320,7 @@ class Sealer:
             await another.wait()
         over = self._sealing[log] = asyncio.Event()
         try:
-            if log.state in (State.CLOSED, State.OFFLINE):
+            if log.state in _NOT_SERVED:
                 raise UnavailableError(f"{_name(log)} is not led here")
             manifest = await self._adopt(log)
             end = log.high_watermark if end is None else min(end, log.high_watermark)
@@ -322,58 +340,63 @@ class Sealer:
         manifest = await self._manifests.get(log)
         if manifest.end > log.sealed_end:
             # An earlier attempt got as far as the manifest: what it sealed is sealed.
-            if manifest.end > log.high_watermark:
-                await self._must_be_deposed(log)
+            if not self._is_of_this_log(log, manifest):
+                await self._must_be_deposed(log, manifest)
             await self._write_key(log, manifest)
         return manifest
 
-    async def _must_be_deposed(self, log: PartitionLog) -> None:
-        """Somebody has sealed what is not in our log: they lead it, and it can only be that."""
+    def _is_of_this_log(self, log: PartitionLog, manifest: Manifest) -> bool:
+        """Whether what *manifest* has sealed is what *log* has: see the module."""
+        if manifest.end <= log.recovered_end:
+            return True
+        return any(_is_on_top(manifest, edit) for edit in self._edits.get(log, ()))
+
+    async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> None:
+        """Another agent has sealed what is not in our log: it leads the partition, or it did so
+        for a metadata store that is newer than this one.
+
+        Raises:
+            FencedError: the partition is led elsewhere.
+            UnavailableError: it is not led here any more, or it is offline from now on.
+        """
         tp = TopicPartition(log.topic_id, log.partition)
         leader = await self._session.read(leader_key(tp))
-        if log.state is State.CLOSED or leader is None:
+        if log.state in _NOT_SERVED or leader is None:
             raise UnavailableError(f"{_name(log)} is not led here any more")
         if leader.mod_revision != log.leader_revision:
             raise FencedError(f"{_name(log)} is led elsewhere")
-        raise AssertionError(f"{_name(log)}: its manifest is ahead of its log, which we lead")
+        log.state = State.OFFLINE
+        log.offline_reason = older_than_bucket(log, manifest)
+        self._log.error(
+            "partition_offline",
+            partition=_name(log),
+            reason=log.offline_reason,
+            advice="nothing more is read from it or written to it: it is not known which of its "
+            "records are the ones that were acknowledged first",
+        )
+        raise UnavailableError(log.offline_reason)
 
     # ── One segment ──
 
     async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> None:
         base = log.sealed_end
-        assert manifest.end == base, f"{_name(log)}: manifest ends at {manifest.end}, not {base}"
+        if manifest.end != base:
+            raise CorruptManifestError(
+                f"{manifest.key} ends at {manifest.end}, and its partition is sealed up to {base}"
+            )
         started_ms = self._now_ms()
         read_at_ms = int(self._manifests.read_at_ms(log))
-        states = await self._manifests.producers(manifest)  # first: it may be damaged
-        headers: list[BatchHeader] = []
-        segments = await self._writing.write(log, base, end, headers)
-        producers = await self._snapshot(log, states, headers, end)
-        epochs = _epochs(headers)
-        edit = AddSegments(
-            base=base,
-            end=end,
-            segments=tuple(segments),
-            leader_epochs=epochs,
-            producers=producers,
-        )
+        segments: list[SegmentRef] = []
         try:
-            edited = await commit_edit(
-                self._objects,
-                manifest,
-                edit,
-                self._nonce(),
-                read_at_ms=read_at_ms,
-                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
-                now_ms=lambda: int(self._now_ms()),
-            )
+            newest = await self.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
         except VoidEditError as error:
             # Another session of ours was faster, or a lost attempt was taken: adopt what is there.
             self._manifests.put(log, error.manifest)
             self._log.info("seal_void", partition=_name(log), reason=str(error))
             return
-        tp = TopicPartition(log.topic_id, log.partition)
-        newest = await load_at_least(self._objects, log.topic, tp, edited.version)
         self._manifests.put(log, newest)
+        if newest.end != end:  # otherwise it is ours, for the edit is in it
+            await self._must_be_deposed(log, newest)
         await self._write_key(log, newest)
         size = sum(segment.size_bytes for segment in segments)
         self.segments += len(segments)
@@ -385,6 +408,76 @@ class Sealer:
             bytes=size,
             ms=round(self._now_ms() - started_ms),
         )
+
+    async def extend(
+        self,
+        log: PartitionLog,
+        manifest: Manifest,
+        end: int,
+        segments: list[SegmentRef],
+        *,
+        read_at_ms: int,
+        lost: tuple[LeaderEpoch, ...] | None = None,
+    ) -> Manifest:
+        """Add ``[manifest.end, end)`` of *log* to *manifest*; returns the newest.  *segments* gets
+        those that were made; none of a range that is *lost*: of that its leader epochs are given.
+
+        Raises:
+            VoidEditError: another edit was faster.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.
+            CorruptError, NotFoundError: the manifest or a flush object is damaged.
+        """
+        base = manifest.end
+        states = await self._manifests.producers(manifest)  # first: it may be damaged
+        headers: list[BatchHeader] = []
+        if lost is None:
+            segments += await self._writing.write(log, base, end, headers)
+        producers = await self._snapshot(log, states, headers, end)
+        edit = AddSegments(
+            base=base,
+            end=end,
+            segments=tuple(segments),
+            leader_epochs=_epochs(headers) if lost is None else lost,
+            producers=producers,
+        )
+        edits = self._edits.setdefault(log, [])
+        edits.append(edit)
+        try:
+            edited = await commit_edit(
+                self._objects,
+                manifest,
+                edit,
+                self._nonce(),
+                read_at_ms=read_at_ms,
+                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
+                now_ms=lambda: int(self._now_ms()),
+            )
+        except (VoidEditError, UnavailableError):
+            edits.remove(edit)  # it was not made, and never will be
+            raise
+        return await self._manifests.read_back(log, edited.version)
+
+    async def drop_segments(
+        self, manifest: Manifest, segments: Sequence[SegmentRef], *, read_at_ms: int
+    ) -> Manifest:
+        """Make the ranges of *segments* empty; returns the manifest without them.
+
+        Raises:
+            VoidEditError: another edit was faster.
+            UnavailableError, OutcomeUnknownError: a store; try again.
+            CorruptError: a list of older segments is damaged.
+        """
+        for run in _neighbours(segments):
+            manifest = await commit_edit(
+                self._objects,
+                manifest,
+                ReplaceSegments(replaced=run, added=()),
+                self._nonce(),
+                read_at_ms=read_at_ms,
+                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
+                now_ms=lambda: int(self._now_ms()),
+            )
+        return manifest
 
     # ── Deleted records ──
 
@@ -407,6 +500,8 @@ class Sealer:
             read_at_ms=int(self._manifests.read_at_ms(log)),
             deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
             now_ms=lambda: int(self._now_ms()),
+            # It applies to whatever manifest is the newest, also to the next leader's.
+            wanted=lambda: log.state not in _NOT_SERVED,
         )
         self._manifests.put(log, edited)
         self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
@@ -417,20 +512,19 @@ class Sealer:
         self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
     ) -> ProducerSnapshotRef | None:
         """Producer state at exactly *end*: the previous snapshot's and the sealed batches'."""
-        for header in headers:
-            if header.producer_id != NO_PRODUCER_ID:
-                states.append(
-                    header.producer_id,
-                    header.producer_epoch,
-                    header.base_sequence,
-                    header.last_offset_delta + 1,
-                    header.base_offset,
-                )
-        if not len(states):
+        times = [
+            (tail.base, tail.flushed_until_ms, session_of(tail))
+            for tail in log.slices
+            if tail.base < end
+        ]
+        encoded = await self._offload(
+            _encoded, states, headers, times, end, self._producer_expiration_ms
+        )
+        if encoded is None:
             return None
         tp = TopicPartition(log.topic_id, log.partition)
         key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
-        await self._writing.put(key, [states.encode(end)])
+        await self._writing.put(key, [encoded])
         return ProducerSnapshotRef(offset=end, key=key)
 
     async def _write_key(self, log: PartitionLog, manifest: Manifest) -> None:
@@ -449,11 +543,53 @@ class Sealer:
             )
 
         await self._keys.write(log, sealed)
-        self._cache.add(log, log.seal(end, self._now_ms()))
+        self._edits.pop(log, None)
+        self._cache.add(log, log.seal(end))
         self._sealed(tp, end)
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
+
+
+def _is_on_top(manifest: Manifest, edit: AddSegments) -> bool:
+    """Whether what *manifest* has sealed last is what *edit* adds."""
+    if manifest.end != edit.end:
+        return False
+    # None in the manifest: they are in a list, or below log start.
+    ours, theirs = edit.segments[-1:], manifest.segments[-1:]
+    return not ours or not theirs or ours[0].key == theirs[0].key
+
+
+def _encoded(
+    states: ProducerStates,
+    headers: Sequence[BatchHeader],
+    times: Sequence[tuple[int, int, str]],
+    end: int,
+    expiration_ms: float,
+) -> bytes | None:
+    """The snapshot at *end*, of *states* and the batches since; None: it has no producers.
+
+    *times*: (base offset, when the batches from there on were flushed, ms since 1970, by which
+    session).  Every leader computes the same snapshot, with one exception: after a takeover one
+    entry may stand for several flushes, and then some producers are remembered longer.
+    """
+    at = -1
+    for header in headers:
+        while at + 1 < len(times) and times[at + 1][0] <= header.base_offset:
+            at += 1
+            states.flushed(times[at][2], float(times[at][1]))
+        if header.producer_id != NO_PRODUCER_ID:
+            states.append(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_offset_delta + 1,
+                header.base_offset,
+                float(times[at][1]),
+            )
+    if times:  # otherwise the range is empty: what was in it is lost
+        states.settle(expiration_ms)
+    return states.encode(end) if len(states) else None
 
 
 def _epochs(headers: list[BatchHeader]) -> tuple[LeaderEpoch, ...]:
@@ -466,3 +602,14 @@ def _epochs(headers: list[BatchHeader]) -> tuple[LeaderEpoch, ...]:
 
 def _name(log: PartitionLog) -> str:
     return f"{log.topic}-{log.partition}"
+
+
+def _neighbours(segments: Sequence[SegmentRef]) -> list[tuple[SegmentRef, ...]]:
+    """*segments*, which ascend, in runs without a hole."""
+    runs: list[tuple[SegmentRef, ...]] = []
+    for segment in segments:
+        if runs and runs[-1][-1].end == segment.base:
+            runs[-1] += (segment,)
+        else:
+            runs.append((segment,))
+    return runs

@@ -10,13 +10,14 @@ Shell.
 """
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from driftlog_agents.log.cold_cache import ColdCache
 from driftlog_agents.log.object_reads import DamagedObjectError, ObjectReads, ReadSettings
+from driftlog_agents.offloading import Offload
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import HEADER_BYTES, Codec, parse_header
@@ -33,7 +34,6 @@ from driftlog_tiering.segment import (
     footer_start,
 )
 
-Offload = Callable[..., Awaitable[Any]]
 T = TypeVar("T")
 
 _LIST_ENTRY_BYTES: Final = 1_000

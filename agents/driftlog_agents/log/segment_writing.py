@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from random import Random
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import IO, Final, NamedTuple, Protocol
 
 import structlog
 
 from driftlog_agents.log.local_reads import last_that_fits, span_bytes
-from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.partition import PartitionLog, StoredAt
+from driftlog_agents.log.tail import TailData, object_range
+from driftlog_agents.offloading import Offload
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import kernel, layout
@@ -45,7 +46,6 @@ _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
 
-Offload = Callable[..., Awaitable[Any]]
 LookAgain = Callable[[PartitionLog], Awaitable[None]]
 
 
@@ -54,11 +54,12 @@ async def nowhere_else(_: PartitionLog) -> None:
 
 
 class _Piece(NamedTuple):
-    """The batches ``[first, stop)`` of a flush."""
+    """The batches ``[first, stop)`` of a flush, and which object has them if nothing here does."""
 
     data: TailData
     first: int
     stop: int
+    stored_at: StoredAt
 
     @property
     def size_bytes(self) -> int:
@@ -272,37 +273,35 @@ class SegmentWriting:
             if batch is not None and data.views is None and not _is_batch(batch, base_offset):
                 self._log.error(
                     "buffer_file_lost_batches",
-                    object=data.object_of(index),
+                    object=piece.stored_at.object_key,
                     base_offset=base_offset,
                     advice="sealed from the flush object; replace the disk",
                 )
                 batch = None
             if batch is None:
-                return batches + await self._fetch(log, data, index, piece.stop)
+                return batches + await self._fetch(log, piece._replace(first=index))
             batches.append(batch)
         return batches
 
-    async def _fetch(
-        self, log: PartitionLog, data: TailData, first: int, stop: int
-    ) -> list[Buffer]:
-        """The batches ``[first, stop)`` of a flush object, which stand side by side in it."""
-        key = data.object_of(first)
+    async def _fetch(self, log: PartitionLog, piece: _Piece) -> list[Buffer]:
+        """The batches of *piece* from its object; where that is gone, from the one that replaced
+        it."""
         try:
-            return await self._get(data, first, stop)
+            return await self._get(piece)
         except NotFoundError:
             await self._look_again(log)
-            if data.object_of(first) == key:
+            tail = log.find(piece.data.base_offsets[piece.first])
+            if tail is None or tail.stored_at == piece.stored_at:
                 raise
-        return await self._get(data, first, stop)
+            assert tail.data is piece.data, "a slice moves with its flush"
+        return await self._get(piece._replace(stored_at=tail.stored_at))
 
-    async def _get(self, data: TailData, first: int, stop: int) -> list[Buffer]:
-        key = data.object_of(first)
+    async def _get(self, piece: _Piece) -> list[Buffer]:
+        key, start, end = object_range(piece.data, piece.first, piece.stop, piece.stored_at)
         async with asyncio.timeout(_REQUEST_DEADLINE_S):
-            body = await self._objects.get(
-                key, data.positions[first], data.positions[stop - 1] + data.lengths[stop - 1]
-            )
+            body = await self._objects.get(key, start, end)
         found = list(iterate_batches(body))
-        wanted = data.base_offsets[first:stop]
+        wanted = piece.data.base_offsets[piece.first : piece.stop]
         if [header.base_offset for header, _ in found] != wanted.tolist():
             # Cut off between two batches, or another object: never sealed as a gap.
             raise CorruptError(
@@ -356,7 +355,7 @@ def _pieces(log: PartitionLog, base: int, end: int) -> Iterator[_Piece]:
             stop -= 1
         while first < stop:
             last = max(last_that_fits(data, first, stop, _CHUNK_BYTES), first + 1)
-            yield _Piece(data, first, last)
+            yield _Piece(data, first, last, tail.stored_at)
             first = last
 
 

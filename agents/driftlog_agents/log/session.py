@@ -6,8 +6,10 @@
 
 The session is valid until (when the last good keep-alive was *sent* + TTL): what the
 store may already have given to somebody else is not served.  The clock counts the
-time the machine was suspended.  Keep-alives may be sent from a thread (`keep_alive`); what
-it shares with the event loop are two floats and a flag, each with one writer or one value.
+time the machine was suspended.  A store that is not the one that the process has seen
+(`driftlog_metadata.witness`) ends it at once.  Keep-alives may be sent from a thread
+(`keep_alive`); what it shares with the event loop are two floats and a flag, each with one
+writer or one value.
 
 Shell.
 """
@@ -15,7 +17,7 @@ Shell.
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -32,14 +34,17 @@ from driftlog_metadata.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.keys import agent_key, head_key, session_key
+from driftlog_metadata.keys import CLUSTER_KEY, agent_key, head_key, session_key
 from driftlog_metadata.model import Agent, FlushRecord
 from driftlog_metadata.store import (
+    Get,
     KeyValue,
     LeaseNotFoundError,
     MetadataStore,
     TxnResult,
 )
+from driftlog_metadata.witness import OwnSession
+from driftlog_metadata.witnessed_store import WitnessedStore
 
 _T = TypeVar("_T")
 
@@ -51,7 +56,8 @@ class CommitOutcome(Enum):
     UNKNOWN = "unknown"
     """Refused, or the answer lost: repeat it."""
     DEAD = "dead"
-    """The session is over; this flush is not committed and never will be."""
+    """The session is over; this flush is not committed and never will be.  (Unless the head cannot
+    be read: then an attempt whose answer was lost may have been.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +84,14 @@ class Session:
     def __init__(
         self,
         *,
-        store: MetadataStore,
+        store: WitnessedStore,
         agent: Agent,
         settings: SessionSettings,
         now_ms: Callable[[], float],
         keep_alive: KeepAlive | None = None,
     ) -> None:
         self._store = store
+        self._witness = store.witness
         self._agent = agent
         self._settings = settings
         self._now_ms = now_ms
@@ -103,6 +110,8 @@ class Session:
         self._renewal_outage = Outage()
         self._timeouts = 0
         """Requests that ran out of time since one was answered in the time that they first have."""
+        self._committed = OwnSession(agent.session_id)
+        """What the witness remembers when this session is over."""
         self._ticked_ms = math.inf
         """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
 
@@ -112,7 +121,8 @@ class Session:
 
         An answer to a keep-alive that comes after the end does not bring it back.
         """
-        return 0.0 if self._over else self._renewed_until_ms
+        ended = self._over or self._witness.evidence is not None
+        return 0.0 if ended else self._renewed_until_ms
 
     @property
     def alive(self) -> bool:
@@ -132,10 +142,11 @@ class Session:
         """Grant the lease and create the session's keys; repeats until it is answered.
 
         Raises:
-            FencedError: the lease ended meanwhile; begin another session.
+            FencedError: the lease ended meanwhile, begin another session; or the store is not the
+                one that this process has seen.
         """
         key = session_key(self.session_id)
-        agent_kv = await self._repeat(lambda: self._store.get(agent_key(self._agent.node_id)))
+        agent_kv = await self._look()
         sent = self._now_ms()
         await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
         while self._now_ms() - sent > self._settings.ttl_ms / 2:
@@ -143,19 +154,61 @@ class Session:
             await self._repeat(lambda: self._store.keep_alive(self.lease_id))
         self._renewed_until_ms = sent + self._settings.ttl_ms
         while not self.revision:
-            txn = transactions.open_session(self._agent, agent_kv.mod_revision if agent_kv else 0)
+            txn = transactions.open_session(
+                self._agent, agent_kv.mod_revision if agent_kv else 0, self.cluster
+            )
             result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
             if result.succeeded:
                 self.revision = result.revision
-                return
-            mine, agent_kvs, head = result.reads
+                break
+            mine, agent_kvs, head, cluster = result.reads
+            self.check_cluster(cluster)
             if mine:
                 self.revision = mine[0].create_revision  # our own attempt, its answer lost
                 assert mine[0].key == key
-                return
+                break
             if head:
                 raise FencedError("the session's lease ended while it was being opened")
             agent_kv = agent_kvs[0] if agent_kvs else None
+        self._committed.valid_until_ms = self._renewed_until_ms
+        self._witness.session = self._committed
+
+    async def _look(self) -> KeyValue | None:
+        """The agent's key; and whether the store has what the last session of this process left.
+
+        Raises:
+            FencedError: the store is not the one that this process has seen.
+        """
+        before = self._witness.head_there
+        reads = [Get(agent_key(self._agent.node_id)), Get(CLUSTER_KEY)]
+        if before is not None:
+            reads.append(Get(head_key(before.session_id)))
+        result = await self._repeat(lambda: self._store.txn((), reads))
+        agent_kvs, cluster, *head = result.reads
+        self.check_cluster(cluster)
+        if before is not None:
+            try:
+                self._witness.read_head(head[0], before, before.committed)
+            except CorruptError as error:
+                # It is there; what it said before is not known, so it is evidence of nothing.
+                self._say_unreadable(head_key(before.session_id), error)
+            self._witness.check()
+        return agent_kvs[0] if agent_kvs else None
+
+    @property
+    def cluster(self) -> bytes:
+        """The value of the cluster's key, which no claim is made without."""
+        assert self._witness.cluster is not None, "a session before the cluster was joined"
+        return self._witness.cluster
+
+    def check_cluster(self, kvs: Sequence[KeyValue]) -> None:
+        """What a linearizable read of the cluster's key gave.
+
+        Raises:
+            FencedError: the store is not of our cluster.
+        """
+        self._witness.read_cluster(kvs)
+        self._witness.check()
 
     async def keep_alive(self) -> None:
         """Renew the lease every TTL/3 until the session is lost.
@@ -176,6 +229,7 @@ class Session:
         self._check(now_ms)
 
     def _check(self, now_ms: float) -> None:
+        self._check_store()
         if self._over:
             raise FencedError(f"the session is over: {self._over}")
         if now_ms >= self.valid_until_ms:
@@ -211,6 +265,7 @@ class Session:
                 await asyncio.sleep(self._settings.retry_ms / 1000)
             else:
                 self._renewed_until_ms = sent + self._settings.ttl_ms
+                self._committed.valid_until_ms = self._renewed_until_ms
                 self._renewal_outage.ended(self._now_ms())
                 return
 
@@ -247,16 +302,41 @@ class Session:
         try:
             result = await self._txn(txn)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._is_away(error, sent)
+            self._check_store()
+            if not self._over:
+                self._is_away(error, sent)
             return CommitOutcome.UNKNOWN
         self._is_there()
-        if result.succeeded:
+        _, head = result.reads if not result.succeeded else ((), ())
+        try:
+            committed = result.succeeded or bool(head and decode_head(head[0].value) >= seq)
+        except CorruptError as error:
+            # Every commit compares the head: none will succeed any more.
+            self._say_unreadable(head_key(self.session_id), error)
+            self.end("its head cannot be read")
+            return CommitOutcome.DEAD
+        if committed:
+            self._committed.committed = max(self._committed.committed, seq)
             return CommitOutcome.COMMITTED
-        _, head = result.reads
-        if head and decode_head(head[0].value) >= seq:
-            return CommitOutcome.COMMITTED
+        if head or sent < self.valid_until_ms:
+            self._witness.read_head(head, self._committed, self._committed.committed)
+            self._check_store()
         self.end("a commit of it was refused")
         return CommitOutcome.DEAD
+
+    def _say_unreadable(self, key: str, error: CorruptError) -> None:
+        self._log.error(
+            "head_unreadable",
+            session=self.session_id,
+            error=f"{key}: {error}",
+            advice="the agent goes on with another session; find out what wrote that key: no "
+            "driftlog of this release does",
+        )
+
+    def _check_store(self) -> None:
+        """End the session if the store is not the one that this process has seen."""
+        if self._witness.evidence is not None:
+            self.end(self._witness.evidence.reason)
 
     async def close(self) -> None:
         """Revoke the lease: what we led may be claimed at once."""
@@ -274,7 +354,8 @@ class Session:
         """Send a guarded transaction until it is answered, while the session lives.
 
         Raises:
-            FencedError: the session ended first; whether it was applied is not known.
+            FencedError: the session ended first, also because the store is not the one that this
+                process has seen; whether it was applied is not known.
         """
         return await self._repeat(lambda: self._txn(txn), while_alive=True)
 
@@ -319,6 +400,7 @@ class Session:
                     self._timeouts = 0
                 return answer
             except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._witness.check()
                 self._is_away(error, sent)
                 if isinstance(error, TimeoutError):
                     self._timeouts += 1

@@ -1,6 +1,8 @@
 """Keys under our prefixes that no driftlog writes: passed over, and said once.
 
-Whoever writes them, nothing of ours ends for it, and nothing of theirs is deleted.
+Of the metadata store, and of the bucket where it is listed.  Whoever writes them, nothing of ours
+ends for it, and nothing of theirs is deleted.  Several readers come upon the same key, in session
+after session: an agent has one memory of what it said.
 
 Shell.
 """
@@ -37,15 +39,19 @@ class Strangers:
         try:
             return parse(key)
         except ValueError:
-            if key not in self._told and len(self._told) < _TOLD:
-                self._told.add(key)
-                self._log.warning(
-                    "strange_key",
-                    key=key,
-                    advice="passed over and left alone: no driftlog writes it; delete it, or give "
-                    "it another place",
-                )
+            self.say(key)
             return None
+
+    def say(self, key: str) -> None:
+        """*key* is somebody else's."""
+        if key not in self._told and len(self._told) < _TOLD:
+            self._told.add(key)
+            self._log.warning(
+                "strange_key",
+                key=key,
+                advice="passed over and left alone: no driftlog writes it; delete it, or give it "
+                "another place",
+            )
 
     def is_ours(self, key: str, parse: Callable[[str], object]) -> bool:
         """Whether *key* is one of ours."""

@@ -1,8 +1,13 @@
 """Where the batches of a flush are: in memory, in a buffer file, in the flush object.
 
 Memory is given up first, a buffer file when the disk budget asks for it, and the
-flush object stays until everything in it is sealed.  One `TailData` per flush holds
-columns, not an object per batch: two million unsealed batches are 60 MB.
+flush object stays until everything in it is sealed, or until a rewrite replaced it.  One
+`TailData` per flush holds columns, not an object per batch: two million unsealed batches are 60 MB.
+
+The columns of a flush never change.  Which object holds a slice of it is the slice's to say
+(`StoredAt`): a rewrite replaces slices in the log and changes none, so a read that found its slice
+before an await finds the same bytes after it.  Memory and buffer files are the flush's, and given
+up for all of its slices at once.
 
 Pure.
 """
@@ -16,8 +21,8 @@ from uuid import UUID
 
 from driftlog_agents.log.disk import BufferFile
 from driftlog_agents.log.flush import Batch
-from driftlog_agents.log.partition import PartitionLog, TailSlice
-from driftlog_tiering.flush_object import Footer, Slice
+from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
+from driftlog_tiering.flush_object import FLUSHED_AT, Footer, Slice
 
 _base: Final = itemgetter(0)
 """Of a slice."""
@@ -27,15 +32,12 @@ class TailData:
     """The batches of one flush object, in its order: by (topic id, partition, offset)."""
 
     __slots__ = (
-        "_moved_to",
-        "_objects",
         "base_offsets",
         "file_numbers",
         "file_positions",
         "files",
         "lengths",
         "max_timestamps_ms",
-        "object_key",
         "positions",
         "session_id",
         "size_bytes",
@@ -56,15 +58,9 @@ class TailData:
         self.base_offsets = base_offsets
         self.lengths = lengths
         self.positions = positions
-        """Byte positions in the flush object, or in the one that replaced it.  The batches of one
-        slice stand back to back in one object."""
+        """Byte positions in the flush.  The batches of one slice stand back to back, here and in
+        every object that holds them: see `StoredAt`."""
         self.max_timestamps_ms = max_timestamps_ms
-        self.object_key = ""
-        """Of the committed flush object; empty before.  Its batches may be elsewhere by now: see
-        `object_of`."""
-        self._objects: list[str] = []
-        self._moved_to: array[int] | None = None
-        """By batch: 0, or 1 + where the object that it was moved to stands in `_objects`."""
         self.views: list[memoryview | bytes] | None = None
         self.files: list[BufferFile] = []
         self.file_numbers: array[int] | None = None
@@ -72,39 +68,19 @@ class TailData:
         self.size_bytes = positions[-1] + lengths[-1] if positions else 0
 
     @classmethod
-    def of_footer(cls, footer: Footer, object_key: str) -> "TailData":
+    def of_footer(cls, footer: Footer) -> "TailData":
         """Of a committed object that was found, not written, by this session."""
         columns = footer.columns
-        data = cls(
+        return cls(
             session_id=footer.session_id,
             base_offsets=columns[3],
             lengths=columns[11],
             positions=columns[10],
             max_timestamps_ms=columns[9],
         )
-        data.object_key = object_key
-        return data
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    def object_of(self, index: int) -> str:
-        """Key of the object that has the batch at *index*, at ``positions[index]``."""
-        number = 0 if self._moved_to is None else self._moved_to[index]
-        return self._objects[number - 1] if number else self.object_key
-
-    def move(self, first: int, count: int, object_key: str, position: int) -> None:
-        """The batches ``[first, first + count)`` of one slice stand in *object_key* now, from
-        *position* on."""
-        if self._moved_to is None:
-            self._moved_to = array("H", bytes(2 * len(self)))
-        if object_key not in self._objects:
-            self._objects.append(object_key)
-        number = self._objects.index(object_key) + 1
-        shift = position - self.positions[first]
-        stop = first + count
-        self._moved_to[first:stop] = array("H", [number]) * count
-        self.positions[first:stop] = array("i", [at + shift for at in self.positions[first:stop]])
 
     def index_of(self, offset: int, first: int, count: int) -> int:
         """Index of the batch in ``[first, first + count)`` that holds *offset*."""
@@ -134,9 +110,34 @@ class TailData:
         return self.file_positions is not None and all(f.alive and f.trusted for f in self.files)
 
 
+def tail_slice(
+    data: TailData, s: Slice, stored_at: StoredAt, flushed: tuple[int, int] = (0, 0)
+) -> TailSlice:
+    """The slice *s* of a committed flush, for the tail of its partition; *flushed*: when its first
+    batch was flushed, and the last time any of it was (ms, wall clocks)."""
+    _, _, base, end, first, count = s
+    last = first + count - 1
+    size = data.positions[last] + data.lengths[last] - data.positions[first]
+    return TailSlice(base, end, data, first, count, size, stored_at, *flushed)
+
+
+def flushed_between(footer: Footer, s: Slice) -> tuple[int, int]:
+    """When the first batch of *s* was flushed, and the last time any of it was."""
+    times = footer.columns[FLUSHED_AT][s.first : s.first + s.count]
+    return times[0], max(times)
+
+
+def object_range(data: TailData, first: int, end: int, stored_at: StoredAt) -> tuple[str, int, int]:
+    """Object key, start and end of the batches ``[first, end)`` of one slice in the bucket."""
+    start = data.positions[first] + stored_at.shift_bytes
+    stop = data.positions[end - 1] + data.lengths[end - 1] + stored_at.shift_bytes
+    return stored_at.object_key, start, stop
+
+
 def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:
     """What *log* has in its tail of the slice *s* of a consolidated object is read there from now
-    on, where it is not here: memory and buffer files are as they were.
+    on, where it is not here: memory and buffer files are as they were.  Reads that found their
+    slices before this go on with the old object.
 
     The tail's slices are parts of *s*, but for what was sealed already when it was written.
     """
@@ -152,12 +153,15 @@ def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:
             first = data.index_of(s.base, tail.first, tail.count)
             count = tail.first + tail.count - first
             size = sum(data.lengths[first : first + count])
-            tail = TailSlice(s.base, tail.end, data, first, count, size)
+            flushed_at_ms = footer.columns[FLUSHED_AT][s.first]
+            times = (flushed_at_ms, tail.flushed_until_ms)
+            tail = TailSlice(s.base, tail.end, data, first, count, size, tail.stored_at, *times)
             log.trim(tail)
         if s.base <= tail.base and tail.end <= s.end:
             index = bisect_left(bases, tail.base, s.first, s.first + s.count)
             assert bases[index] == tail.base
-            data.move(tail.first, tail.count, object_key, positions[index])
+            shift = positions[index] - data.positions[tail.first]
+            log.move(at, StoredAt(object_key, shift))
         at += 1
 
 
@@ -166,15 +170,21 @@ def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:
     sessions: set[str] = set()
     for tail in log.slices:
         if tail.end > end:
-            assert isinstance(tail.data, TailData)
-            sessions.add(tail.data.session_id)
+            sessions.add(session_of(tail))
     return sessions
 
 
+def session_of(tail: TailSlice) -> str:
+    """The id of the session that flushed it."""
+    assert isinstance(tail.data, TailData)
+    return tail.data.session_id
+
+
 def lay_out(
-    batches: dict[PartitionLog, list[Batch]], session_id: str
+    batches: dict[PartitionLog, list[Batch]], session_id: str, flushed_at_ms: int = 0
 ) -> tuple[TailData, tuple[UUID, ...], tuple["array[int]", ...], list[tuple[PartitionLog, Slice]]]:
-    """Sort a cut buffer into a flush object's order.
+    """Sort a cut buffer into a flush object's order.  *flushed_at_ms*: when it was cut, by the wall
+    clock; 0: not known.
 
     Returns its data, the topic ids and columns for the footer, and the slice of each partition.
     """
@@ -221,6 +231,7 @@ def lay_out(
         array("q", max_timestamps),
         array("i", accumulate(lengths[:-1], initial=0)),
         lengths,
+        array("q", [flushed_at_ms]) * len(ordered),
     )
     data = TailData(
         session_id=session_id,

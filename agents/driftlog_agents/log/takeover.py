@@ -1,8 +1,10 @@
 """Taking over partitions: claim, read what was committed, and go on where it ends.
 
     leader and partition keys ──▶ claim ──▶ the flush records of the sessions that the partitions
-        list ──▶ footers ──▶ sealed end + slices join? ──▶ logs
-                                     ╳ offline, with the reason
+        list ──▶ footers ──▶ sealed end + slices join? ──▶ the bucket has no more? ──▶ logs
+                 ╳ unavailable        ╳                         ╳ (`manifest_check`)
+                   │                  offline, with the reason
+                   └─▶ the claims that need them are given back
         ──▶ drop finished sessions from the lists of those who have led
 
     on our own disk: close the heads of its dead sessions ──▶ claim ──▶ revoke their leases ──▶ …
@@ -27,20 +29,29 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.availability import ObjectUnavailableError
+from driftlog_agents.log.claimed_keys import MissingKeyError, as_claim
 from driftlog_agents.log.finished_sessions import drop_finished
-from driftlog_agents.log.footers import Footers, RecordGoneError, Unreadable
-from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State, TailSlice
+from driftlog_agents.log.footers import Footers, RecordGoneError
+from driftlog_agents.log.id_blocks import ProducerIdFloor
+from driftlog_agents.log.manifest_check import ManifestCheck, Newest, repair
+from driftlog_agents.log.partition import (
+    NO_PRODUCER_ID,
+    PartitionLog,
+    State,
+    StoredAt,
+    TailSlice,
+)
 from driftlog_agents.log.session import Session, close_head
 from driftlog_agents.log.strangers import Strangers
-from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.tail import TailData, flushed_between, tail_slice
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import (
     decode_at,
     decode_flush_record,
     decode_leader,
-    decode_partition_state,
 )
-from driftlog_metadata.errors import CorruptError, FencedError
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.keys import (
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
@@ -52,7 +63,7 @@ from driftlog_metadata.keys import (
     parse_session_key,
     partition_key,
 )
-from driftlog_metadata.model import FlushRecord, Leader, PartitionState, Topic, TopicPartition
+from driftlog_metadata.model import FlushRecord, Leader, Topic, TopicPartition
 from driftlog_metadata.store import MAX_TXN_OPS, Get, KeyValue
 from driftlog_metadata.transactions import Claim, claim_batches
 from driftlog_tiering.flush_object import Footer
@@ -61,8 +72,17 @@ _TXNS_AT_ONCE: Final = 4
 """Reads and claims in flight.  More: thousands of partitions are led sooner, and others' commits
 wait longer behind them."""
 
+_COMPARED_AT_ONCE: Final = 64
+"""Manifests read at once that are newer than their partitions' keys say."""
+
 _READ_ALL: Final = 2_000
 """So many partitions are not read one by one, but all that there are."""
+
+_DAMAGED_KEY: Final = (
+    "put that key back (from a backup of the metadata store), or upgrade the agent, where the key "
+    "is of a later release; `driftlog partitions accept-loss` goes on without a key that is gone, "
+    "not with one that cannot be read"
+)
 
 _BREATHE_BATCHES: Final = 2_000
 _BREATHE_SLICES: Final = 2_000
@@ -83,10 +103,22 @@ class Taken:
     """Claimed from a session whose buffer files are ours."""
     fresh: set[TopicPartition] = field(default_factory=set)
     """Nobody ever led them."""
+    joined: set[TopicPartition] = field(default_factory=set)
+    """Their keys did not list our session before it claimed them."""
     refused: set[TopicPartition] = field(default_factory=set)
     """Not claimed: somebody else leads them, or their topic is gone."""
     unreadable: dict[TopicPartition, str] = field(default_factory=dict)
-    """What the bucket does not give of them, for now."""
+    """What cannot be read of them now, and why: their claims were given back."""
+
+    without_records: set[str] = field(default_factory=set)
+    """Sessions of which no flush record was there."""
+
+    def needing(self, tp: TopicPartition) -> set[str]:
+        """Sessions that stay in the partition's list whatever its log shows."""
+        if tp not in self.unreadable:
+            return self.buffering(tp)
+        # Its log is not whole: what is not read may be of any session that has flushed something.
+        return self.buffering(tp) | set(self.logs[tp].sessions) - self.without_records
 
     def buffering(self, tp: TopicPartition) -> set[str]:
         """Sessions that stay in the partition's list, because their directories may have what
@@ -99,20 +131,35 @@ class Takeover:
 
     Args:
         topics: every topic that is known, by id.
+        producer_ids: told of every producer that the footers show.
     """
 
     def __init__(
-        self, *, session: Session, footers: Footers, topics: Mapping[UUID, TopicEntry]
+        self,
+        *,
+        session: Session,
+        footers: Footers,
+        check: ManifestCheck,
+        producer_ids: ProducerIdFloor,
+        topics: Mapping[UUID, TopicEntry],
+        strangers: Strangers | None = None,
     ) -> None:
         self._session = session
         self._footers = footers
+        self._check = check
+        self._producer_ids = producer_ids
         self._topics = topics
         self._log = structlog.get_logger()
-        self._strangers = Strangers()
+        self._strangers = strangers or Strangers()
         self._restored = 0
         """Batches since others had their turn."""
         self._told: set[str] = set()
         """What could not be read, as it was logged."""
+        self.damaged: dict[TopicPartition, str] = {}
+        """Partitions that were not claimed at the last attempt because one of their keys is
+        missing or cannot be read, and why."""
+        self.unreadable: dict[TopicPartition, str] = {}
+        """Partitions that were given back at the last attempt, and what the bucket did not give."""
 
     async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
         """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
@@ -187,18 +234,25 @@ class Takeover:
             return decode_at(kv.key, kv.value, decode_leader)
         except CorruptError as error:
             if self._strangers.is_ours(kv.key, parse_leader_key):
-                self._unreadable(error)
+                self._say_damaged(error)
             return None
 
-    def _unreadable(self, error: CorruptError) -> None:
+    def _say_damaged(self, error: CorruptError) -> None:
         if str(error) in self._told:
             return  # it is tried again several times a second
         self._told.add(str(error))
         self._log.error(
             "partition_not_claimed",
             error=str(error),
-            advice="nobody leads it until that key is what it was; or upgrade the agent",
+            advice="the partition has no leader until that key is what it was; or upgrade the "
+            "agent, where the key is of a later release",
         )
+
+    def _refuse_damaged(self, taken: Taken, tp: TopicPartition, error: CorruptError) -> None:
+        self._say_damaged(error)
+        way_out = "" if isinstance(error, MissingKeyError) else f"; {_DAMAGED_KEY}"
+        self.damaged[tp] = f"{error}{way_out}"
+        taken.refused.add(tp)
 
     async def _claim_all(
         self, taken: Taken, wanted: Collection[TopicPartition], old_sessions: frozenset[str]
@@ -212,11 +266,11 @@ class Takeover:
         for tp in wanted:
             leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
             try:
-                claim = _as_claim(tp, leader_kv, state_kv, old_sessions)
+                claim = as_claim(tp, leader_kv, state_kv, old_sessions)
             except CorruptError as error:
-                self._unreadable(error)
-                taken.refused.add(tp)
+                self._refuse_damaged(taken, tp, error)
                 continue
+            self.damaged.pop(tp, None)
             leader = claim.leader
             if leader is None or leader.session_id is None or claim.same_disk:
                 claims.append(claim)
@@ -240,11 +294,19 @@ class Takeover:
                 tasks.create_task(limited(batch))
 
     async def _read_keys(self, wanted: Sequence[TopicPartition]) -> dict[str, KeyValue]:
-        """Leader keys and partition keys of *wanted*."""
+        """Leader keys and partition keys of *wanted*; both of a partition at one revision, where
+        one is missing."""
+        found: dict[str, KeyValue] = {}
         if len(wanted) > _READ_ALL:
             leaders = await self._session.read_prefix(LEADERS_PREFIX)
-            return {kv.key: kv for kv in (*leaders, *await self._states())}
-        found: dict[str, KeyValue] = {}
+            found = {kv.key: kv for kv in (*leaders, *await self._states())}
+            # Read at two revisions: another agent may have made both keys in between.
+            wanted = [
+                tp for tp in wanted if (leader_key(tp) in found) != (partition_key(tp) in found)
+            ]
+            for tp in wanted:
+                found.pop(leader_key(tp), None)
+                found.pop(partition_key(tp), None)
         limit = asyncio.Semaphore(_TXNS_AT_ONCE)
 
         async def read(some: Sequence[TopicPartition]) -> None:
@@ -280,13 +342,16 @@ class Takeover:
             taken.refused.update(claim.tp for claim in claims)  # a topic went just now
             return
         result = await session.transact(
-            transactions.claim(session.session_id, session.revision, claims, topics)
+            transactions.claim(
+                session.session_id, session.revision, claims, topics, cluster=session.cluster
+            )
         )
         if result.succeeded:
             for claim in claims:
                 self._claimed(taken, claim, result.revision, result.revision)
             return
-        *reads, mine = result.reads
+        *reads, mine, cluster = result.reads
+        session.check_cluster(cluster)
         if not mine or mine[0].create_revision != session.revision:
             raise FencedError("the session ended while it claimed its partitions")
         left: list[Claim] = []
@@ -295,10 +360,9 @@ class Takeover:
             leader_kv = leader_kvs[0] if leader_kvs else None
             state_kv = state_kvs[0] if state_kvs else None
             try:
-                now = _as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+                now = as_claim(claim.tp, leader_kv, state_kv, old_sessions)
             except CorruptError as error:
-                self._unreadable(error)
-                taken.refused.add(claim.tp)
+                self._refuse_damaged(taken, claim.tp, error)
                 continue
             if now.leader is not None and now.leader.session_id == session.session_id:
                 # Our own attempt, its answer lost: it is ours with the epoch we asked for.
@@ -349,35 +413,71 @@ class Takeover:
             taken.continued.add(claim.tp)
         if claim.leader is None:
             taken.fresh.add(claim.tp)
+        if self._session.session_id not in claim.state.sessions:
+            taken.joined.add(claim.tp)
 
     # ── What was committed ──
 
     async def _open(self, taken: Taken, now_ms: float) -> None:
         """Find where the claimed logs end, and what they have that is not sealed."""
-        if taken.logs.keys() == taken.fresh:
-            return  # nobody has led them before
-        # After the claims and before the flush records: see the module.
-        live = await self._live()
-        await self._read_flushes(taken, now_ms)
+        live: set[str] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            listing = tasks.create_task(self._check.newest(taken.logs, taken.fresh))
+            if taken.logs.keys() != taken.fresh:  # otherwise nobody has led them before
+                # After the claims and before the flush records: see the module.
+                live = await self._live()
+                await self._read_flushes(taken, now_ms)
+        await self._compare(taken, listing.result())
+        await self._producer_ids.settle()
+        for tp in taken.logs:
+            self.unreadable.pop(tp, None)
+        self.unreadable |= taken.unreadable
+        if live is not None:  # also of what is given back, or each attempt makes its key larger
+            await drop_finished(self._session, taken.logs, live, taken.needing, taken.joined)
         await self.give_back(taken, taken.unreadable)
-        await drop_finished(self._session, taken.logs, live, taken.buffering)
+
+    async def _compare(self, taken: Taken, newest: Newest) -> None:
+        """Serve nothing of which the bucket has more than the metadata store knows."""
+        taken.unreadable |= newest.unreadable
+        limit = asyncio.Semaphore(_COMPARED_AT_ONCE)
+
+        async def compare(tp: TopicPartition, log: PartitionLog) -> None:
+            try:
+                async with limit:
+                    problem = await self._check.problem(log, newest.versions[tp])
+            except UnavailableError as error:
+                taken.unreadable[tp] = f"its newest manifest cannot be read: {error}"
+            else:
+                log.offline_reason = problem or ""
+
+        async with asyncio.TaskGroup() as tasks:
+            for tp, log in taken.logs.items():
+                log.recovered_end = log.high_watermark
+                judged = tp in taken.unreadable or log.state is State.OFFLINE
+                if not judged and newest.versions.get(tp, 0) > log.manifest_version:
+                    tasks.create_task(compare(tp, log))
+        self._take_offline(taken)
 
     async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
         listed = sorted({session for log in taken.logs.values() for session in log.sessions})
         slices: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
         seen = 0
         records = await self._list(listed)
+        taken.without_records = {session for session in listed if not records[session]}
+        unavailable: Mapping[str, ObjectUnavailableError] = {}
         if len(listed) > 1:  # of one alone they are read at once anyway
-            await self._footers.fetch([record for s in listed for record in _decoded(records[s])])
+            fetched = [entry for session in listed for entry in _decoded(records[session])]
+            unavailable = await self._footers.fetch(fetched)
         for session_id in listed:
-            for record, footer in await self._footers_of(session_id, records.pop(session_id)):
-                if isinstance(footer, Unreadable):
+            footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
+            for record, footer in footers:
+                if isinstance(footer, ObjectUnavailableError):
+                    # No partition that its session led can say where it ends.
                     taken.unreadable.update(
-                        (tp, footer) for tp, log in taken.logs.items() if session_id in log.sessions
+                        (tp, str(footer))
+                        for tp, log in taken.logs.items()
+                        if session_id in log.sessions
                     )
-                    continue
-                if isinstance(footer, str):
-                    self._damaged(taken, session_id, footer)
                     continue
                 data: TailData | None = None
                 for s in footer.slices():
@@ -388,15 +488,18 @@ class Takeover:
                     log = taken.logs.get(tp)
                     if log is None or s.end <= log.sealed_end:
                         continue
-                    data = data or TailData.of_footer(footer, record.object_key)
-                    size = sum(data.lengths[s.first : s.first + s.count])
-                    tail = TailSlice(s.base, s.end, data, s.first, s.count, size)
+                    data = data or TailData.of_footer(footer)
+                    stored_at = StoredAt(record.object_key, 0)
+                    tail = tail_slice(data, s, stored_at, flushed_between(footer, s))
                     slices.setdefault(tp, []).append((tail, footer))
         for tp in slices.keys() & taken.unreadable.keys():
             del slices[tp]
         for tp, found in slices.items():
             found.sort(key=lambda entry: entry[0].base)
             await self._restore(taken.logs[tp], found, now_ms)
+        self._take_offline(taken)
+
+    def _take_offline(self, taken: Taken) -> None:
         for log in taken.logs.values():
             if log.offline_reason and log.state is not State.OFFLINE:
                 log.state = State.OFFLINE
@@ -404,7 +507,8 @@ class Takeover:
                     "partition_offline",
                     partition=f"{log.topic}-{log.partition}",
                     reason=log.offline_reason,
-                    advice="nothing is read from it or written to it until the object is restored",
+                    advice="nothing is read from it or written to it until what the reason names "
+                    "is put back and the agent is started again, or its loss is accepted",
                 )
 
     async def _list(self, session_ids: Sequence[str]) -> dict[str, list[KeyValue]]:
@@ -424,27 +528,34 @@ class Takeover:
         return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
 
     async def _footers_of(
-        self, session_id: str, kvs: list[KeyValue]
-    ) -> list[tuple[FlushRecord, Footer | str]]:
-        """Every flush record of a session at one revision, and its footer, or why it has none.
+        self,
+        session_id: str,
+        kvs: list[KeyValue],
+        unavailable: Mapping[str, ObjectUnavailableError] | None = None,
+    ) -> list[tuple[FlushRecord, Footer | ObjectUnavailableError]]:
+        """Every flush record of a session at one revision, and its footer, or why it has none now.
 
-        *kvs*: as they were a moment ago.
+        *kvs*: as they were a moment ago; *unavailable*: objects that were found to be so.
         """
         while True:
             try:
                 records = [(kv.key, decode_at(kv.key, kv.value, decode_flush_record)) for kv in kvs]
             except CorruptError as error:
                 none = FlushRecord(object_key="", size_bytes=0, footer_start=0)
-                return [(none, str(error))]
+                return [(none, ObjectUnavailableError(flushes_prefix(session_id), str(error)))]
             gone = False
 
-            async def footer(key: str, record: FlushRecord) -> Footer | str:
+            async def footer(key: str, record: FlushRecord) -> Footer | ObjectUnavailableError:
                 nonlocal gone
+                if unavailable and (error := unavailable.get(record.object_key)) is not None:
+                    return error
                 try:
                     return await self._footers.get(key, record)
-                except RecordGoneError as error:
+                except ObjectUnavailableError as error:
+                    return error
+                except RecordGoneError:
                     gone = True  # consolidated meanwhile, or sealed: read again
-                    return str(error)
+                    return ObjectUnavailableError(record.object_key, "its record is gone")
 
             async with asyncio.TaskGroup() as tasks:
                 reads = [tasks.create_task(footer(key, record)) for key, record in records]
@@ -464,7 +575,7 @@ class Takeover:
             ):
                 log.offline_reason = (
                     f"committed data does not join: [{tail.base}, {tail.end}) follows "
-                    f"{log.high_watermark}; a flush record is missing"
+                    f"{log.high_watermark}; a flush record is missing; {repair(log)}"
                 )
                 return
             log.restore(tail, now_ms)
@@ -476,20 +587,15 @@ class Takeover:
                 batch = footer.batch(index)
                 log.start_epoch(batch.leader_epoch, batch.base_offset)
                 if batch.producer_id != NO_PRODUCER_ID:
+                    self._producer_ids.saw(batch.producer_id)
                     log.producers.append(
                         batch.producer_id,
                         batch.producer_epoch,
                         batch.base_sequence,
                         batch.last_offset_delta + 1,
                         batch.base_offset,
+                        now_ms,
                     )
-
-    def _damaged(self, taken: Taken, session_id: str, reason: str) -> None:
-        """A footer is gone: no partition that its session led can say where it ends."""
-        self._log.error("flush_object_damaged", session=session_id, reason=reason)
-        for log in taken.logs.values():
-            if session_id in log.sessions:
-                log.offline_reason = reason
 
 
 async def release(session: Session, releases: Sequence[transactions.Release]) -> None:
@@ -507,32 +613,8 @@ async def release(session: Session, releases: Sequence[transactions.Release]) ->
             await session.transact(transactions.release([one]))
 
 
-def _decoded(kvs: Iterable[KeyValue]) -> Iterable[FlushRecord]:
-    """What can be read of flush records."""
+def _decoded(kvs: Iterable[KeyValue]) -> Iterable[tuple[str, FlushRecord]]:
+    """What can be read of flush records, by key."""
     for kv in kvs:
         with suppress(CorruptError):
-            yield decode_at(kv.key, kv.value, decode_flush_record)
-
-
-def _as_claim(
-    tp: TopicPartition,
-    leader_kv: KeyValue | None,
-    state_kv: KeyValue | None,
-    old_sessions: frozenset[str],
-) -> Claim:
-    assert leader_kv is None or leader_kv.key == leader_key(tp)
-    assert state_kv is None or state_kv.key == partition_key(tp)
-    leader: Leader | None = None
-    if leader_kv is not None:
-        leader = decode_at(leader_kv.key, leader_kv.value, decode_leader)
-    state = PartitionState()
-    if state_kv is not None:
-        state = decode_at(state_kv.key, state_kv.value, decode_partition_state)
-    return Claim(
-        tp=tp,
-        leader=leader,
-        leader_revision=leader_kv.mod_revision if leader_kv else 0,
-        state=state,
-        state_revision=state_kv.mod_revision if state_kv else 0,
-        same_disk=leader is not None and leader.session_id in old_sessions,
-    )
+            yield kv.key, decode_at(kv.key, kv.value, decode_flush_record)

@@ -14,12 +14,13 @@ Shell.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from driftlog_agents.log.flush_reads import FlushReads
 from driftlog_agents.log.object_reads import MissingObjectError
-from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog, TailSlice
 from driftlog_agents.log.segment_reads import SegmentReads
 from driftlog_agents.log.tail import TailData
 from driftlog_tiering import columns
@@ -66,7 +67,7 @@ class TimeReads:
         if manifest is not None:
             found = await self._find_sealed(manifest, start, target_ms)
             if found is not None:
-                return (*found, log.epoch_at(found[0]))
+                return (*found, _epoch_at(log, manifest, found[0]))
             start = max(start, manifest.end)
         for turn, tail in enumerate(slices):
             for index in _candidates(tail, start, target_ms):
@@ -89,7 +90,7 @@ class TimeReads:
             best = await self._max_of_slice(tail, start, best)
             if turn % _SLICES_A_TURN == _SLICES_A_TURN - 1:
                 await asyncio.sleep(0)
-        return None if best is None else (*best, log.epoch_at(best[0]))
+        return None if best is None else (*best, _epoch_at(log, manifest, best[0]))
 
     async def _tiers(self, log: PartitionLog) -> tuple[list[TailSlice], Manifest | None, int]:
         """The tail, the manifest (None: nothing there is of interest), and log start."""
@@ -180,9 +181,7 @@ class TimeReads:
     async def _run(
         self, tail: TailSlice, fn: Callable[..., _Found | None], *args: object
     ) -> _Found | None:
-        data = tail.data
-        assert isinstance(data, TailData)
-        return await self._segments.run(data.object_key, fn, *args)
+        return await self._segments.run(tail.stored_at.object_key, fn, *args)
 
 
 def _candidates(tail: TailSlice, start: int, target_ms: int) -> Iterator[int]:
@@ -262,3 +261,16 @@ def _latest_since(
         else:
             found, low = at, at[1] + 1
     return found
+
+
+def _epoch_at(log: PartitionLog, manifest: Manifest | None, offset: int) -> int:
+    """Leader epoch of the record at *offset*.
+
+    The manifest has it of what is sealed.  The log has it, too, but not while its first read of the
+    manifest is repeated, and this one may have succeeded before that one.
+    """
+    if manifest is None or offset >= manifest.end:
+        return log.epoch_at(offset)
+    entries = manifest.leader_epochs
+    i = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
+    return entries[i - 1].epoch if i else UNDEFINED_EPOCH

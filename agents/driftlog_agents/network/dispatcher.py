@@ -19,9 +19,10 @@ import structlog
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.fetch import Fetching
-from driftlog_agents.handlers.produce import Offload, Producing
+from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
 from driftlog_agents.network.server import Connection, Slot
+from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.api import ApiKey, RequestHeader
 from driftlog_agents.protocol.errors import CorruptFrameError, RefusedError
 from driftlog_agents.protocol.messages import fetch, produce

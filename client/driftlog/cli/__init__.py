@@ -7,6 +7,8 @@
                                        any Kafka cluster: names and switches of Kafka's and kcat
     driftlog segments seal|list|describe
                                        Parquet: make it now, see what there is
+    driftlog partitions offline|accept-loss
+                                       what needs an operator; go on without what is gone
     driftlog completion bash|zsh|fish  what the shell needs to complete all this
 
 Each module of commands has `add_commands`.
@@ -26,6 +28,7 @@ from driftlog.cli import (
     configs,
     consume,
     groups,
+    partition_loss,
     produce,
     segments,
     topics,
@@ -37,7 +40,7 @@ from driftlog.cli.parsers import Parser, add_commands, in_our_order, new_parser,
 
 __all__ = ["main", "parser"]
 
-_MODULES = (agents, topics, produce, consume, groups, configs, cluster, segments)
+_MODULES = (agents, topics, produce, consume, groups, configs, cluster, segments, partition_loss)
 
 
 def main(arguments: list[str] | None = None) -> int:

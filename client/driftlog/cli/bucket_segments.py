@@ -234,10 +234,13 @@ async def _topics(store: Any, location: str, names: list[str]) -> list[Any]:
     for name in names or there:
         live = 0
         for id_ in await _folders(store, layout.topic_name_prefix(name)):
-            files = layout.topic_file_prefix(name, UUID(id_))
+            topic_id = _uuid(id_)
+            if topic_id is None:
+                continue  # somebody else's folder
+            files = layout.topic_file_prefix(name, topic_id)
             keys = [info.key async for page in store.list(files) for info in page.objects]
-            versions = [key for key in keys if not key.endswith("/deleted.json")]
-            if versions and len(versions) == len(keys):
+            versions = [key for key in keys if _is_topic_file(key)]
+            if versions and layout.deleted_key(name, topic_id) not in keys:
                 found.append(decode_topic(await store.get(max(versions))).topic)
                 live += 1
         if names and not live:
@@ -245,8 +248,27 @@ async def _topics(store: Any, location: str, names: list[str]) -> list[Any]:
     return found
 
 
+def _uuid(text: str) -> UUID | None:
+    try:
+        found = UUID(text)
+    except ValueError:
+        return None
+    return found if str(found) == text else None
+
+
+def _is_topic_file(key: str) -> bool:
+    from driftlog_tiering import layout  # noqa: PLC0415  # an extra
+
+    try:
+        layout.parse_topic_key(key)
+    except ValueError:
+        return False
+    return True
+
+
 async def _folders(store: Any, prefix: str) -> list[str]:
-    """What stands between *prefix* and the next slash: a request for each."""
+    """What stands between *prefix* and the next slash: a request for each.  An object directly
+    under *prefix* is nobody's of ours."""
     found: list[str] = []
     after = ""
     while True:
@@ -256,8 +278,10 @@ async def _folders(store: Any, prefix: str) -> list[str]:
             break
         if not keys:
             return found
-        found.append(keys[0].removeprefix(prefix).partition("/")[0])
-        after = f"{prefix}{found[-1]}0"  # the character behind the slash
+        name, slash, _ = keys[0].removeprefix(prefix).partition("/")
+        if slash:
+            found.append(name)
+        after = f"{prefix}{name}0" if slash else keys[0]  # 0: the character behind the slash
 
 
 async def _partition(store: Any, topic: Any, id_: int, gate: asyncio.Semaphore) -> dict[str, Any]:

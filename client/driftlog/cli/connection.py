@@ -28,7 +28,7 @@ from driftlog.cli.parsers import Parser, key_value
 BOOTSTRAP_VARIABLE: Final = "DRIFTLOG_BOOTSTRAP"
 _BOOTSTRAP: Final = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_S: Final = 5
-_TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 WHICH_ADDRESS: Final = (
     "Give --bootstrap-server the bootstrap address that the agent prints when it is ready"
 )
@@ -39,8 +39,11 @@ LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _T = TypeVar("_T")
 
 
-def add_connection_options(parser: Parser) -> None:
-    """What every command takes that speaks to a cluster."""
+def add_connection_options(parser: Parser, *, timeout_help: str = "") -> None:
+    """What every command takes that speaks to a cluster.
+
+    *timeout_help*: of a command that tells whether --timeout is given: None where it is not.
+    """
     group = parser.add_argument_group("connection")
     add_bootstrap_option(group)
     group.add_argument(
@@ -61,9 +64,9 @@ def add_connection_options(parser: Parser) -> None:
     group.add_argument(
         "--timeout",
         type=_seconds,
-        default=_TIMEOUT_S,
         metavar="SECONDS",
-        help="how long an answer may take (default: %(default)g)",
+        default=None if timeout_help else TIMEOUT_S,
+        help=timeout_help or "how long an answer may take (default: %(default)g)",
     )
 
 

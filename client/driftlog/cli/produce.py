@@ -9,6 +9,7 @@ Shell.
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 )
 
 from driftlog.cli.connection import (
+    TIMEOUT_S,
     Cluster,
     add_connection_options,
     close_on_sigterm,
@@ -34,9 +36,16 @@ from driftlog.cli.formats import NewRecord, from_json, unescape
 from driftlog.cli.lines import MAX_RECORD_BYTES, TooLongError, split
 from driftlog.cli.output import Progress, complain, plural, size
 from driftlog.cli.parsers import Commands, add_command, key_value, positive
+from driftlog.errors import outcome_unknown
 
 _SAID_FAILURES: Final = 10
 """Failures that are told one by one; the others are counted."""
+
+_DELIVERY_S: Final = 120.0
+"""Kafka's own (`delivery.timeout.ms`): an outage of a minute costs nothing."""
+
+_LEAST_DELIVERY_S: Final = 1.0
+"""Where the first answers took all of --timeout."""
 
 _POLL_RECORDS: Final = 100
 """Deliveries are counted after so many, and while there is nothing to read."""
@@ -126,7 +135,11 @@ def add_commands(commands: Commands) -> None:
     )
     how.add_argument("-T", "--tee", action="store_true", help="print what is sent")
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
-    add_connection_options(parser)
+    add_connection_options(
+        parser,
+        timeout_help="how long records may wait until they are acknowledged (default: "
+        f"{_DELIVERY_S:g}), and any other answer (default: {TIMEOUT_S:g})",
+    )
 
 
 def _delimiter(text: str) -> bytes:
@@ -156,8 +169,13 @@ def _produce(options: argparse.Namespace) -> int:
             raise CommandError(
                 f"{file}: {'it may not be read' if file.exists() else 'no such file'}"
             )
+    began, wait_s = time.monotonic(), options.timeout
+    options.timeout = wait_s or TIMEOUT_S
     cluster = Cluster(options)
-    writer = _Writer(options, topic, _batch_bytes(cluster, topic))
+    batch_bytes = _batch_bytes(cluster, topic)
+    if wait_s is not None:  # all in all, not for each answer
+        wait_s = max(_LEAST_DELIVERY_S, wait_s - (time.monotonic() - began))
+    writer = _Writer(options, topic, batch_bytes, wait_s or _DELIVERY_S)
     close_on_sigterm()
     status = OK
     try:
@@ -184,7 +202,7 @@ def _produce(options: argparse.Namespace) -> int:
         _summarize(writer, topic, files, options)
     if interrupted:
         return INTERRUPTED
-    return status or (FAILED if writer.failed else OK)
+    return status or (FAILED if writer.failed or writer.unknown else OK)
 
 
 def _batch_bytes(cluster: Cluster, topic: str) -> int:
@@ -206,7 +224,7 @@ def _summarize(
     if writer.failed:
         text += f", {writer.failed:,} failed"
     if writer.unknown:
-        text += f", of {writer.unknown:,} it is not known"
+        text += f", of {writer.unknown:,} it is not known: look before they are sent again"
     if files and not options.lines and not options.json:
         text += "; a file is a record, unless -l says that its lines are"
     complain(text)
@@ -304,13 +322,16 @@ def _parse(
 class _Writer:
     """A producer that counts what became of each record."""
 
-    def __init__(self, options: argparse.Namespace, topic: str, batch_bytes: int) -> None:
+    def __init__(
+        self, options: argparse.Namespace, topic: str, batch_bytes: int, delivery_s: float
+    ) -> None:
         self.taken = 0
         self.written = 0
         self.written_bytes = 0
         self.failed = 0
         self.unknown = 0
         self.unknown_topic = False
+        self._complaints = 0
         self._options = options
         self._topic = topic
         self._headers = options.header or []
@@ -328,7 +349,7 @@ class _Writer:
             queue_buffering_max_messages=1_000_000,
             # The broker says what is too large: its topics differ.
             message_max_bytes=_BROKER_DECIDES_BYTES,
-            message_timeout_ms=120_000,
+            message_timeout_ms=round(delivery_s * 1000),
             # A topic is told of when all agents know it.  librdkafka would wait for 30 s.
             topic_metadata_propagation_max_ms=5_000,
         )
@@ -379,14 +400,14 @@ class _Writer:
             while self._producer.flush(0.2):
                 self._show()
         except KeyboardInterrupt:
-            self.unknown = len(self._producer)
+            self.unknown += len(self._producer)
             return False
         else:
             return True
         finally:
             self._progress.clear()
-            if self.failed > _SAID_FAILURES:
-                complain(f"and {self.failed - _SAID_FAILURES:,} more")
+            if self._complaints > _SAID_FAILURES:
+                complain(f"and {self._complaints - _SAID_FAILURES:,} more")
 
     def _delivered(self, where: str, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -395,16 +416,23 @@ class _Writer:
             return
         if error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
             self.unknown_topic = True
-        if error.code() == KafkaError._UNKNOWN_PARTITION:
+        if outcome_unknown(error.code()):
+            self.unknown += 1
+            self._complain(where, f"not acknowledged, and may be written: {reason(error)}")
+        elif error.code() == KafkaError._UNKNOWN_PARTITION:
             self._fail(where, f"{self._topic} has no partition {message.partition()}")
         else:
             self._fail(where, reason(error))
 
     def _fail(self, where: str, why: str) -> None:
         self.failed += 1
-        if self.failed <= _SAID_FAILURES:
+        self._complain(where, f"not written: {why}")
+
+    def _complain(self, where: str, what: str) -> None:
+        self._complaints += 1
+        if self._complaints <= _SAID_FAILURES:
             self._progress.clear()
-            complain(f"{where}: not written: {why}")
+            complain(f"{where}: {what}")
 
     def _show(self) -> None:
         if self._progress.due():

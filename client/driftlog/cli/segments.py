@@ -10,22 +10,14 @@ import urllib.parse
 import urllib.request
 from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
-
 from driftlog.cli import bucket_segments
-from driftlog.cli.connection import WHICH_ADDRESS, add_bootstrap_option, bootstrap, connect
+from driftlog.cli.connection import add_bootstrap_option, bootstrap
 from driftlog.cli.errors import FAILED, OK, CommandError
+from driftlog.cli.http_addresses import http_addresses
 from driftlog.cli.output import complain
 from driftlog.cli.parsers import Commands, add_command, add_group
 
-_HTTP_CONFIG: Final = "driftlog.http.address"
 _SEAL_TIMEOUT_S: Final = 600
-_ADMIN_TIMEOUT_S: Final = 10
 
 
 def add_commands(commands: Commands) -> None:
@@ -45,7 +37,7 @@ def add_commands(commands: Commands) -> None:
 def _seal(options: argparse.Namespace) -> int:
     errors: list[str] = []
     sealed: dict[int, int] = {}
-    for address in _http_addresses(bootstrap(options), errors):
+    for address in http_addresses(bootstrap(options), errors):
         try:
             sealed.update(_seal_at(address, options.topic))
         except CommandError as error:
@@ -59,47 +51,6 @@ def _seal(options: argparse.Namespace) -> int:
     for message in dict.fromkeys(errors):
         complain(message)
     return FAILED if errors else OK
-
-
-def _http_addresses(bootstrap: str, errors: list[str]) -> list[str]:
-    """The HTTP port of every agent, from its broker configs; *errors* gets who did not tell.
-
-    Raises:
-        CommandError: nobody answers, or it is no driftlog that does.
-    """
-    connect(bootstrap)
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    try:
-        brokers = admin.list_topics(timeout=_ADMIN_TIMEOUT_S).brokers
-    except KafkaException as error:
-        raise CommandError(
-            f"{bootstrap} does not answer as a Kafka broker does ({error.args[0].str()}).  "
-            f"{WHICH_ADDRESS}"
-        ) from error
-    found: list[str] = []
-    # A call for each: librdkafka takes no two brokers in one.
-    asked = {
-        node: admin.describe_configs(
-            [ConfigResource(ResourceType.BROKER, str(node))], request_timeout=_ADMIN_TIMEOUT_S
-        )
-        for node in brokers
-    }
-    for node, futures in asked.items():
-        try:
-            (configs,) = (future.result() for future in futures.values())
-        except KafkaException as error:
-            errors.append(
-                f"agent {node} at {brokers[node].host}:{brokers[node].port} does not answer "
-                f"({error.args[0].str()}): what it leads is not sealed.  Try again when it is "
-                f"back, or when others lead that"
-            )
-            continue
-        entry = configs.get(_HTTP_CONFIG)
-        if entry is not None and entry.value:
-            found.append(str(entry.value))
-    if not found and not errors:
-        raise CommandError(f"{bootstrap} is no driftlog agent, or an old one.  {WHICH_ADDRESS}")
-    return found
 
 
 def _seal_at(address: str, topic: str) -> dict[int, int]:

@@ -14,7 +14,14 @@ from driftlog_agents.cluster.view import PREFIXES, TopicEntry
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_metadata.codec import encode_agent, encode_leader, encode_topic
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import AGENTS_PREFIX, TOPICS_PREFIX, agent_key, leader_key, topic_key
+from driftlog_metadata.keys import (
+    AGENTS_PREFIX,
+    LEADERS_PREFIX,
+    TOPICS_PREFIX,
+    agent_key,
+    leader_key,
+    topic_key,
+)
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.model import Agent, Leader, Topic, TopicPartition
 from driftlog_metadata.store import CompactedError, Delete, MetadataStore, Put, Watch
@@ -269,3 +276,59 @@ async def test_a_value_that_cannot_be_read_is_reported_once_and_when_it_changes(
     assert [(key, "metadata_key_unreadable")] * 3 == [
         (e["key"], e["event"]) for e in lines if e["log_level"] == "error"
     ]
+
+
+@on_virtual_time
+async def test_a_read_that_takes_long_is_given_longer_until_it_is_answered() -> None:
+    """
+    Each deadline is twice the last; a large prefix would never be read otherwise.
+    """
+    weather = Weather()
+    weather.fates = [None, None, None]
+    async with watching(weather) as subject:
+        await subject.watch.loaded()
+
+    begun_s = [at_ms / 1000 for at_ms, prefix in weather.reads if prefix == TOPICS_PREFIX]
+    assert [10, 20, 40] == [round(b - a, -1) for a, b in pairwise(begun_s)]
+
+
+@on_virtual_time
+async def test_a_read_is_repeated_soon_however_long_the_store_was_silent() -> None:
+    """
+    One answer that is lost after a long silence costs less than a minute, not as long again.
+    """
+    weather = Weather()
+    weather.fates = [None] * 10
+    async with watching(weather) as subject:
+        await subject.watch.loaded()
+
+    begun_s = [at_ms / 1000 for at_ms, prefix in weather.reads if prefix == TOPICS_PREFIX]
+    assert max(b - a for a, b in pairwise(begun_s)) < 60
+
+
+@on_virtual_time
+async def test_a_large_read_does_not_hold_up_the_event_loop() -> None:
+    """
+    It is shown in slices, between which others have their turns; keys that are gone go as well.
+    """
+    weather = Weather()
+    count = 5_000
+    for at in range(0, count, 100):
+        puts = [
+            Put(leader_key(TopicPartition(T, n)), encode_leader(Leader("1" * 32, 0)))
+            for n in range(at, at + 100)
+        ]
+        await weather.store.txn((), puts)
+    turns: list[int] = []
+
+    async with watching(weather) as subject:
+        while not subject.view.complete:
+            turns.append(len(subject.view.leaders))
+            await asyncio.sleep(0)
+        await weather.store.txn((), [Delete(leader_key(TopicPartition(T, 0)))])
+        weather.cuts[LEADERS_PREFIX].set_result(CompactedError("gone"))
+        await settle()
+
+        assert len(turns) > count / 500
+        assert max(b - a for a, b in pairwise(turns)) <= 500
+        assert count - 1 == len(subject.view.leaders)

@@ -95,7 +95,7 @@ class Lossy:
                 raise UnavailableError("no quorum")
             case "after":
                 await self._store.txn(compares, then, otherwise)
-                await self._store.txn((), [Put("/driftlog/v1/cluster", b"{}")])  # a revision more
+                await self._store.txn((), [Put("/elsewhere", b"")])  # a revision more
                 raise OutcomeUnknownError("the answer was lost")
             case "late":
                 loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import PARTITIONS_PREFIX, partition_key
 from driftlog_metadata.model import PartitionState, TopicPartition
 from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.witnessed_store import WitnessedStore
 from driftlog_tiering.batch import parse_header
 from driftlog_tiering.manifests import iter_segments, load_newest
 from tests.agents.handlers.asking import create, new
@@ -96,6 +97,14 @@ async def delete(
     response = await delete_records.handle(agent.broker, request, agent.context(2))
     ((answer,),) = [t.partitions for t in response.topics]
     return ErrorCode(answer.error_code), answer.low_watermark
+
+
+def asked(agent: RunningAgent) -> Metadata:
+    """What stands behind the agent's witness of its store."""
+    found = agent.broker.metadata
+    assert isinstance(found, WitnessedStore)
+    assert isinstance(found._store, Metadata)
+    return found._store
 
 
 async def stored(agent: RunningAgent) -> PartitionState:
@@ -228,8 +237,7 @@ async def test_log_start_does_not_go_back_nor_beyond_what_is_committed(tmp_path:
     async with RunningAgent(tmp_path, metadata=Metadata) as agent:
         await three_tiers(agent)
         assert (NONE, 7) == await delete(agent, 7)
-        metadata = agent.broker.metadata
-        assert isinstance(metadata, Metadata)
+        metadata = asked(agent)
         writes = metadata.writes
 
         assert (NONE, 7) == await delete(agent, 7)
@@ -246,8 +254,7 @@ async def test_a_lost_answer_is_asked_for_again(tmp_path: Path) -> None:
     """
     async with RunningAgent(tmp_path, metadata=Metadata, engine=IMPATIENT) as agent:
         await three_tiers(agent)
-        metadata = agent.broker.metadata
-        assert isinstance(metadata, Metadata)
+        metadata = asked(agent)
 
         metadata.losing = 2
         assert (NONE, 7) == await delete(agent, 7)
@@ -266,8 +273,7 @@ async def test_nobody_is_told_before_it_is_stored(tmp_path: Path) -> None:
     """
     async with RunningAgent(tmp_path, metadata=Metadata, engine=IMPATIENT) as agent:
         await three_tiers(agent)
-        metadata = agent.broker.metadata
-        assert isinstance(metadata, Metadata)
+        metadata = asked(agent)
 
         metadata.refusing = True
         assert (ErrorCode.REQUEST_TIMED_OUT, -1) == await delete(agent, 7, timeout_ms=300)
@@ -286,8 +292,7 @@ async def test_sealing_and_deletion_at_once_take_turns(tmp_path: Path) -> None:
     """
     async with RunningAgent(tmp_path, metadata=Metadata) as agent:
         await three_tiers(agent)
-        metadata = agent.broker.metadata
-        assert isinstance(metadata, Metadata)
+        metadata = asked(agent)
         metadata.let_go.clear()
         metadata.asked.clear()
 

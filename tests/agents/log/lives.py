@@ -28,23 +28,40 @@ from driftlog_agents.log.admission import Admitted
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import Source
+from driftlog_agents.log.footers import Footers
+from driftlog_agents.log.id_blocks import ProducerIdFloor
 from driftlog_agents.log.leaders import Leader
+from driftlog_agents.log.manifest_check import ManifestCheck
 from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.session import Session
+from driftlog_agents.log.tail import object_range
+from driftlog_agents.log.takeover import Takeover
 from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import topic_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.model import Agent, Topic, TopicPartition
 from driftlog_metadata.store import Delete, MetadataStore, Put
+from driftlog_metadata.witness import StoreWitness
+from driftlog_metadata.witnessed_store import WitnessedStore
 from driftlog_tiering.batch import HEADER_BYTES, build_batch, check_batch
 from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer, Listing
+from driftlog_tiering.object_store import (
+    AlreadyExistsError,
+    Buffer,
+    Listing,
+    ObjectInfo,
+    ObjectStore,
+)
 from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk
+from tests.support.clusters import MARK, witnessed
 
 ALL, ONE, NOBODY = -1, 1, 0
+_SINCE_1970_MS = 1_700_000_000_000
+"""When virtual time begins."""
 P = ParamSpec("P")
 SETTINGS = EngineSettings(buffer=BufferSettings(file_bytes=2_000))
 
@@ -136,6 +153,18 @@ class Bucket(MemoryObjectStore):
         self.manifests.set()
         self.withheld: set[str] = set()
         """Objects that are there, and not given."""
+        self.lists_fail: bool | None = False
+        """Listings are refused; None: not answered."""
+        self.hidden = ""
+        """Objects that listings do not show."""
+        self.hidden_keys: set[str] = set()
+        """As `hidden`, whole keys; a page shows what comes after them."""
+        self.lost_creates = 0
+        """So many answers to `create` are lost."""
+        self.refused_creates = False
+        """Whether `create` is refused."""
+        self.silent: set[str] = set()
+        """Objects of which reads are never answered."""
 
     @property
     def away(self) -> bool:
@@ -171,19 +200,41 @@ class Bucket(MemoryObjectStore):
 
     async def create(self, key: str, body: Sequence[Buffer]) -> None:
         self.requests += 1
-        await super().create(key, body)
+        if self.refused_creates:
+            raise UnavailableError("slow down")
+        if not self.lost_creates:
+            await super().create(key, body)
+            return
+        self.lost_creates -= 1
+        with contextlib.suppress(AlreadyExistsError):
+            await super().create(key, body)
+        raise OutcomeUnknownError("reset")
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self.requests += 1
         if not key.startswith("flush/") and not self.manifests.is_set():
             raise UnavailableError("slow down")
+        if key in self.silent:
+            await asyncio.Event().wait()
         if key in self.withheld:
             raise UnavailableError("no read quorum")
         return await super().get(key, start, end)
 
-    def list(self, *args: Any, **options: Any) -> AsyncIterator[Listing]:
+    def _page(self, prefix: str, start_after: str, size: int) -> Sequence[ObjectInfo]:
+        page = super()._page(prefix, start_after, size + len(self.hidden_keys))
+        return [info for info in page if info.key not in self.hidden_keys][:size]
+
+    async def list(self, *args: Any, **options: Any) -> AsyncIterator[Listing]:
         self.requests += 1
-        return super().list(*args, **options)
+        if self.lists_fail:
+            raise UnavailableError("slow down")
+        if self.lists_fail is None:
+            await asyncio.Event().wait()
+        async for page in super().list(*args, **options):
+            shown = [
+                info for info in page.objects if not self.hidden or self.hidden not in info.key
+            ]
+            yield Listing(tuple(shown), page.store_now_ms)
 
     async def delete(self, keys: Sequence[str]) -> None:
         self.requests += 1
@@ -251,7 +302,17 @@ class World:
         self.node_id = 1
         self.connect: Callable[[Agent], Leader] | None = None
         """How its agents ask others."""
+        self.wall_skew_ms = 0.0
+        self.wall_ms: Callable[[], int] = lambda: int(_SINCE_1970_MS + now_ms() + self.wall_skew_ms)
+        """The wall clock of its agents."""
+        self.offloaded: set[str] = set()
+        """Functions that ran off the event loop, by name."""
         self._created = False
+
+    async def offload(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Where threads would do it."""
+        self.offloaded.add(fn.__name__)
+        return await _offload(fn, *args)
 
     def other_disk(self) -> "World":
         """Another machine of the same cluster."""
@@ -273,7 +334,7 @@ class World:
         if not self._created:
             self._created = True
             await self.metadata.txn(
-                (), [Put(topic_key(t.name), encode_topic(t)) for t in self.topics.values()]
+                (), [MARK, *(Put(topic_key(t.name), encode_topic(t)) for t in self.topics.values())]
             )
         life = Life(self, settings, metadata(self.metadata))
         if ready:
@@ -293,21 +354,32 @@ class World:
 class Life:
     """One process with one session."""
 
-    def __init__(self, world: World, settings: EngineSettings, metadata: MetadataStore) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: EngineSettings,
+        metadata: MetadataStore,
+        witness: StoreWitness | None = None,
+    ) -> None:
         self.world = world
         self.process = Process("agent", cast(VirtualLoop, asyncio.get_running_loop()))
         rng = Random(world.rng.getrandbits(64))
         self.disk = SimDisk(world.platter, self.process, rng)
         self.session_id = f"{rng.getrandbits(128):032x}"
-        self.cluster = ClusterWatch(metadata)
+        self.behind = metadata
+        self.metadata = (
+            witnessed(metadata) if witness is None else WitnessedStore(metadata, witness)
+        )
+        self.cluster = ClusterWatch(self.metadata)
         self.engine = Engine(
             ports=Ports(
-                metadata=metadata,
+                metadata=self.metadata,
                 objects=world.bucket,
                 disk=self.disk,
                 rng=rng,
                 now_ms=now_ms,
-                offload=_offload,
+                wall_ms=lambda: world.wall_ms(),
+                offload=world.offload,
                 spool=_spool,
                 connect=world.connect,
             ),
@@ -434,8 +506,26 @@ class Life:
         for tail in log.slices:
             data: Any = tail.data
             for i in range(tail.first, tail.first + tail.count):
-                start = data.positions[i]
-                end = start + data.lengths[i]
-                batch = await self.world.bucket.get(data.object_of(i), start, end)
+                batch = await self.world.bucket.get(*object_range(data, i, i + 1, tail.stored_at))
                 found += values_of(batch)
         return found
+
+
+def takeover_of(
+    session: Session,
+    objects: ObjectStore,
+    topics: dict[UUID, TopicEntry],
+    now_ms: Callable[[], float],
+) -> Takeover:
+    """As an engine has it, without one."""
+    footers = Footers(session=session, objects=objects, now_ms=now_ms)
+    producer_ids = ProducerIdFloor(session, session.node_id)
+    return Takeover(
+        session=session,
+        footers=footers,
+        check=ManifestCheck(
+            objects=objects, probes=footers.probes, producer_ids=producer_ids, now_ms=now_ms
+        ),
+        producer_ids=producer_ids,
+        topics=topics,
+    )

@@ -53,6 +53,16 @@ def some(*values: bytes) -> list[Entry]:
 # ── What is stored ──
 
 
+def test_a_file_that_has_the_name_of_an_earlier_use_has_no_entries() -> None:
+    """
+    It was recycled, and its new name was not durable when the power was lost: so nothing was in it.
+    """
+    written = some(b"a", b"b")
+
+    assert written == list(entries(encode(1, written, number=5), 5))
+    assert [] == list(entries(encode(1, written, number=5), 1))
+
+
 @given(SALTS, st.integers(0, 2**64 - 1), ENTRIES)
 def test_entries_come_back_in_order(salt: int, number: int, written: list[Entry]) -> None:
     """

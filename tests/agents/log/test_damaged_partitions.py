@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log import loading, sealing
+from driftlog_agents.log import availability, bucket_probe
 from driftlog_agents.log.flush import Source
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import DamagedObjectError
@@ -107,6 +107,24 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is put back."""
+    failed = availability.Availability._failed
+
+    def soon(self: Any, what: Any, now_ms: float, jitter: float) -> bool:
+        says = failed(self, what, now_ms, jitter)
+        self._missed[what].due_ms = now_ms + 50
+        return says
+
+    monkeypatch.setattr(availability.Availability, "_failed", soon)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real time is not waited for."""
+    monkeypatch.setattr(bucket_probe, "PATIENCE_MS", 300.0)
 
 
 @pytest.mark.parametrize("hurt", [remove, flip])
@@ -233,7 +251,7 @@ async def test_what_is_put_back_is_found_without_a_start(
     """
     Then everything is judged by everything again, what was written meanwhile included.
     """
-    monkeypatch.setattr(loading, "_DAMAGED_S", 0.05)
+    look_often(monkeypatch)
     file = subject.file(pattern)
     whole = file.read_bytes()
     file.unlink()
@@ -257,6 +275,29 @@ async def test_what_is_put_back_is_found_without_a_start(
     assert "" == damage
     assert (0, 0, 2) == first
     assert 10 == sealed
+
+
+async def test_what_comes_behind_a_refused_batch_waits_for_it(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Two batches of a producer that nobody knows are on their way when the snapshot is back: the
+    first was refused, and the second is not taken in its place.
+    """
+    look_often(monkeypatch)
+    file = subject.file(SNAPSHOT)
+    whole = file.read_bytes()
+    file.unlink()
+    async with subject.agent() as agent:
+        log = agent.log("t", 0)
+        first = await refusal(agent, STRANGER, 0)
+        file.write_bytes(whole)
+        await until(lambda: log.state is State.ONLINE)
+        second = await refusal(agent, STRANGER, 2)
+        offsets = [await produce(agent, STRANGER, 0), await produce(agent, STRANGER, 2)]
+
+    assert [STORAGE_ERROR, int(ErrorCode.NOT_LEADER_OR_FOLLOWER)] == [first[0], second[0]]
+    assert [4, 6] == offsets
 
 
 async def test_a_lost_session_goes_on_though_the_manifest_is_gone(subject: Subject) -> None:
@@ -305,7 +346,7 @@ async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repair
     """
     Nothing is written that no manifest will name; all who are known stay so, and others too.
     """
-    monkeypatch.setattr(sealing, "_BLOCKED_MS", 50)
+    look_often(monkeypatch)
     settings = replace(PATIENT, seal=SealSettings(segment_bytes=1, check_interval_ms=20))
     async with subject.agent(engine=settings) as agent:
         log = agent.log("t", 0)

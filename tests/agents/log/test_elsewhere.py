@@ -195,10 +195,10 @@ def watch(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         if is_victim(self):
             await cluster.step()
 
-    def remove(self: SimDisk, session_id: str) -> None:
+    async def remove(self: SimDisk, session_id: str) -> None:
         if is_victim(self):
             cluster.dies()
-        remove_session(self, session_id)
+        await remove_session(self, session_id)
         if is_victim(self):
             cluster.dies()
 

@@ -74,7 +74,7 @@ async def fenced(life: Life) -> None:
 
 async def silent(life: Life) -> None:
     """The metadata store does not answer: the lease is over by our own clock."""
-    cast(Silent, life.engine.ports.metadata).silent = True
+    cast(Silent, life.behind).silent = True
 
 
 async def stopped(life: Life) -> None:

@@ -9,12 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from driftlog_agents.collector import MIN_GRACE_MS
 from driftlog_agents.log.flush import (
     Abandon,
     Batch,
     Commit,
     Cut,
     Effect,
+    Expired,
     Flush,
     FlushPipeline,
     FlushSettings,
@@ -470,7 +472,7 @@ def test_throttling_halves_the_uploads_and_success_brings_them_back_slowly() -> 
     counts: list[int] = []
     while running := [f for f in flushes if f.stage is Stage.UPLOADING]:
         counts.append(len(running))
-        pipe.stored(running[0], running[0].tried - 1)
+        pipe.stored(running[0], len(running[0].began_ms) - 1)
     assert [1, 2, 2, 3, 3, 2, 1] == counts
 
 
@@ -558,7 +560,7 @@ def test_at_most_one_put_in_twenty_is_a_hedge() -> None:
         flush = pipe.flush()
         pipe.now_ms += 101 + n  # slower than all before it
         pipe.machine.tick(pipe.now_ms)
-        pipe.stored(flush, flush.tried - 1)
+        pipe.stored(flush, len(flush.began_ms) - 1)
         pipe.committed(flush)
 
     machine = pipe.machine
@@ -649,6 +651,119 @@ def test_a_fenced_pipeline_fails_everything_and_is_silent() -> None:
     assert ([[]] * 6, None) == (answers, pipe.deadline())
 
 
+# ── Objects that are too old to be committed ──
+
+HOURS_MS = 3_600_000
+
+
+def test_a_flush_may_be_committed_for_half_of_the_collectors_grace() -> None:
+    """
+    From the beginning of its PUT: what is unnamed and twice as old is deleted.
+    """
+    assert MIN_GRACE_MS == 2 * FlushSettings().max_object_age_ms
+
+
+def test_a_flush_that_waited_too_long_for_its_turn_is_uploaded_again_under_a_new_name() -> None:
+    """
+    The flush before it was refused by the bucket for hours.  Its commit names the new attempt.
+    """
+    pipe = Pipe()
+    one, two = pipe.flush(), pipe.flush()
+    pipe.stored(two)
+    pipe.failed(one)
+    pipe.at(5 * HOURS_MS)
+    pipe.failed(one, 1)
+    pipe.at(7 * HOURS_MS)
+
+    assert [Commit(one)] == [e for e in pipe.stored(one, 2) if isinstance(e, Commit)]
+    assert Stage.UPLOADING is two.stage
+    assert [Publish(one)] == pipe.committed(one)
+    assert [Commit(two)] == pipe.stored(two, 1)
+    assert 1 == two.stored_attempt
+
+
+def test_what_is_too_old_is_uploaded_again_only_when_commits_go_on() -> None:
+    """
+    While the oldest flush waits for the bucket, an upload would only get old as well.
+    """
+    pipe = Pipe()
+    one, two = pipe.flush(), pipe.flush()
+    pipe.stored(two)
+    pipe.failed(one)
+
+    again = [upload for h in (7, 14, 21) for upload in uploads(pipe.at(h * HOURS_MS))]
+
+    assert [(1, 1)] == again
+    assert Stage.STORED is two.stage
+
+
+def test_all_that_is_too_old_is_uploaded_again_side_by_side() -> None:
+    """
+    As many as may be: what waited for six hours is not stored again one by one.
+    """
+    pipe = Pipe(max_uploads=8)
+    flushes = [pipe.flush() for _ in range(5)]
+    for flush in flushes[1:]:
+        pipe.stored(flush)
+    pipe.at(6 * HOURS_MS)
+    effects = pipe.stored(flushes[0])
+
+    # The upload itself began six hours ago: a process that was suspended.
+    assert [(seq, 1) for seq in range(1, 6)] == uploads(effects)
+    assert [] == [effect for effect in effects if isinstance(effect, Commit)]
+
+
+def test_the_age_of_an_object_counts_from_the_beginning_of_the_attempt_that_stored_it() -> None:
+    """
+    A hedge that began later is younger; one ms under the limit may be committed.
+    """
+    pipe = Pipe()
+    one, two = pipe.flush(), pipe.flush()
+    pipe.failed(two)
+    pipe.at(1_000)
+    pipe.stored(two, 1)
+    pipe.failed(one)
+    pipe.at(6 * HOURS_MS)
+    pipe.now_ms += 999
+    pipe.stored(one, 1)
+
+    assert [Publish(one), Commit(two)] == pipe.committed(one)
+
+
+def test_a_commit_without_an_answer_ends_the_session_when_its_object_is_too_old() -> None:
+    """
+    The commit may still take effect, with a name that the collector may have deleted: the flush is
+    neither committed again nor stored again.  Nothing is asked for afterwards.
+    """
+    pipe = Pipe()
+    one, two = pipe.flush(), pipe.flush()
+    pipe.stored(one)
+    pipe.machine.commit_failed(one, pipe.now_ms)
+    assert [Commit(one)] == pipe.at(6 * HOURS_MS - 1)
+    pipe.machine.commit_failed(one, pipe.now_ms)
+    due = pipe.deadline()
+    assert due is not None
+
+    expired, lost = pipe.at(due)
+
+    assert Expired(one) == expired
+    assert Lost((one, two)) == lost
+    answers = [pipe.committed(one), pipe.stored(two), pipe.at(20 * HOURS_MS), pipe.machine.fenced()]
+    assert ([[]] * 4, None) == (answers, pipe.deadline())
+
+
+def test_a_late_answer_commits_what_is_too_old_to_be_sent_again() -> None:
+    """
+    An answer says that the object is named: only to send the commit again is forbidden.
+    """
+    pipe = Pipe()
+    one = pipe.flush()
+    pipe.stored(one)
+    pipe.at(7 * HOURS_MS)
+
+    assert [Publish(one)] == pipe.committed(one)
+
+
 # ── What is held ──
 
 
@@ -691,6 +806,7 @@ class Schedules(RuleBasedStateMachine):
             max_uploads=max_uploads,
             hedge_share=0.25,
             lost_ms=1e9,  # none but what the share allows
+            max_object_age_ms=10_000,
         )
         self.machine = FlushPipeline(self.settings, Random(seed))
         self.start_ms = self.now_ms = start_ms
@@ -703,6 +819,7 @@ class Schedules(RuleBasedStateMachine):
         self.succeeded: set[tuple[int, int]] = set()
         self.names: set[tuple[int, int]] = set()
         self.committing: list[Flush] = []
+        self.began_ms: dict[tuple[int, int], float] = {}
         self.lost = False
         self.ticked: tuple[float, bool] | None = None
 
@@ -717,6 +834,8 @@ class Schedules(RuleBasedStateMachine):
                 case Upload(flush, attempt):
                     assert (flush.seq, attempt) not in self.names, "a name is used twice"
                     self.names.add((flush.seq, attempt))
+                    self.began_ms[flush.seq, attempt] = self.now_ms
+                    assert flush not in self.committing, "its commit has another name"
                     self.in_flight.append(effect)
                 case Abandon(flush, attempt):
                     assert (flush.seq, attempt) in self.names
@@ -724,10 +843,15 @@ class Schedules(RuleBasedStateMachine):
                 case Commit(flush):
                     assert (flush.seq, flush.stored_attempt) in self.succeeded, "nothing is stored"
                     assert len(self.published) + 1 == flush.seq, "out of order"
+                    age_ms = self.now_ms - self.began_ms[flush.seq, flush.stored_attempt]
+                    assert age_ms < 10_000, "its object may be deleted"
                     self.committing.append(flush)
                 case Publish(flush):
                     assert len(self.published) + 1 == flush.seq
                     self.published.append(flush)
+                case Expired(flush):
+                    assert flush in self.committing, "it could have been stored again"
+                    assert isinstance(effects[-1], Lost)
                 case Lost(flushes):
                     pending = self.cut[len(self.published) :]
                     assert pending == list(flushes[: len(pending)])
@@ -760,7 +884,7 @@ class Schedules(RuleBasedStateMachine):
         due = self.machine.deadline_ms(self.now_ms)
         assert effects or due is None or due > self.now_ms, "it would be ticked for ever"
 
-    @rule(ms=st.sampled_from([0.0, 0.1, 3.0, 60.0, 3_000.0]))
+    @rule(ms=st.sampled_from([0.0, 0.1, 3.0, 60.0, 3_000.0, 9_000.0]))
     def time_passes(self, ms: float) -> None:
         """And nobody ticks before."""
         self.now_ms += ms
@@ -851,7 +975,7 @@ class Schedules(RuleBasedStateMachine):
             return
         self.machine.drain()
         for _ in range(400):
-            if self.machine.idle:
+            if self.machine.idle or self.lost:
                 break
             self.tick()
             for upload in list(self.in_flight):
@@ -863,7 +987,7 @@ class Schedules(RuleBasedStateMachine):
             for flush in list(self.committing):
                 self.perform(self.machine.commit_succeeded(flush, self.now_ms))
             self.deadlines_pass(1)
-        assert self.machine.idle
+        assert self.machine.idle or self.lost
         self.nothing_is_forgotten()
 
 

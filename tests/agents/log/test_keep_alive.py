@@ -19,11 +19,12 @@ from driftlog_metadata.etcd_store import EtcdMetadataStore
 from driftlog_metadata.keys import session_key
 from driftlog_metadata.model import Agent
 from tests.support import etcd_server
+from tests.support.clusters import in_cluster
 from tests.support.etcd_server import EtcdCluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("keep_alive")]
 
-TTL_S = 6.0
+TTL_S = 9.0
 SETTINGS = SessionSettings(ttl_ms=int(TTL_S * 1000), request_deadline_ms=500)
 """Half of what the adapter gives each endpoint: a keep-alive must not end before the next one."""
 
@@ -44,7 +45,7 @@ async def keeping(etcd: EtcdCluster) -> AsyncIterator[tuple[Session, asyncio.Tas
     store = EtcdMetadataStore(settings)
     thread = KeepAliveThread(lambda: EtcdMetadataStore(settings))
     session = Session(
-        store=store,
+        store=await in_cluster(store),
         agent=Agent(
             node_id=1,
             session_id=os.urandom(16).hex(),
@@ -91,7 +92,7 @@ async def test_a_loop_that_is_held_up_keeps_its_session(etcd: EtcdCluster) -> No
         for _ in range(3):
             while session.valid_until_ms - now_ms() > TTL_S * 1000 * 0.7:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # a third of it has passed at each keep-alive
-            time.sleep(TTL_S * 0.75)  # noqa: ASYNC251  # the point
+            time.sleep(TTL_S * 0.72)  # noqa: ASYNC251  # the point
             assert session.alive
             await asyncio.sleep(0.3)
             assert not task.done()

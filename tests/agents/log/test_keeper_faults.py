@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log import consolidator
 from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.session import Session
 from driftlog_metadata.codec import encode_leader
@@ -37,6 +36,9 @@ from tests.agents.log.keeping import (
 )
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time, values_of
 from tests.support.lossy import Lossy
+
+QUICK = replace(SMALL, consolidation=replace(SMALL.consolidation, named_within_ms=60_000))
+"""One hour for a rewrite to be named is a minute here."""
 
 # ── Faults ──
 
@@ -112,10 +114,10 @@ async def test_a_consolidation_without_an_answer_is_given_up_in_time() -> None:
     """
     world = World(t=2)
     made, wrap = lossy(["never"] * 1_000)
-    life = await world.start(SMALL, metadata=wrap)
+    life = await world.start(QUICK, metadata=wrap)
     await flushes(life, 10)
     began, puts = now_ms(), len(world.bucket.puts)
-    with mock.patch.object(consolidator, "_NAMED_WITHIN_MS", 60_000), capture_logs() as logs:
+    with capture_logs() as logs:
         await asyncio.sleep(300)
         assert [0] * 10 == await levels(world)
         assert 4 <= len(world.bucket.puts) - puts <= 5
@@ -139,10 +141,9 @@ async def test_a_consolidation_that_happens_after_it_was_given_up_is_found_in_th
     """
     world = World(t=2)
     made, wrap = lossy(["never"] * 53 + ["late", "never", "never"])
-    life = await world.start(SMALL, metadata=wrap)
+    life = await world.start(QUICK, metadata=wrap)
     await flushes(life, 10)
     with (
-        mock.patch.object(consolidator, "_NAMED_WITHIN_MS", 60_000),
         mock.patch.object(Session, "_deadline_ms", 1_000.0),  # of all of them: they are counted
         capture_logs() as logs,
     ):
@@ -317,15 +318,19 @@ async def test_a_put_that_fails_is_tried_again_under_another_name(fates: list[Ex
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "moved"])
 @on_virtual_time
-async def test_a_damaged_object_is_set_aside_and_said_once(damage: str) -> None:
+async def test_an_object_that_cannot_be_read_is_looked_for_again_and_the_others_go_on(
+    damage: str,
+) -> None:
     """
-    It is left as it is, for who restores it; the others become few.
+    It is left as it is, and said with its name, once a minute at most; the others become few.  When
+    it is put back it is rewritten as well.
     """
     world = World(t=2)
     life = await world.start(SMALL)
     await flushes(life, 4)
     third = sorted((await records(world)).items())[2][1]
-    body = bytearray(await world.bucket.get(third.object_key))
+    whole = await world.bucket.get(third.object_key)
+    body = bytearray(whole)
     await world.bucket.delete([third.object_key])
     if damage == "cut":
         await world.bucket.put(third.object_key, [body[:50]])
@@ -340,9 +345,17 @@ async def test_a_damaged_object_is_set_aside_and_said_once(damage: str) -> None:
 
     assert [0, 1] == sorted(await levels(world))
     assert third in (await records(world)).values()
-    said = [event for event in logs if event["event"] == "flush_object_damaged"]
-    assert [life.session_id] == [event["session"] for event in said]
-    assert third.object_key in said[0]["reason"]
+    said = [event for event in logs if event["event"] == "flush_object_unavailable"]
+    assert {life.session_id} == {event["session"] for event in said}
+    assert 1 <= len(said) <= 4
+    assert all(third.object_key in event["reason"] for event in said)
+
+    await world.bucket.delete([third.object_key])
+    await world.bucket.put(third.object_key, [whole])
+    await asyncio.sleep(700)
+    await flushes(life, 6, first=4)
+    await asyncio.sleep(60)
+    assert third not in (await records(world)).values()
 
 
 # ── Led elsewhere ──

@@ -15,8 +15,13 @@ from driftlog_agents.cluster.placement import place
 from driftlog_agents.log.leading import LeadingSettings
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.seal_policy import SealSettings
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_live_session, encode_leader, encode_topic
+from driftlog_agents.protocol.errors import RefusedError
+from driftlog_metadata.codec import (
+    decode_live_session,
+    encode_leader,
+    encode_partition_state,
+    encode_topic,
+)
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (
     LEADERS_PREFIX,
@@ -26,7 +31,14 @@ from driftlog_metadata.keys import (
     session_key,
     topic_key,
 )
-from driftlog_metadata.model import Leader, LiveSession, Stage, Topic, TopicPartition
+from driftlog_metadata.model import (
+    Leader,
+    LiveSession,
+    PartitionState,
+    Stage,
+    Topic,
+    TopicPartition,
+)
 from driftlog_metadata.store import MetadataStore, Operation, Put, PutEvent, TxnResult
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.agents.log.test_claims import LossyClaims, leaders, led_by_all
@@ -331,8 +343,8 @@ async def test_sealing_goes_on_while_partitions_move() -> None:
 @on_virtual_time
 async def test_what_was_admitted_is_committed_before_it_is_released_and_nothing_more_is() -> None:
     """
-    While a flush is on its way: produce is refused, who waits with a fetch is told, the leader
-    key stays, and the producer is answered before it changes.
+    While a flush is on its way: batches wait, a fetch goes on, the leader key stays, and the
+    producer is answered before it changes; then the fetch and what waited are told.
     """
     world = World(t=PARTITIONS)
     first = await world.start()
@@ -341,20 +353,19 @@ async def test_what_was_admitted_is_committed_before_it_is_released_and_nothing_
     world.bucket.away = True
     asked = first.produce(b"on its way", partition=moving)
     fetch = _Fetch()
-    first.log(moving).waiting_fetches[fetch] = None
+    log = first.log(moving)
+    log.waiting_fetches[fetch] = None
+    giving = asyncio.create_task(first.engine.leading.give_up([log]))
+    await asyncio.sleep(0.1)
+    late = asyncio.create_task(first.engine.admits(log))
     second = await joined(first)
     await second.engine.ready.wait()
-    log = first.log(moving)
-    async with asyncio.timeout(3):
-        while log.state is State.ONLINE:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     tp = TopicPartition(world.topics["t"].topic_id, moving)
 
-    assert ["lost"] == fetch.told
-    with pytest.raises(RefusedError) as refusal:
-        first.produce(b"too late", partition=moving)
-    assert ErrorCode.NOT_LEADER_OR_FOLLOWER is refusal.value.code
+    assert [] == fetch.told
+    assert first.engine.admission.parks(log, -1, -1, -1, 1)
+    assert not late.done()
     assert [] == asked.told
     assert Leader(first.session_id, 0) == (await leaders(world))[tp][0]
     assert second.engine.find(tp) is None
@@ -363,6 +374,11 @@ async def test_what_was_admitted_is_committed_before_it_is_released_and_nothing_
     while (await leaders(world))[tp][0].session_id == first.session_id:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert ["committed"] == asked.told
+    await giving
+    assert "lost" == fetch.told[-1]
+    with pytest.raises(UnavailableError):
+        await late
+    assert first.engine.find(tp) is None
     await led_by_all(world, first, second)
     assert await other.answer() == "committed"
     assert await second.produce(b"next", partition=moving).answer() == "committed"
@@ -475,8 +491,14 @@ async def test_a_stray_key_that_names_my_live_session_is_released_and_claimed() 
     topic = Topic(name="stray", topic_id=UUID(int=50), partitions=1)
     tp = TopicPartition(topic.topic_id, 0)
     stray = encode_leader(Leader(life.session_id, 4))
+    state = encode_partition_state(PartitionState(sessions=(life.session_id,)))
     await world.metadata.txn(
-        (), [Put(leader_key(tp), stray), Put(topic_key("stray"), encode_topic(topic))]
+        (),
+        [
+            Put(leader_key(tp), stray),
+            Put(partition_key(tp), state),
+            Put(topic_key("stray"), encode_topic(topic)),
+        ],
     )
     world.topics["stray"] = topic
 

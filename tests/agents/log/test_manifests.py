@@ -4,14 +4,16 @@ import asyncio
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_metadata.model import TopicPartition
+from driftlog_tiering import layout
 from driftlog_tiering.manifest import AddSegments, Manifest, empty_manifest
 from driftlog_tiering.manifests import commit_edit
 from driftlog_tiering.memory_object_store import MemoryObjectStore
-from tests.agents.log.lives import on_virtual_time
+from tests.agents.log.lives import World, on_virtual_time
 
 TP = TopicPartition(UUID(int=3), 0)
 
@@ -146,3 +148,47 @@ async def test_an_answer_that_is_lost_is_waited_for_a_few_seconds_a_slow_store_l
 
     assert [5, 10, 20, 30] == took
     assert 5 == round(loop.time() - began)
+
+
+async def test_a_strange_object_among_manifests_is_said_once() -> None:
+    """
+    It sorts before all of them, and hides none.
+    """
+    bucket = Bucket()
+    log = PartitionLog(topic="t", topic_id=TP.topic_id, partition=0, leader_epoch=0)
+    manifests = Manifests(bucket, lambda: 0)
+    known = await grown(bucket, empty_manifest("t", TP))
+    log.manifest_version = known.version
+    strange = f"{layout.manifest_prefix('t', TP)}.keep"
+    await bucket.put(strange, [b""])
+
+    with capture_logs() as said:
+        first = await manifests.get(log)
+        manifests.drop(log)
+        second = await manifests.get(log)
+
+    assert [known, known] == [first, second]
+    assert [("strange_key", strange)] == [(line["event"], line["key"]) for line in said]
+
+
+@on_virtual_time
+async def test_a_strange_object_is_said_once_by_all_who_list_manifests() -> None:
+    """
+    Who claims the partition, and then who reads it.
+    """
+    world = World(t=1)
+    life = await world.start()
+    await life.produce(b"v").answer()
+    await life.seal()
+    log = life.log()
+    await life.stop()
+    strange = f"{layout.manifest_prefix('t', TopicPartition(log.topic_id, 0))}.keep"
+    await world.bucket.put(strange, [b""])
+
+    with capture_logs() as said:
+        life = await world.start()
+        await life.engine.loaded(life.log())
+        life.engine.manifests.drop(life.log())
+        await life.engine.manifests.get(life.log())
+
+    assert [strange] == [line["key"] for line in said if line["event"] == "strange_key"]

@@ -26,12 +26,12 @@ class Refusals(list[Exception | None]):
 
 
 class NoSegments(Bucket):
-    """Takes flush objects, and no segments."""
+    """Takes flush objects, and nothing else."""
 
     refuses = True
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
-        if self.refuses and key.endswith(".parquet"):
+        if self.refuses and (key.endswith(".parquet") or "/probe-" in key):
             raise UnavailableError("slow down")
         await super().put(key, body)
 

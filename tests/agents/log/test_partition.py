@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.log.partition import PartitionLog, State, TailSlice
+from driftlog_agents.log.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.tail import TailData
 from driftlog_tiering.producers import ProducerBatch, Refusal
 
@@ -50,12 +50,13 @@ def flushed(base: int, *counts: int, size_bytes: int = 100) -> TailSlice:
         positions=array("i", range(0, 10 * len(counts) + 10, 10)),
         max_timestamps_ms=array("q", [0] * (len(counts) + 1)),
     )
-    return TailSlice(base, base + sum(counts), data, 1, len(counts), size_bytes)
+    end = base + sum(counts)
+    return TailSlice(base, end, data, 1, len(counts), size_bytes, StoredAt("flush", 0))
 
 
 def append(log: PartitionLog, records: int) -> int:
     """One batch without a producer."""
-    return log.append(records, -1, -1, -1)
+    return log.append(records, -1, -1, -1, 0.0)
 
 
 # ── Admission ──
@@ -88,7 +89,7 @@ def test_an_admitted_batch_is_known_before_it_is_committed() -> None:
     Its repeat is a duplicate at once, and its successor is fit: requests are pipelined.
     """
     log = make_log(100)
-    log.append(3, 7, 0, 0)
+    log.append(3, 7, 0, 0, 0.0)
 
     assert ProducerBatch(0, 2, 100, 102) == log.judge(7, 0, 0, 3)
     assert log.judge(7, 0, 3, 1) is None
@@ -138,7 +139,7 @@ def test_takeover_restores_slices_beyond_what_is_admitted() -> None:
     log.restore(flushed(3, 4), 1.0)
     log.restore(flushed(7, 2), 2.0)
 
-    assert (9, 9, 1.0) == (log.high_watermark, log.log_end, log.oldest_unsealed_ms)
+    assert (9, 9, 4.0) == (log.high_watermark, log.log_end, log.unsealed_age_ms(5.0, 0.0))
     with pytest.raises(AssertionError):
         log.restore(flushed(10, 1), 3.0)
 
@@ -243,18 +244,18 @@ def test_bytes_from_an_offset_are_those_of_its_slice_and_of_all_behind() -> None
 
 def test_sealing_drops_the_slices_that_are_wholly_sealed() -> None:
     """
-    One that is cut by the sealed end stays, whole, with its bytes; what is left is young again.
+    One that is cut by the sealed end stays, whole, with its bytes, and as old as it was.
     """
     log = tail_of_three()
     first, second, third = log.slices
 
-    assert [first] == log.seal(20, 70.0)
+    assert [first] == log.seal(20)
     assert ([second, third], 400, 4) == (log.slices, log.unsealed_bytes, log.unsealed_batches)
-    assert [second] == log.seal(25, 80.0)
-    assert (25, 80.0, third) == (log.sealed_end, log.oldest_unsealed_ms, log.find(25))
+    assert [second] == log.seal(25)
+    assert (25, 59.0, third) == (log.sealed_end, log.unsealed_age_ms(80.0, 0.0), log.find(25))
     assert 0 == log.index_of(third)
-    assert [third] == log.seal(30, 90.0)
-    assert (None, 0, 0) == (log.oldest_unsealed_ms, log.unsealed_bytes, log.unsealed_batches)
+    assert [third] == log.seal(30)
+    assert (0.0, 0, 0) == (log.unsealed_age_ms(90, 90), log.unsealed_bytes, log.unsealed_batches)
 
 
 @pytest.mark.parametrize("end", [9, 31])
@@ -266,7 +267,7 @@ def test_the_sealed_end_stays_between_itself_and_the_high_watermark(end: int) ->
     append(log, 5)
 
     with pytest.raises(AssertionError):
-        log.seal(end, 0)
+        log.seal(end)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.booleans()), max_size=40))
@@ -282,7 +283,7 @@ def test_the_tail_agrees_with_a_list_of_offsets(steps: list[tuple[int, int, bool
         if counts:
             log.commit(flushed(log.high_watermark, *counts, size_bytes=len(counts)), 0)
         if sealing:
-            log.seal((log.sealed_end + log.high_watermark) // 2, 0)
+            log.seal((log.sealed_end + log.high_watermark) // 2)
         assert log.log_start <= log.sealed_end <= log.high_watermark <= log.log_end
         base = log.slices[0].base if log.slices else log.high_watermark
         assert base <= log.sealed_end or not log.slices

@@ -80,6 +80,18 @@ async def test_the_epoch_is_the_one_that_wrote_the_record() -> None:
     assert await world.reader.find_timestamp(world.log, 21) is None
 
 
+async def test_the_epoch_of_what_is_sealed_is_known_before_the_log_is_loaded() -> None:
+    """
+    The manifest was withheld when the partition was taken over, and is given to the lookup.
+    """
+    world = World()
+    await world.seal([make_batch(0, [(10, None, b"a")])], 1)
+    world.log.epochs = []
+
+    assert (0, 10, 0) == await world.reader.find_timestamp(world.log, 5)
+    assert (0, 10, 0) == await world.reader.max_timestamp(world.log)
+
+
 async def test_nothing_uncommitted_is_found() -> None:
     """
     An empty log, and one whose records are not committed, have no time.

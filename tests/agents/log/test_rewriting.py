@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from driftlog_agents.log import rewriting
 from driftlog_agents.log.consolidation import encode, lay_out
-from driftlog_agents.log.rewriting import DamagedSourceError, Rewriting
+from driftlog_agents.log.rewriting import Rewriting, UnavailableSourceError
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import FlushRecord
 from driftlog_tiering.batch import build_batch
@@ -112,9 +112,10 @@ async def put(store: Store, key: str, batches: Sequence[tuple[Place, bytes]]) ->
         array("q", [1 for _ in n]),
         array("i", list(accumulate(lengths[:-1], initial=0))),
         array("i", lengths),
+        array("q", [7 for _ in n]),
     )
     encoded = encode_footer(
-        session_id="s", seq=1, committed_seq=0, topic_ids=(TOPIC,), columns=columns, gaps=True
+        session_id="s", seq=1, committed_seq=0, topic_ids=(TOPIC,), columns=columns
     )
     await store.put(key, [*(data for _, data in batches), encoded])
     start = sum(lengths)
@@ -275,7 +276,7 @@ def test_an_old_object_that_is_damaged_is_named_and_nothing_is_put(damage: str) 
         encoded, _ = encode(new, footers, "s", 7)
         before = len(store.gets)
 
-        with pytest.raises(DamagedSourceError) as raised:
+        with pytest.raises(UnavailableSourceError) as raised:
             await rewriting_to(store).write(new, old, encoded, "s", 7)
 
         assert 1 == raised.value.source

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.log.flush import MiB
-from driftlog_agents.log.partition import PartitionLog, State, TailSlice
+from driftlog_agents.log.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.seal_policy import (
     Backpressure,
     SealSettings,
@@ -36,7 +36,8 @@ def make_log(
     )
     for size in sizes_mib:
         base = log.high_watermark
-        log.restore(TailSlice(base, base + 10, data, 0, batches, int(size * MiB)), 0)
+        stored_at = StoredAt("flush", 0)
+        log.restore(TailSlice(base, base + 10, data, 0, batches, int(size * MiB), stored_at), 0)
     return log
 
 
@@ -47,7 +48,7 @@ def chosen(
     **topics: TopicSealing,
 ) -> list[tuple[PartitionLog, int]]:
     """What is due at *now_ms*."""
-    return due(logs, settings, topics, now_ms)
+    return due(logs, settings, topics, now_ms, 0.0)
 
 
 # ── By size ──
@@ -245,12 +246,86 @@ def test_the_fullest_comes_first() -> None:
     assert [logs[1], logs[3], logs[0], logs[2]] == [log for log, _ in chosen(*logs, now_ms=HOUR)]
 
 
-def test_what_is_left_after_sealing_is_young_again() -> None:
-    """
-    It was not there when the segment was begun, so it waits its own hour.
-    """
-    log = make_log(1, 1)
-    log.seal(10, HOUR)
+# ── Age ──
 
-    assert [] == chosen(log, now_ms=2 * HOUR - 1)
-    assert [(log, 20)] == chosen(log, now_ms=2 * HOUR)
+
+def flushed(*times_ms: int, known_ms: float = 0.0) -> PartitionLog:
+    """A partition with a slice of 2 MiB per time of flush, all known here since *known_ms*."""
+    log, data = make_log(), make_log(1).slices[0].data
+    for n, at_ms in enumerate(times_ms):
+        log.restore(
+            TailSlice(10 * n, 10 * n + 10, data, 0, 1, 2 * MiB, StoredAt("f", 0), at_ms), known_ms
+        )
+    return log
+
+
+def test_age_is_counted_from_the_flush_and_not_from_when_this_leader_knew_of_it() -> None:
+    """
+    A leader that has just begun finds what is due.
+    """
+    log = flushed(5 * HOUR, 6 * HOUR, known_ms=100)
+
+    assert [] == due([log], SETTINGS, {}, 101.0, 6 * HOUR - 1)
+    assert [(log, 20)] == due([log], SETTINGS, {}, 101.0, 6 * HOUR)
+
+
+def test_what_is_left_after_sealing_is_as_old_as_its_flush() -> None:
+    """
+    Not as young as the sealing: it would wait as long again, behind each segment.
+    """
+    log = flushed(5 * HOUR, 6 * HOUR)
+    log.seal(10)
+
+    assert [] == due([log], SETTINGS, {}, 0.0, 7 * HOUR - 1)
+    assert [(log, 20)] == due([log], SETTINGS, {}, 0.0, 7 * HOUR)
+
+
+def test_what_this_leader_has_known_for_long_is_due_whatever_the_wall_clock_says() -> None:
+    """
+    One that stands, or was set back.  A time of flush that is not known counts in no other way.
+    """
+    for log in (flushed(5 * HOUR, known_ms=7.0), flushed(0, known_ms=7.0)):
+        wall_ms = 2.0 * HOUR if log.slices[0].flushed_at_ms else 9.0 * DAY
+        assert [] == due([log], SETTINGS, {}, HOUR + 6.0, wall_ms)
+        assert [(log, 10)] == due([log], SETTINGS, {}, HOUR + 7.0, wall_ms)
+
+
+def test_nothing_was_flushed_later_than_what_follows_it() -> None:
+    """
+    A wall clock that was ahead for a time stamped what is young for as long: until the next flush.
+    """
+    ahead = flushed(HOUR, 90 * DAY, 91 * DAY, 2 * HOUR)
+
+    assert 4 * HOUR == ahead.unsealed_age_ms(0.0, 5 * HOUR)
+    ahead.seal(10)
+    assert 3 * HOUR == ahead.unsealed_age_ms(0.0, 5 * HOUR)
+    assert 3 * HOUR == flushed(0, 2 * HOUR).unsealed_age_ms(0.0, 5 * HOUR)
+
+
+# ── Sessions ──
+
+
+def test_a_partition_that_many_sessions_have_flushed_is_sealed_early() -> None:
+    """
+    Its key has them all until then.
+    """
+    log = make_log()
+    log.sessions = tuple("123456789")
+    for n in range(9):
+        assert [] == chosen(log)
+        (one,) = make_log(0.001).slices
+        assert isinstance(one.data, TailData)
+        one.data.session_id = str(n)
+        log.restore(one._replace(base=10 * n, end=10 * n + 10), 0)
+
+    assert [(log, 90)] == chosen(log)
+
+
+def test_sessions_that_have_flushed_nothing_of_it_are_no_reason_to_seal() -> None:
+    """
+    Sealing would not shorten the list.
+    """
+    log = make_log(0.1)
+    log.sessions = tuple("123456789")
+
+    assert [] == chosen(log)

@@ -43,6 +43,8 @@ class Subject(Sealer):
             spool=cast(Any, None),
             rng=Random(1),
             now_ms=lambda: 0,
+            wall_ms=lambda: 0,
+            producer_expiration_ms=1,
             sealed=lambda _tp, _end: None,
             buffering=lambda _tp: set(),
         )

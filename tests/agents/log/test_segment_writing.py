@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftlog_agents.log import segment_writing
-from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.segment_writing import SegmentWriting
 from driftlog_agents.log.tail import TailData
 from driftlog_agents.main import _offload
@@ -106,9 +106,9 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
         positions=array("i", [0, len(made[0]), len(made[0]) + len(made[1])]),
         max_timestamps_ms=array("q", [0, 0, 0]),
     )
-    data.object_key = "flush/s/1.flush"
-    log.restore(TailSlice(0, 3 * RECORDS, data, 0, 3, data.size_bytes), 0.0)
-    await objects.put(data.object_key, made[:kept])
+    stored_at = StoredAt("flush/s/1.flush", 0)
+    log.restore(TailSlice(0, 3 * RECORDS, data, 0, 3, data.size_bytes, stored_at), 0.0)
+    await objects.put(stored_at.object_key, made[:kept])
     with ThreadPoolExecutor(1) as pool:
         writing = SegmentWriting(
             objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)

@@ -6,15 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from driftlog_agents.log.keep_alive import KeepAlive, Renewing
 from driftlog_agents.log.session import CommitOutcome, Session, SessionSettings
 from driftlog_metadata.errors import FencedError, StoreError, UnavailableError
-from driftlog_metadata.keys import session_key
+from driftlog_metadata.keys import head_key, session_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
 from driftlog_metadata.model import Agent, FlushRecord
-from driftlog_metadata.store import LeaseNotFoundError, MetadataStore
+from driftlog_metadata.store import LeaseNotFoundError, MetadataStore, Put
 from tests.agents.log.lives import now_ms, on_virtual_time
+from tests.support.clusters import in_cluster, witnessed
 
 TTL_MS = 6_000
 
@@ -64,11 +66,17 @@ class Subject:
         self.store = Store()
         self.elsewhere = Elsewhere(self.store)
         keep_alive: KeepAlive | None = self.elsewhere if elsewhere else None
-        self.session = Session(
-            store=cast(MetadataStore, self.store),
+        self._witnessed = witnessed(cast(MetadataStore, self.store))
+        self.session = self.another(7, keep_alive)
+        self.keeping: asyncio.Task[None]
+
+    def another(self, number: int, keep_alive: KeepAlive | None = None) -> Session:
+        """A session of the same process."""
+        return Session(
+            store=self._witnessed,
             agent=Agent(
                 node_id=1,
-                session_id=f"{7:032x}",
+                session_id=f"{number:032x}",
                 listeners=(),
                 http_address="localhost:9644",
                 rack=None,
@@ -78,9 +86,9 @@ class Subject:
             now_ms=now_ms,
             keep_alive=keep_alive,
         )
-        self.keeping: asyncio.Task[None]
 
     async def open(self) -> "Subject":
+        await in_cluster(cast(MetadataStore, self.store))
         await self.session.open()
         self.keeping = asyncio.create_task(self.session.keep_alive())
         return self
@@ -173,7 +181,8 @@ async def test_a_store_that_needs_longer_than_a_request_is_given_is_given_longer
     """
     subject = Subject(elsewhere=elsewhere)
     slow = SlowStore()
-    subject.session._store = cast(MetadataStore, slow)
+    await in_cluster(slow._behind)
+    subject.session._store = witnessed(cast(MetadataStore, slow))
     subject.elsewhere.store = cast(MetadataStore, slow)
     began_ms = now_ms()
     await subject.open()
@@ -300,3 +309,33 @@ async def test_an_answer_that_comes_after_the_end_does_not_bring_a_session_back(
         await subject.ended()
 
     assert (False, 0.0) == (subject.session.alive, subject.session.valid_until_ms)
+
+
+async def _head_that_cannot_be_read(subject: Subject) -> None:
+    head = head_key(subject.session.session_id)
+    await subject.store.txn((), [Put(head, b"{}")])
+
+
+@on_virtual_time
+async def test_a_head_that_cannot_be_read_ends_the_session_and_not_the_agent() -> None:
+    """
+    What a refused commit came to is not known: nothing more is committed under that head, and the
+    next session of the process begins.
+    """
+    subject = await Subject(elsewhere=False).open()
+    record = FlushRecord(object_key="o", size_bytes=2, footer_start=1)
+    assert CommitOutcome.COMMITTED is await subject.session.commit(1, record)
+    await _head_that_cannot_be_read(subject)
+
+    with capture_logs() as lines:
+        outcome = await subject.session.commit(2, record)
+    after = subject.another(8)
+    with capture_logs() as opened:
+        await after.open()
+
+    assert CommitOutcome.DEAD is outcome
+    assert "head" in await subject.ended()
+    assert after.alive
+    for said in (lines, opened):
+        (line,) = (line for line in said if line["log_level"] == "error")
+        assert head_key(subject.session.session_id) in line["error"]

@@ -16,9 +16,9 @@ from uuid import UUID
 from driftlog_agents.log.buffer_format import encode_entry_header, encode_file_header
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.flush import Batch
-from driftlog_agents.log.partition import PartitionLog, TailSlice
+from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.reader import LogReader, ReadSettings
-from driftlog_agents.log.tail import TailData, lay_out
+from driftlog_agents.log.tail import TailData, lay_out, tail_slice
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import layout
@@ -158,8 +158,6 @@ class World:
         self.nonce = 0
         self.rows: list[Row] = []
         self.batches: list[bytes] = []
-        if disk is not None:
-            disk.create_session("mine")
         self.reader = LogReader(
             store=self.bucket,
             offload=self._offload,
@@ -255,7 +253,7 @@ class World:
             self.log.start_epoch(0, 0)
         if end > self.log.high_watermark:
             self.log.high_watermark = self.log.log_end = end
-        self.log.seal(end, 0.0)
+        self.log.seal(end)
 
     async def store_lists(self, *sizes: int) -> None:
         """Move the oldest segments into lists: as many as *sizes* says, those into one list."""
@@ -284,12 +282,14 @@ class World:
 
     # ── Tail ──
 
-    async def flush(self, batches: Sequence[bytes], tier: str) -> TailData:
+    async def flush(self, batches: Sequence[bytes], tier: str) -> TailSlice:
         """Commit a flush; its batches are then in *tier*: "object", "file" or "memory"."""
         other = Batch(make_batch(0, [(0, None, b"other")]), 0, 0, 0, (1, 0, -1, -1, -1, 0, 0))
         other.length = len(other.view or b"")
         mine = [_batch(b) for b in batches]
         if tier == "file":
+            assert self.disk is not None
+            await self.disk.create_session("mine")
             self._write(mine)
         data, topic_ids, columns, slices = lay_out(
             {self.neighbour: [other], self.log: mine}, "mine"
@@ -300,7 +300,6 @@ class World:
         assert data.views is not None
         key = layout.flush_key("mine", self.nonce + 1, self._next_nonce())
         await self.bucket.put(key, [*data.views, footer])
-        data.object_key = key
         if tier == "file":
             placed = TailData(
                 session_id="mine",
@@ -309,7 +308,6 @@ class World:
                 positions=data.positions,
                 max_timestamps_ms=data.max_timestamps_ms,
             )
-            placed.object_key = key
             placed.files = [mine[0].file]
             placed.file_numbers = array("B", [0] * len(data))
             placed.file_positions = array("q", [0, *[b.position for b in mine]])
@@ -317,15 +315,14 @@ class World:
         if tier == "object":
             data.views = None
         _, found = slices[1]
-        size = sum(map(len, batches))
-        tail = TailSlice(found.base, found.end, data, found.first, found.count, size)
+        tail = tail_slice(data, found, StoredAt(key, 0))
         self.log.log_end = found.end
         for batch in batches:
             self.log.start_epoch(parse_header(batch).partition_leader_epoch, found.base)
             self.batches.append(batch)
             self.rows += rows_of(batch)
         self.log.commit(tail, 0.0)
-        return data
+        return tail
 
     def _write(self, batches: list[Batch]) -> None:
         assert self.disk is not None

@@ -10,13 +10,15 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch
 from driftlog_agents.handlers import fetch as fetch_handler
 from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import delete_topics, fetch, init_producer_id
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
 from driftlog_agents.protocol.one_batch import OneBatchReader
+from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import PRODUCER_IDS_KEY, topic_key
-from driftlog_metadata.store import Put
+from driftlog_metadata.store import Delete, Put
 from tests.agents.network.serving import Serving, eventually, fetching
 
 
@@ -28,14 +30,20 @@ def batch(value: bytes = b"x") -> bytearray:
 # ── Damage ──
 
 
-async def test_damage_that_a_request_finds_is_told_by_its_name(tmp_path: Path) -> None:
+async def test_damage_that_a_request_finds_is_told_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    No bug of ours: the log says which key is not what it should be, that connection is closed,
-    and others go on.
+    No bug of ours: the log says what is not what it should be, that connection is closed, and
+    others go on.
     """
+
+    async def damaged(_: ProducerIds) -> int:
+        raise CorruptError("/key: not a block")
+
+    monkeypatch.setattr(ProducerIds, "next", damaged)
     async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
         await other.create("t")
-        await agent.process.broker.metadata.txn((), [Put(PRODUCER_IDS_KEY, b"\xa5")])
         with capture_logs() as lines:
             client.send(init_producer_id.API, 1, InitProducerIdRequest(transactional_id=None))
             closed = await client.closed()
@@ -43,9 +51,28 @@ async def test_damage_that_a_request_finds_is_told_by_its_name(tmp_path: Path) -
         sessions = agent.process.sessions
 
     assert closed
-    assert ["stored_data_damaged"] == [line["event"] for line in lines]
-    assert lines[0]["error"].startswith(f"{PRODUCER_IDS_KEY}: not a ")
+    assert [("stored_data_damaged", "/key: not a block")] == [
+        (line["event"], line["error"]) for line in lines
+    ]
     assert (0, 1) == (answer[0].error_code, sessions)
+
+
+async def test_producer_ids_whose_key_is_damaged_are_a_retriable_error(tmp_path: Path) -> None:
+    """
+    The log names the key, and the connection goes on.
+    """
+    asked = InitProducerIdRequest(transactional_id=None)
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await agent.process.broker.metadata.txn((), [Put(PRODUCER_IDS_KEY, b"\xa5")])
+        with capture_logs() as lines:
+            refused = await client.call(init_producer_id.API, 1, asked)
+        await agent.process.broker.metadata.txn((), [Delete(PRODUCER_IDS_KEY)])
+        answered = await client.call(init_producer_id.API, 1, asked)
+
+    assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS == refused.error_code
+    assert ["producer_ids_unreadable"] == [line["event"] for line in lines]
+    assert lines[0]["error"].startswith(f"{PRODUCER_IDS_KEY}: not a ")
+    assert 0 == answered.error_code
 
 
 async def test_a_topic_whose_key_is_damaged_is_not_changed_and_others_are(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Node ids of directories that are gone: kept for a week without an agent, then given to others.
+
+    an id, no agent's key ──▶ marked with the time ──7 days──▶ still marked, no agent ──▶ deleted
+                                    └── an agent of it lives ──▶ the mark goes
+
+The agent that starts on the directory takes the mark off before its session begins
+(`identity.node_id`), and finds out there if the id is another directory's by then.  An agent that
+runs without a session for as long ends (`agent`).  Marks and deletes compare the id's key, and that
+the agent's key is not there.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_node_id_use
+from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.keys import AGENTS_PREFIX, NODE_IDS_PREFIX, agent_key, parse_node_id_key
+from driftlog_metadata.store import KeyValue, MetadataStore
+from driftlog_metadata.transactions import HEADS_PER_TXN, KnownNodeId, Txn
+
+HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdSettings:
+    """How long ids stay, and how often that is looked at."""
+
+    keep_ms: int = 7 * 24 * HOUR_MS
+    """Longer: a machine that was away for longer has its id still, and more small keys are kept."""
+
+    interval_ms: int = 6 * HOUR_MS
+    request_deadline_ms: float = 30_000.0
+
+
+class NodeIds:
+    """See the module.  One per cluster at a time: the collector's.
+
+    Args:
+        confirm: called before each mark and each delete; see `collector`.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        *,
+        confirm: Callable[[], Awaitable[None]],
+        settings: NodeIdSettings | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._confirm = confirm
+        self._settings = settings or NodeIdSettings()
+        self._looked_ms: int | None = None
+        self._log = structlog.get_logger()
+        self.deleted = 0
+
+    async def collect(self, now_ms: int) -> None:
+        """Mark and delete what is due, if it is time to look.  *now_ms*: of the object store.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store; look again later.
+            FencedError: the store is not the one that this process has seen.
+        """
+        looked_ms, settings = self._looked_ms, self._settings
+        if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
+            return
+        ids = await self._read(NODE_IDS_PREFIX)
+        live = {kv.key for kv in await self._read(AGENTS_PREFIX)}
+        known = [one for one in map(_parsed, ids) if one is not None]
+        unused = [one for one in known if agent_key(one.node_id) not in live]
+        back = [
+            one
+            for one in known
+            if one.use.unused_since_ms is not None and agent_key(one.node_id) in live
+        ]
+        new = [one for one in unused if one.use.unused_since_ms is None]
+        due = [
+            one
+            for one in unused
+            if one.use.unused_since_ms is not None
+            and now_ms - one.use.unused_since_ms >= settings.keep_ms
+        ]
+        for batch in _batches(back):
+            await self._txn(transactions.mark_used(batch))
+        for batch in _batches(new):
+            await self._txn(transactions.mark_unused(batch, now_ms))
+        deleted = 0
+        for batch in _batches(due):
+            if await self._txn(transactions.delete_node_ids(batch)):
+                deleted += len(batch)
+        if deleted:
+            self.deleted += deleted
+            self._log.info("node_ids_collected", deleted=deleted)
+        self._looked_ms = now_ms
+
+    async def _read(self, prefix: str) -> list[KeyValue]:
+        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+            _, kvs = await self._metadata.get_prefix(prefix)
+        return kvs
+
+    async def _txn(self, txn: Txn) -> bool:
+        """Once: what was not done is done at the next look."""
+        await self._confirm()
+        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+            result = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
+        return result.succeeded
+
+
+def _parsed(kv: KeyValue) -> KnownNodeId | None:
+    """None: nobody's, or it cannot be read; it stays."""
+    try:
+        number, use = parse_node_id_key(kv.key), decode_node_id_use(kv.value)
+    except (ValueError, CorruptError):
+        return None
+    return KnownNodeId(node_id=number, revision=kv.mod_revision, use=use)
+
+
+def _batches(ids: Sequence[KnownNodeId]) -> list[Sequence[KnownNodeId]]:
+    return [ids[at : at + HEADS_PER_TXN] for at in range(0, len(ids), HEADS_PER_TXN)]

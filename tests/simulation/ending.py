@@ -1,0 +1,272 @@
+"""The opposite oracle: when everything has been checked, bucket and metadata hold nothing unnamed.
+
+    all is checked ──▶ one agent starts again ──▶ all topics, or some, are deleted
+        ──looks for more than a grace period──▶ objects are gone
+        ──another grace period──▶ tombstones are gone, heads of dead sessions are marked
+        ──7 days──▶ heads are gone ──▶ every key and every object is named by something that exists
+
+Time passes in jumps, as in `chaos.grow_old`: the collector looks after each of them, and the
+agent's session ends in each of them.
+
+Sealed objects that a newer one replaced are not checked: older manifest versions, segment lists,
+segments that no manifest names and producer snapshots of a topic that exists.  Nothing collects
+those yet; the collector of sealed objects is issue 15, and `_SUPERSEDED` goes with it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from driftlog_metadata import keys
+from driftlog_metadata.codec import (
+    decode_ended_head,
+    decode_flush_record,
+    decode_partition_state,
+)
+from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_tiering import layout
+from tests.simulation.final_log import read_topics
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import AgentProcess
+    from tests.simulation.node import Node
+    from tests.simulation.world import World
+
+_SUPERSEDED: Final = (
+    layout.ManifestKey,
+    layout.SegmentListKey,
+    layout.SegmentKey,
+    layout.ProducerSnapshotKey,
+)
+"""Kinds of objects that stay when a newer one replaces them, for as long as their topic exists."""
+
+_HOUR_S: Final = 3_600.0
+_STEP_S: Final = 1.8 * _HOUR_S
+"""Shorter than the collector's `max_gap_ms`, or its grace would begin again."""
+_STEPS: Final = 8
+"""Together longer than the collector's grace of 12 h, also without the first one, in which what
+was on its way for long arrives."""
+_GRACE_S: Final = 12.1 * _HOUR_S
+_HEADS_S: Final = (7 * 24 + 1) * _HOUR_S
+_LOOK_AT_HEADS_S: Final = 6.1 * _HOUR_S
+_MORE_LOOKS: Final = 4
+_LOOKED_S: Final = 120.0
+_HEADS_LOOKED_S: Final = 1.0
+"""How long a look at heads takes behind it; shorter than the interval between two looks."""
+_READY_S: Final = 60.0
+_SEALED_S: Final = 25.0
+"""In which a session seals what is there and forgets its flush records."""
+_ALL_DELETED: Final = 0.6
+"""Of the seeds with an ending: all topics are deleted; in the others some are."""
+
+
+_FOREIGN: Final = (33, 44, 72, 95)
+"""Seeds of two hundred with foreign objects that have an ending, too (`bucket_faults`)."""
+
+
+def has_ending(seed: int) -> bool:
+    """Whether the seed goes on to its opposite end: one in nine, whatever its last digit."""
+    return seed % 11 == 3 or seed % 200 in _FOREIGN
+
+
+class Ending:
+    """See the module."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = Random(f"ending {world.seed}")
+        self._node = next(node for node in world.nodes if not node.left)
+        self._deleted: set[UUID] = set()
+
+    async def run(self) -> None:
+        """Delete, let time pass, look.
+
+        Raises:
+            Violation: something unnamed is there.
+        """
+        world = self._world
+        node = self._node
+        world.note("ending")
+        async with asyncio.TaskGroup() as tasks:
+            node.come_back()
+            tasks.create_task(node.run())
+            await self._delete_topics(await self._ready(node))
+            await self._sealed()
+            for _ in range(_STEPS):
+                await self._pass(_STEP_S)
+            ended = self._heads() - self._sessions(keys.SESSIONS_PREFIX)
+            await self._pass(_GRACE_S)
+            ended -= self._named_sessions()
+            await self._passes_until(lambda: not self._heads() & ended - self._marked())
+            await self._pass(_HEADS_S)
+            await self._passes_until(lambda: not self._heads() & ended)
+            await self._ready(node)
+            await self._check(ended)
+            await node.leave()
+
+    async def _pass(self, seconds: float) -> None:
+        self._world.pass_time(seconds)
+        await self._look()
+
+    async def _look(self) -> None:
+        """Wait for a look of the collector that begins from now on, so that time jumps between two
+        looks: one that time jumps in would pass for one that began too late."""
+        began_ms = self._world.now_ms()
+        for _ in range(int(_LOOKED_S / 0.1)):
+            if self._node.process.looked_ms > began_ms:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            self._world.expect(False, "the collector does not look when all is over")
+        await asyncio.sleep(_HEADS_LOOKED_S)
+
+    async def _passes_until(self, holds: Callable[[], bool]) -> None:
+        """Heads are marked and deleted in batches; one that was written meanwhile, as the head of a
+        session that ends in the jump is, puts its batch off to the next look."""
+        for _ in range(_MORE_LOOKS):
+            if holds():
+                return
+            await self._pass(_LOOK_AT_HEADS_S)
+
+    async def _sealed(self) -> None:
+        """Wait until all is sealed, or for as long as that takes, and for a look behind that."""
+        for _ in range(int(_SEALED_S / 0.5)):
+            if not self._world.metadata.snapshot(keys.FLUSHES_PREFIX):
+                break
+            await asyncio.sleep(0.5)
+        await self._look()
+
+    async def _ready(self, node: "Node") -> "AgentProcess":
+        for _ in range(int(_READY_S / 0.1)):
+            if node.well and node.process.serving:
+                return node.process
+            await asyncio.sleep(0.1)
+        self._world.expect(False, "no session begins when all is over")
+        raise AssertionError
+
+    async def _delete_topics(self, process: "AgentProcess") -> None:
+        topics = list((await read_topics(self._world)).values())
+        if self._rng.random() >= _ALL_DELETED:
+            topics = [topic for topic in topics if self._rng.random() < 0.5]
+        for topic in topics:
+            self._world.admin.dying.add(topic.topic_id)
+            self._deleted.add(topic.topic_id)
+            await process.do(process.broker.topics.delete(topic))
+
+    def _sessions(self, prefix: str) -> set[str]:
+        return {kv.key.removeprefix(prefix) for kv in self._world.metadata.snapshot(prefix)}
+
+    def _heads(self) -> set[str]:
+        return self._sessions(keys.HEADS_PREFIX)
+
+    def _marked(self) -> set[str]:
+        heads = self._world.metadata.snapshot(keys.HEADS_PREFIX)
+        return {keys.parse_head_key(kv.key) for kv in heads if decode_ended_head(kv.value)}
+
+    # ── The oracle ──
+
+    async def _check(self, ended: set[str]) -> None:
+        """*ended*: sessions that were over more than 7 days ago, and that nothing named then."""
+        topics = await read_topics(self._world)
+        self._expect(not topics.keys() & self._deleted, "a deleted topic", self._deleted)
+        self._check_partitions(topics)
+        self._check_sessions(ended)
+        self._check_flush_records(topics)
+        self._check_groups(topics)
+        self._nothing("tombstones", [key for key in self._tombstones() if not self._stays(key)])
+        await self._check_objects(topics)
+
+    def _tombstones(self) -> list[str]:
+        return [kv.key for kv in self._world.metadata.snapshot(keys.DELETED_PREFIX)]
+
+    def _stays(self, tombstone: str) -> bool:
+        """Whether a foreign object keeps the folder of a deleted topic, and so its tombstone."""
+        topic_id = str(keys.parse_deleted_key(tombstone))
+        return any(topic_id in key for key in self._world.foreign.bodies)
+
+    def _check_partitions(self, topics: dict[UUID, Topic]) -> None:
+        for prefix, parse in (
+            (keys.LEADERS_PREFIX, keys.parse_leader_key),
+            (keys.PARTITIONS_PREFIX, keys.parse_partition_key),
+        ):
+            for kv in self._world.metadata.snapshot(prefix):
+                tp = parse(kv.key)
+                self._expect(_exists(tp, topics), kv.key, "of a partition that does not exist")
+
+    def _check_sessions(self, ended: set[str]) -> None:
+        live = self._sessions(keys.SESSIONS_PREFIX)
+        agents = [kv.key for kv in self._world.metadata.snapshot(keys.AGENTS_PREFIX)]
+        self._expect(len(live) == len(agents) == 1, (live, agents), "one agent lives")
+        self._nothing("heads", self._heads() & ended)
+
+    def _named_sessions(self) -> set[str]:
+        """Dead sessions whose heads stay: a partition's list or a flush record names them."""
+        snapshot = self._world.metadata.snapshot
+        listed = {
+            session_id
+            for kv in snapshot(keys.PARTITIONS_PREFIX)
+            for session_id in decode_partition_state(kv.value).sessions
+        }
+        recorded = {keys.parse_flush_key(kv.key).session_id for kv in snapshot(keys.FLUSHES_PREFIX)}
+        return listed | recorded
+
+    def _check_flush_records(self, topics: dict[UUID, Topic]) -> None:
+        states = {
+            keys.parse_partition_key(kv.key): decode_partition_state(kv.value).sealed_end
+            for kv in self._world.metadata.snapshot(keys.PARTITIONS_PREFIX)
+        }
+        unneeded = [
+            key
+            for key, ends in self._world.ledger.record_ends().items()
+            if not any(_exists(tp, topics) and end > states.get(tp, 0) for tp, end in ends.items())
+        ]
+        self._nothing("flush records of sealed or deleted data", unneeded)
+
+    def _check_groups(self, topics: dict[UUID, Topic]) -> None:
+        groups = self._world.groups
+        names = {ledger.name for ledger in groups.ledgers} if groups is not None else set()
+        for kv in self._world.metadata.snapshot(keys.GROUPS_PREFIX):
+            key = keys.parse_group_key(kv.key)
+            self._expect(key.group_id in names, kv.key, "of a group that does not exist")
+            there = key.topic_id is None or key.topic_id in topics
+            self._expect(there, kv.key, "offsets of a topic that does not exist")
+
+    async def _check_objects(self, topics: dict[UUID, Topic]) -> None:
+        world = self._world
+        named = {
+            decode_flush_record(kv.value).object_key
+            for kv in world.metadata.snapshot(keys.FLUSHES_PREFIX)
+        }
+        async for page in world.bucket.list(""):
+            for info in page.objects:
+                if info.key in world.foreign.bodies:
+                    continue
+                key = layout.parse_key(info.key)
+                match key:
+                    case layout.FlushKey():
+                        self._expect(info.key in named, info.key, "no flush record names it")
+                    case layout.TopicKey(topic_id=topic_id):
+                        self._expect(topic_id in topics, info.key, "its topic does not exist")
+                    case layout.DeletedKey(topic_id=topic_id):
+                        stays = keys.deleted_key(topic_id) in self._tombstones()
+                        self._expect(stays, info.key, "the mark of a topic that is gone")
+                    case layout.ClusterKey() | layout.AuditKey() | layout.ProducerIdsKey():
+                        pass  # what was given out or accepted is known for ever
+                    case _:
+                        assert isinstance(key, _SUPERSEDED), info.key
+                        there = _exists(key.tp, topics)
+                        self._expect(there, info.key, "its partition does not exist")
+
+    def _nothing(self, what: str, found: Iterable[str]) -> None:
+        there = sorted(found)
+        self._expect(not there, there, f"{what} that nothing names")
+
+    def _expect(self, holds: bool, what: object, why: str | object) -> None:
+        self._world.expect(holds, f"left at the end: {what}: {why}")
+
+
+def _exists(tp: TopicPartition, topics: dict[UUID, Topic]) -> bool:
+    topic = topics.get(tp.topic_id)
+    return topic is not None and tp.partition < topic.partitions

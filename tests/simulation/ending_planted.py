@@ -1,0 +1,83 @@
+"""Bugs that leave something behind, to be planted: the ending of a seed notices each (`ending`)."""
+
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+
+from driftlog_agents import topic_commits
+from driftlog_agents.collector import Collector
+from driftlog_agents.garbage import Pass, Sightings
+from driftlog_agents.heads import Heads
+from driftlog_agents.log.keeper import Keeper
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def flush_objects_stay(patch: pytest.MonkeyPatch) -> None:
+    """The collector deletes no flush object."""
+    patch.setattr(Pass, "garbage", lambda *_: [])
+
+
+def flush_records_stay(patch: pytest.MonkeyPatch) -> None:
+    """The keeper forgets no flush record, also when all of its data is sealed."""
+
+    async def nothing(_: Keeper) -> None:
+        return None
+
+    patch.setattr(Keeper, "forget", nothing)
+
+
+def partition_keys_stay(patch: pytest.MonkeyPatch) -> None:
+    """The deletion of a topic leaves the keys of its partitions."""
+    patch.setattr(topic_commits, "partitions_prefix", lambda topic_id: f"/nothing/{topic_id}")
+
+
+def leader_keys_stay(patch: pytest.MonkeyPatch) -> None:
+    """The deletion of a topic leaves the keys of its leaders."""
+
+    def elsewhere(topic_id: UUID) -> str:
+        return f"/nothing/{topic_id}"
+
+    patch.setattr(topic_commits, "leaders_prefix", elsewhere)
+
+
+def objects_of_deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
+    """The collector removes the tombstone of a deleted topic, and none of its objects."""
+
+    async def seen(_: Collector, __: Any, since_ms: int | None) -> int:
+        return since_ms or 1
+
+    patch.setattr(Collector, "_topic_objects", seen)
+
+
+def tombstones_stay(patch: pytest.MonkeyPatch) -> None:
+    """The collector counts the grace of a tombstone from the present look on."""
+    original = Collector._deleted_topics
+
+    async def deleted_topics(self: Collector, known: Sightings) -> None:
+        known.topics = {}
+        await original(self, known)
+
+    patch.setattr(Collector, "_deleted_topics", deleted_topics)
+
+
+def heads_stay(patch: pytest.MonkeyPatch) -> None:
+    """Heads of dead sessions are marked and not deleted."""
+
+    async def nothing(_: Heads, __: Any) -> None:
+        return None
+
+    patch.setattr(Heads, "_delete", nothing)
+
+
+ENDING_BUGS: Final[tuple[Plant, ...]] = (
+    flush_objects_stay,
+    flush_records_stay,
+    partition_keys_stay,
+    leader_keys_stay,
+    objects_of_deleted_topics_stay,
+    tombstones_stay,
+    heads_stay,
+)

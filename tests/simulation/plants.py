@@ -1,0 +1,235 @@
+"""Every planted bug: seeds that notice it, and where others are found when schedules have changed.
+
+    python -m tests.simulation --planted NAME --seeds 40    which seeds of its kind notice it
+    python -m tests.simulation --planted all                which bug its own seeds do not notice
+
+Pin seeds that are quick.  A bug that less than one seed in fifty of its kind notices wants a fault
+that is aimed (`aimed`, `one_sided`), or a promise that is looked at sooner, not luck.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from tests.simulation.age_planted import AGE_BUGS
+from tests.simulation.aimed import is_aimed
+from tests.simulation.bucket_faults import has_foreign_objects
+from tests.simulation.bucket_planted import BUCKET_BUGS
+from tests.simulation.clocks import has_clock_jumps
+from tests.simulation.cluster_planted import CLUSTER_BUGS, GROUP_BUGS
+from tests.simulation.consumer_requests import has_requests
+from tests.simulation.deletions import has_deletions
+from tests.simulation.ending import has_ending
+from tests.simulation.ending_planted import ENDING_BUGS
+from tests.simulation.hanging_bucket import has_hanging_bucket
+from tests.simulation.long_outages import has_long_outage
+from tests.simulation.many_producers import has_many_producers
+from tests.simulation.older_metadata import has_older_metadata
+from tests.simulation.one_sided import has_refusals
+from tests.simulation.planted import BUGS, Plant
+from tests.simulation.request_planted import REQUEST_BUGS
+from tests.simulation.runner import run_seed
+from tests.simulation.store_loss import has_store_loss
+from tests.simulation.store_loss_planted import STORE_LOSS_BUGS
+from tests.simulation.unavailable_planted import UNAVAILABLE_BUGS
+from tests.simulation.untrue_absence import has_untrue_absence
+from tests.simulation.world import is_cluster
+
+Kind = Callable[[int], bool]
+"""Whether a seed has what it takes to notice a bug."""
+
+_OTHERS: Final = 12
+"""Seeds that a test tries when none of the bug's own notices it: each takes one to four seconds."""
+
+SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
+    "duplicate_answered_at_once": (1,),
+    "acks_one_before_sync": (0,),
+    "own_clock_not_asked": (1,),
+    "memory_not_given_up": (1,),
+    "slices_changed_under_reads": (4,),
+    "no_grace_for_garbage": (6,),
+    "acks_one_behind_a_hole": (506,),
+    "sync_failure_ignored": (26,),
+    "manifest_ahead_not_adopted": (2,),
+    "directories_removed_at_once": (43,),
+    "dead_session_goes_on": (43,),
+    "epoch_rule_ignored": (500, 503),
+    "nobody_told_of_the_end": (510, 523, 503),
+    "parked_not_told_of_the_end": (57,),
+    "torn_entry_ends_the_directory": (17,),
+    "judged_by_half_of_the_window": (97,),
+    "disk_never_tried_again": (40,),
+    "sync_trusted_after_a_failed_one": (134,),
+    "what_comes_behind_a_refused_batch_is_taken": (41932,),
+    "released_with_flushes_on_their_way": (8, 12),
+    "left_with_flushes_on_their_way": (32, 38),
+    "commits_without_a_session": (145,),
+    "lease_counted_from_the_answer": (18,),
+    "serves_until_somebody_says_so": (15,),
+    "released_without_an_answer_and_gone_on": (505, 512),
+    "late_releases_count": (502, 505),
+    "served_on_after_a_hand_over": (8,),
+    "sealed_ends_of_old_leaders": (2,),
+    "moved_without_producers": (5,),
+    "sessions_read_while_they_change": (172,),
+    "never_steps_down": (815,),
+    "nobody_says_that_it_could": (835,),
+    "others_are_better_always": (805,),
+    "commits_prove_reads": (385, 305, 372),
+    "fit_again_at_once": (852,),
+    "offsets_from_memory": (88,),
+    "groups_written_by_two": (548, 228),
+    "late_copies_of_commits_count": (1508, 1588),
+    "given_before_it_is_given_up": (18,),
+    "told_before_it_is_stored": (538, 578),
+    "sealing_forgets_log_start": (9,),
+    "deletion_told_before_it_is_stored": (9,),
+    "manifest_forgets_what_is_left": (9,),
+    "committed_however_old": (56,),
+    "what_may_be_committed_is_garbage": (56,),
+    "stored_again_after_an_unanswered_commit": (6,),
+    "a_missing_key_is_a_fresh_partition": (6,),
+    "older_stores_are_not_compared": (26,),
+    "producer_ids_go_back": (6,),
+    "producer_ids_are_not_marked": (6,),
+    "age_begins_with_the_leader": (84, 80),
+    "age_by_wall_clocks_alone": (83, 80),
+    "foreign_flush_objects_are_collected": (33,),
+    "foreign_objects_hide_manifests": (33,),
+    "foreign_objects_of_topics_are_collected": (3,),
+    "foreign_objects_end_a_look": (3,),
+    "tombstones_stay": (14,),
+    "fetch_answers_after_the_lease": (45,),
+    "fetch_answers_what_is_not_committed": (16,),
+    "fetch_ignores_log_start": (19,),
+    "fetch_leaves_out_the_first_batch": (16,),
+    "fetches_not_told_of_the_end": (269,),
+    "list_offsets_ignores_log_start": (19,),
+}
+"""Seeds that notice a bug, tried first.  Of a bug that is not here, the first ones of its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A bug, and what notices it."""
+
+    plant: Plant
+    kind: Kind
+    says: str = ""
+    """What the broken promise that is meant says."""
+    named: tuple[int, ...] = ()
+    """Seeds that its module names."""
+
+    @property
+    def name(self) -> str:
+        """As `--planted` has it."""
+        return self.plant.__name__
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """That notice it."""
+        return SEEN_AT.get(self.name, self.named)
+
+    def others(self, start: int = 0) -> Iterator[int]:
+        """Seeds from *start* on that have what it takes."""
+        return filter(self.kind, itertools.count(start))
+
+    def noticed(self, seed: int) -> bool:
+        """Whether the seed notices the bug."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.plant(patch)
+            return any(self.says in story for story in run_seed(seed).failed.values())
+
+    def found(self) -> int | None:
+        """The first of its seeds that notices it, or of some others; None: none does."""
+        others = itertools.islice((s for s in self.others() if s not in self.seeds), _OTHERS)
+        return next(filter(self.noticed, itertools.chain(self.seeds, others)), None)
+
+
+def _has_groups(seed: int) -> bool:
+    return seed % 10 == 8
+
+
+def _has_kip_848(seed: int) -> bool:
+    return seed % 20 == 18
+
+
+def _refusals(seed: int) -> bool:
+    return is_cluster(seed) and has_refusals(seed)
+
+
+def _is_single(seed: int) -> bool:
+    return not is_cluster(seed)
+
+
+def _aimed(kind: Kind) -> Kind:
+    return lambda seed: is_aimed(seed) and kind(seed)
+
+
+_AIMED: Final[dict[str, Kind]] = {
+    "nobody_told_of_the_end": _aimed(_is_single),
+    "acks_one_behind_a_hole": _aimed(_is_single),
+    "epoch_rule_ignored": _aimed(_is_single),
+    "released_without_an_answer_and_gone_on": _aimed(is_cluster),
+    "late_releases_count": _aimed(is_cluster),
+    "offsets_from_memory": _aimed(_has_groups),
+    "groups_written_by_two": _aimed(_has_groups),
+    "late_copies_of_commits_count": _aimed(_has_groups),
+    "given_before_it_is_given_up": _has_kip_848,
+    "told_before_it_is_stored": _aimed(_has_kip_848),
+    "never_steps_down": _refusals,
+    "nobody_says_that_it_could": _refusals,
+    "others_are_better_always": _refusals,
+    "commits_prove_reads": _refusals,
+    "fit_again_at_once": _refusals,
+    "age_begins_with_the_leader": has_clock_jumps,
+    "age_by_wall_clocks_alone": has_clock_jumps,
+    "sessions_not_counted": has_clock_jumps,
+    "committed_however_old": has_long_outage,
+    "what_may_be_committed_is_garbage": has_long_outage,
+    "stored_again_after_an_unanswered_commit": has_long_outage,
+    "a_missing_key_is_a_fresh_partition": has_older_metadata,
+    "older_stores_are_not_compared": has_older_metadata,
+    "producer_ids_go_back": has_older_metadata,
+    "producer_ids_are_not_marked": has_older_metadata,
+    "sealing_forgets_log_start": has_deletions,
+    "deletion_told_before_it_is_stored": has_deletions,
+    "manifest_forgets_what_is_left": has_deletions,
+}
+"""Bugs that take more than the others of their module to be noticed."""
+
+
+def _all(
+    plants: Iterable[Plant | tuple[Plant, Iterable[int]]], kind: Kind, says: str = ""
+) -> list[Planted]:
+    found = []
+    for entry in plants:
+        plant, seeds = entry if isinstance(entry, tuple) else (entry, ())
+        named = tuple(seeds) if not isinstance(seeds, range) else ()
+        found.append(Planted(plant, _AIMED.get(plant.__name__, kind), says, named))
+    return found
+
+
+PLANTED: Final[tuple[Planted, ...]] = (
+    *_all(BUGS, lambda _: True),
+    *_all(CLUSTER_BUGS, is_cluster),
+    *_all(GROUP_BUGS, _has_groups),
+    *_all(AGE_BUGS, has_many_producers),
+    *_all(STORE_LOSS_BUGS, has_store_loss),
+    *_all(UNAVAILABLE_BUGS, lambda s: has_untrue_absence(s) or has_hanging_bucket(s)),
+    *_all(BUCKET_BUGS, lambda s: has_foreign_objects(s) and has_ending(s)),
+    *_all(ENDING_BUGS, has_ending, says="left at the end"),
+    *_all(REQUEST_BUGS, has_requests),
+)
+
+
+def planted(name: str) -> Planted:
+    """The bug of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {bug.name: bug for bug in PLANTED}[name]

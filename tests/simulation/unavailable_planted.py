@@ -1,0 +1,120 @@
+"""Bugs to be planted of what cannot be read now, and of hand-overs while the bucket hangs.
+
+Each with the first seeds that notice it: those of `untrue_absence` and `hanging_bucket`.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+import pytest
+
+from driftlog_agents.log import bucket_probe
+from driftlog_agents.log.availability import Availability
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.leading import Leading
+from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.takeover import Taken, Takeover
+from driftlog_metadata.model import TopicPartition
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+_FOR_EVER_MS: Final = 1e9
+
+
+def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """One 404 of a flush object puts partitions offline until somebody starts the agent again."""
+    patch.setattr(bucket_probe, "PATIENCE_MS", 0.0)
+    patch.setattr(bucket_probe, "LOOKS", 1)
+    original = Takeover.give_back
+
+    async def give_back(self: Takeover, taken: Taken, tps: Collection[TopicPartition]) -> None:
+        for tp in [tp for tp in tps if "not found" in taken.unreadable.get(tp, "")]:
+            taken.logs[tp].state = State.OFFLINE
+            taken.logs[tp].offline_reason = taken.unreadable.pop(tp)
+        await original(self, taken, list(taken.unreadable))
+
+    patch.setattr(Takeover, "give_back", give_back)
+
+
+def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
+    """What could not be read once is not looked for again."""
+    patch.setattr(bucket_probe, "PATIENCE_MS", 0.0)
+    patch.setattr(bucket_probe, "LOOKS", 1)
+    original = Availability._failed
+
+    def failed(self: Availability[Any], what: Any, now_ms: float, jitter: float) -> bool:
+        says = original(self, what, now_ms, jitter)
+        self._missed[what].due_ms = now_ms + _FOR_EVER_MS
+        return says
+
+    patch.setattr(Availability, "_failed", failed)
+
+
+def _without_a_probe(patch: pytest.MonkeyPatch) -> None:
+    async def hand_over(self: Leading) -> None:
+        while True:
+            self._misplaced.clear()
+            if not self._moving():
+                await self._misplaced.wait()
+            elif (wait_ms := self._not_yet_ms()) > 0:
+                await asyncio.sleep(wait_ms / 1000)
+            else:
+                await self._move([log for group in self._moving().values() for log in group])
+
+    patch.setattr(Leading, "_hand_over", hand_over)
+
+
+def moved_without_a_probe(patch: pytest.MonkeyPatch) -> None:
+    """Partitions are handed over whether the bucket answers or not.
+
+    (In `agents.test_left_out`: what is busy stays while it cannot be flushed, and an agent that
+    joins a bucket that hangs is not ready, so hardly a seed notices.)
+    """
+    _without_a_probe(patch)
+    # Until the first flush has failed it is not known that none succeeds.
+    patch.setattr(Leading, "_not_yet_ms", lambda self: self._plan_ms + 300 - self._now_ms())
+
+
+async def _stop_and_wait(leading: Leading, logs: Sequence[PartitionLog]) -> None:
+    for log in logs:
+        leading._partitions.retire(log)
+    leading._flusher.hurry()
+    while any(log.high_watermark < log.log_end for log in logs):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await leading._retire(logs)
+
+
+def stopped_and_released_together(patch: pytest.MonkeyPatch) -> None:
+    """All that is to be moved is stopped at once, and released when the last flush is committed."""
+    _without_a_probe(patch)
+
+    async def move(self: Leading, logs: Sequence[PartitionLog]) -> None:
+        await _stop_and_wait(self, logs)
+        await self._taken_by_others(logs)
+
+    patch.setattr(Leading, "_move", move)
+
+
+def stopped_before_its_last_flush(patch: pytest.MonkeyPatch) -> None:
+    """A busy partition is stopped, and then its last flush is waited for, however long it takes."""
+
+    async def stop(self: Leading, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+        await _stop_and_wait(self, logs)
+        return list(logs)
+
+    patch.setattr(Leading, "_stop", stop)
+
+
+def never_admitted_again(patch: pytest.MonkeyPatch) -> None:
+    """Batches of a partition whose last flush takes too long to move it wait for good."""
+    patch.setattr(Engine, "resume", lambda *_: None)
+
+
+UNAVAILABLE_BUGS: Final[tuple[tuple[Plant, tuple[int, ...]], ...]] = (
+    (absence_is_believed, (611, 613, 616)),
+    (never_looked_for_again, (605, 602, 607)),
+    (stopped_and_released_together, (708, 705, 712)),
+    (stopped_before_its_last_flush, (725, 705)),
+    (never_admitted_again, (725, 705)),
+)
