@@ -242,7 +242,7 @@ async def test_a_refusal_does_not_settle_what_another_member_was_asked(tmp_path:
         first = cluster.members[0]
         store = store_on(cluster, first=first)
         with pytest.raises(UnavailableError, match=r"etcd is full"):
-            await fill(store)
+            await etcd_server.fill(store)
         with pytest.raises(UnavailableError, match=r"etcd is full"):
             await store.grant_lease(7, 60_000)
         first.freeze()
@@ -251,12 +251,6 @@ async def test_a_refusal_does_not_settle_what_another_member_was_asked(tmp_path:
         with pytest.raises(OutcomeUnknownError, match=r"no answer in time.*etcd is full"):
             await store.grant_lease(7, 60_000)
         await store.close()
-
-
-async def fill(store: EtcdMetadataStore) -> None:
-    """Ten mebibytes of history, unless something is raised before."""
-    for _ in range(100):
-        await store.txn([], [Put("/k", bytes(100_000))])
 
 
 async def test_a_watch_leaves_a_frozen_member_with_the_calls_beside_it(

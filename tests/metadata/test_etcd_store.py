@@ -69,12 +69,6 @@ async def reach(store: EtcdMetadataStore) -> None:
         await asyncio.sleep(0.1)
 
 
-async def fill(store: EtcdMetadataStore) -> None:
-    """Ten mebibytes of history, unless something is raised before."""
-    for _ in range(100):
-        await put(store, "/k", bytes(100_000))
-
-
 async def take(watch: Watch, count: int) -> list[WatchEvent]:
     """The next *count* events, flattened."""
     events: list[WatchEvent] = []
@@ -441,7 +435,7 @@ async def test_a_full_etcd_says_what_to_do_and_that_works(version: str, tmp_path
     with etcd_server.start(version, tmp_path, arguments=arguments) as cluster:
         async with opened(*cluster.endpoints) as store:
             with pytest.raises(UnavailableError, match=r"defragment every member .*then disarm"):
-                await fill(store)
+                await etcd_server.fill(store)
             with pytest.raises(UnavailableError, match=r"etcd is full"):
                 await store.grant_lease(7, 2_000)
             assert "NOSPACE" in "".join((await store.status()).errors)

@@ -11,6 +11,7 @@ JSON gateway, not through the client that is tested.
 Shell.
 """
 
+import asyncio
 import base64
 import json
 import os
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 import pytest
 
+from driftlog_metadata.store import MetadataStore, Put
 from tests.support.components import REPOSITORY
 from tests.support.process_usage import free_port
 
@@ -321,6 +323,19 @@ def start(
         started.stop()
         raise
     return started
+
+
+async def fill(store: MetadataStore) -> None:
+    """
+    Write history until something is raised, for a minute at most.
+
+    etcd compares its quota with a size that its backend tells at each of its own commits, every
+    0.1 s or later: a fixed number of puts may all be through before it.
+    """
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        await store.txn([], [Put("/k", bytes(100_000))])
+        await asyncio.sleep(0.01)
 
 
 def _tls_arguments(tls: Certificates) -> list[str]:
