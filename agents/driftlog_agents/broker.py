@@ -15,6 +15,7 @@ from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.groups.placing import Coordinators
 from driftlog_agents.groups.settings import GroupSettings
+from driftlog_agents.limits import Limits, Refusals
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.producer_memory import STATE_BYTES
 from driftlog_agents.log.reader import LogReader
@@ -45,6 +46,7 @@ class BrokerSettings:
     producer_id_expiration_ms: int = int(EXPIRATION_MS)
     driftlog_producer_state_max_bytes: int = STATE_BYTES
     """See `ProducerSettings`."""
+    limits: Limits = field(default_factory=Limits)
     log_level: str = "info"
     """Of the log on standard error: `--log-level`."""
     seal_ms: float | None = None
@@ -84,6 +86,7 @@ class Broker:
     """The groups that this agent coordinates; None between two sessions."""
     coordinators: Coordinators = field(init=False)
     """Which agent coordinates which group, by the view of the cluster."""
+    refusals: Refusals = field(default_factory=Refusals)
     cluster: ClusterWatch = field(init=False)
     topics: "Topics" = field(init=False)
     producer_ids: "ProducerIds" = field(init=False)

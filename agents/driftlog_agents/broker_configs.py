@@ -15,6 +15,7 @@ from driftlog_agents.configs import (
     ConfigType,
     ConfigValue,
 )
+from driftlog_agents.limits import DEFINITIONS as LIMITS
 from driftlog_agents.topic_configs import TOPIC_CONFIGS
 
 BOOLEAN, CLASS, DOUBLE = ConfigType.BOOLEAN, ConfigType.CLASS, ConfigType.DOUBLE
@@ -229,10 +230,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "The default of segment.jitter.ms; it changes nothing here.",
     ),
     ("log.roll.ms", LONG, None, "The default of segment.ms."),
-    ("max.connection.creation.rate", INT, "2147483647", "Not limited by time."),
     ("max.connections", INT, "2147483647", "More connections than this are refused."),
-    ("max.connections.per.ip", INT, "2147483647", "Not limited by address."),
-    ("max.connections.per.ip.overrides", STRING, "", "Not limited by address."),
     ("max.incremental.fetch.session.cache.slots", INT, "1000", "Fetch sessions that are kept."),
     ("max.request.partition.size.limit", INT, "2000", "Partitions of a page of descriptions."),
     ("metadata.log.dir", STRING, None, "Where this agent's own files are."),
@@ -274,8 +272,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "86400000",
         "How long an idempotent producer is remembered that appends nothing to a partition.",
     ),
-    ("queued.max.request.bytes", LONG, "-1", "Connections are read as fast as they are served."),
-    ("queued.max.requests", INT, "500", "Connections are read as fast as they are served."),
     ("quota.window.num", INT, "11", _QUOTAS),
     ("quota.window.size.seconds", INT, "1", _QUOTAS),
     ("remote.log.storage.system.enable", BOOLEAN, "false", "Every log is in the bucket."),
@@ -345,6 +341,7 @@ def _definitions() -> dict[str, ConfigDef]:
         name: ConfigDef(name=name, type=type_, default=default, documentation=documentation)
         for name, type_, default, documentation in _OF_AGENT
     }
+    found |= LIMITS
     for config in TOPIC_CONFIGS.values():
         if config.broker_name:
             found[config.broker_name] = ConfigDef(

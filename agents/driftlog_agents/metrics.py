@@ -53,6 +53,14 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         "Reads that failed for an object that cannot be read: look at the log",
         agent.broker.reader.damaged_reads,
     )
+    refused = CounterMetricFamily(
+        "driftlog_refused",
+        "What was refused, closed or kept waiting for a limit, by the config that sets it",
+        labels=["limit"],
+    )
+    for limit, count in sorted(agent.broker.refusals.counts.items()):
+        refused.add_metric([limit], count)
+    yield refused
     yield _gauge("driftlog_connections", "Open connections", len(agent.server.connections))
     yield _gauge(
         "driftlog_overloaded", "1 while producers are kept waiting", int(agent.server.overloaded)

@@ -23,10 +23,12 @@ from driftlog_agents.configs import (
     between,
     one_of,
 )
+from driftlog_agents.limits import DEFINITIONS, FIELDS
 from driftlog_tiering.producers import MAX_BODY_BYTES
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 _AGENT, _GROUPS, _CLASSIC, _CONSUMER = "agent", "groups", "classic", "consumer"
+_LIMITS = "limits"
 
 
 class _Place(NamedTuple):
@@ -159,6 +161,10 @@ STATIC: Final = MappingProxyType(
             _static(
                 "socket.request.max.bytes", _INT, at_least(1), (_AGENT, "socket_request_max_bytes")
             ),
+            *(
+                (name, _Static(definition, (_Place(_LIMITS, FIELDS[name]),)))
+                for name, definition in DEFINITIONS.items()
+            ),
         )
     )
 )
@@ -171,7 +177,8 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
     Raises:
         InvalidConfigError: a name that is none, a value that is not one; says what to do.
     """
-    changes: dict[str, dict[str, Any]] = {_AGENT: {}, _GROUPS: {}, _CLASSIC: {}, _CONSUMER: {}}
+    owners = (_AGENT, _GROUPS, _CLASSIC, _CONSUMER, _LIMITS)
+    changes: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         name = name.strip()
@@ -201,7 +208,8 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
             f"than group.consumer.session.timeout.ms {consumer.session_timeout_ms}"
         )
     groups = replace(groups, classic=classic, consumer=consumer, **changes[_GROUPS])
-    return replace(settings, groups=groups, **changes[_AGENT])
+    limits = replace(settings.limits, **changes[_LIMITS])
+    return replace(settings, groups=groups, limits=limits, **changes[_AGENT])
 
 
 def _unknown(name: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.limits import FIELDS
 from driftlog_agents.static_configs import STATIC, with_configs
 
 
@@ -37,6 +38,14 @@ def test_each_config_has_the_place_that_it_names() -> None:
             if before.groups.configs[key] != value
         }
 
+        if name in FIELDS:
+            assert changed == {"limits"}
+            assert [name] == [
+                key
+                for key, value in after.limits.configs.items()
+                if before.limits.configs[key] != value
+            ]
+            continue
         assert changed == (
             {"groups"} if "group" in name or "offset" in name else {name.replace(".", "_")}
         )

@@ -214,6 +214,7 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "producer.id.expiration.ms": str(settings.producer_id_expiration_ms),
         "socket.request.max.bytes": str(settings.socket_request_max_bytes),
         **settings.groups.configs,
+        **settings.limits.configs,
     }
 
 

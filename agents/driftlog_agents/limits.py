@@ -1,0 +1,166 @@
+"""What one client, or all of them together, may make an agent hold or do.
+
+    limits.py ──▶ --config (static_configs), DescribeConfigs (broker_configs), docs/limits.md
+        │
+        └──▶ who enforces one reads its field, and counts what it refuses in `Refusals`
+
+A field is the config of its name with dots for underscores: Kafka's where Kafka has it, else one
+that begins with ``driftlog.``.  Limits of groups' times and sizes that Kafka has as group configs
+are in `groups.settings`.
+
+Pure.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least
+
+KiB: Final = 1024
+MiB: Final = 1024 * KiB
+
+INT, LONG, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
+
+
+def _limit(
+    default: int | str,
+    documentation: str,
+    type_: ConfigType = INT,
+    check: Check | None = None,
+) -> Any:
+    if check is None and type_ is not STRING:
+        check = at_least(1)
+    return field(
+        default=default, metadata={"type": type_, "check": check, "documentation": documentation}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """See the module; each field's documentation is what DescribeConfigs shows."""
+
+    # ── Connections ──
+
+    max_connections_per_ip: int = _limit(
+        1_000, "Connections from one address; more are closed as they come."
+    )
+    max_connections_per_ip_overrides: str = _limit(
+        "", "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.", STRING
+    )
+    max_connection_creation_rate: int = _limit(
+        200, "Connections accepted a second; those over it wait to be accepted."
+    )
+    driftlog_http_max_connections: int = _limit(
+        64, "Connections to the HTTP port; more are closed as they come."
+    )
+
+    # ── Requests and answers ──
+
+    queued_max_requests: int = _limit(
+        500, "Requests that wait to be answered; connections are not read while there are more."
+    )
+    queued_max_request_bytes: int = _limit(
+        256 * MiB, "Bytes of them; connections are not read while there are more.", LONG
+    )
+    driftlog_connection_max_queued_requests: int = _limit(
+        8,
+        "Requests of one connection, other than Produce, that wait to be answered; it is not read "
+        "while there are more.",
+    )
+    driftlog_max_response_queue_bytes: int = _limit(
+        512 * MiB,
+        "Bytes of answers that clients have not taken; Fetches wait for room, and the connection "
+        "that holds most is closed.",
+        LONG,
+    )
+    driftlog_max_response_bytes: int = _limit(
+        64 * MiB, "Bytes of one answer that is not to a Fetch; a larger one is refused."
+    )
+    driftlog_max_request_elements: int = _limit(
+        20_000, "Elements of a request other than Produce, Fetch and ListOffsets."
+    )
+    driftlog_max_tagged_fields: int = _limit(10_000, "Tagged fields of a request.")
+
+    # ── Topics ──
+
+    driftlog_max_topics_per_request: int = _limit(1_000, "Topics that one request may make.")
+    driftlog_max_partitions: int = _limit(
+        50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
+    )
+    driftlog_max_message_bytes: int = _limit(
+        16 * MiB, "Most that max.message.bytes of a topic and message.max.bytes may be."
+    )
+    driftlog_max_seals_per_minute: int = _limit(20, "Seals by request, of one topic and a minute.")
+
+    # ── Batches ──
+
+    driftlog_max_batch_records: int = _limit(2_000_000, "Records of a batch.")
+    driftlog_max_batch_headers: int = _limit(
+        1_000_000, "Headers of all records of a batch that is written in columns."
+    )
+    driftlog_max_batch_decompressed_bytes: int = _limit(
+        64 * MiB, "Bytes of a batch that is decompressed, or 100 times its size where that is more."
+    )
+
+    # ── Groups ──
+
+    driftlog_max_groups: int = _limit(100_000, "Groups that one agent coordinates.")
+    driftlog_max_group_bytes: int = _limit(
+        32 * MiB, "Bytes that members of one group have sent: metadata and assignments."
+    )
+    driftlog_max_group_member_bytes: int = _limit(
+        MiB, "Bytes of one member of a group: metadata and assignment."
+    )
+    driftlog_max_rebalance_timeout_ms: int = _limit(
+        1_800_000, "Longest rebalance timeout of a member of a group."
+    )
+
+    # ── The agent's own log ──
+
+    driftlog_log_lines_per_second: int = _limit(
+        10, "Lines of one event and client address a second; what is left out is counted."
+    )
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """What is in force, by config name."""
+        return {name: str(getattr(self, attribute)) for name, attribute in FIELDS.items()}
+
+
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+    {f.name.replace("_", "."): f.name for f in fields(Limits)}
+)
+"""The field of each config."""
+
+DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
+    {
+        f.name.replace("_", "."): ConfigDef(
+            name=f.name.replace("_", "."),
+            type=f.metadata["type"],
+            default=str(f.default),
+            documentation=f.metadata["documentation"],
+            check=f.metadata["check"],
+        )
+        for f in fields(Limits)
+    }
+)
+"""By config name."""
+
+
+class Refusals:
+    """How often each limit was why something was refused, closed or kept waiting.
+
+    The key is the config's name: ``driftlog_refused_total{limit=...}``.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(DEFINITIONS, 0))
+
+    def count(self, limit: str) -> None:
+        """One more by *limit*, a config's name."""
+        self.counts[limit] += 1
