@@ -19,7 +19,12 @@ from driftlog_agents.limits import Limits, Refusals
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.producer_memory import STATE_BYTES
 from driftlog_agents.log.reader import LogReader
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.errors import (
+    RESPONSE_BYTES,
+    ErrorCode,
+    OverLimitError,
+    RefusedError,
+)
 from driftlog_metadata.model import Agent
 from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.object_store import ObjectStore
@@ -57,6 +62,27 @@ class BrokerSettings:
     """Where the objects are, for people: a directory or s3://bucket/prefix."""
 
 
+class AnswerBytes:
+    """What an answer will be, counted while it is made, so that it is not made in vain."""
+
+    __slots__ = ("_left_bytes", "_most_bytes")
+
+    def __init__(self, most_bytes: int = 1 << 62) -> None:
+        self._most_bytes = self._left_bytes = most_bytes
+
+    def add(self, size_bytes: int) -> None:
+        """Count so much more.
+
+        Raises:
+            OverLimitError: it is more than an answer may have.
+        """
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise OverLimitError(
+                RESPONSE_BYTES, f"an answer of more than {self._most_bytes} bytes: ask for less"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """Of one request, beside its body."""
@@ -65,6 +91,8 @@ class RequestContext:
     client_id: str | None
     client_host: str
     listener: str
+    answer: AnswerBytes = field(default_factory=AnswerBytes)
+    """Who makes an answer from much more than was asked for counts it here while it is made."""
     on_close: set[Callable[[], None]] = field(default_factory=set)
     """Called when the connection is gone: a handler that waits for long says here what ends it."""
 

@@ -44,7 +44,12 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "Nobody but these configs says what configs may be.",
     ),
     ("authorizer.class.name", STRING, "", "Who decides what clients may do; nobody does yet."),
-    ("auto.create.topics.enable", BOOLEAN, "true", "Whether asking for a topic makes it."),
+    (
+        "auto.create.topics.enable",
+        BOOLEAN,
+        "true",
+        "Whether asking for a topic makes it; off unless an agent is told so.",
+    ),
     ("auto.leader.rebalance.enable", BOOLEAN, "true", "Partitions move to where they belong."),
     ("background.threads", INT, "10", _LOOP),
     (

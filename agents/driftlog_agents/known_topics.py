@@ -32,6 +32,8 @@ class KnownTopics:
         """By name."""
         self.sealing: dict[str, TopicSealing] = {}
         """By name."""
+        self.partitions = 0
+        """Of all of them."""
         self._alike: dict[str, set[str]] = {}
 
     def alike(self, name: str) -> set[str]:
@@ -56,6 +58,8 @@ class KnownTopics:
 
     def know(self, topic: Topic) -> None:
         """It is there, or has changed."""
+        before = self.by_name.get(topic.name)
+        self.partitions += topic.partitions - (0 if before is None else before.partitions)
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
         self._alike.setdefault(unlike(topic.name), set()).add(topic.name)
@@ -76,6 +80,7 @@ class KnownTopics:
         if now is None or now.topic_id != topic.topic_id:
             return
         del self.by_name[topic.name]
+        self.partitions -= now.partitions
         self.limits.pop(topic.name, None)
         self.sealing.pop(topic.name, None)
         alike = self._alike[unlike(topic.name)]

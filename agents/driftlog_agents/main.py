@@ -127,6 +127,8 @@ class Options:
     etcd: "EtcdSettings | None" = None
     """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
+    auto_create_topics: bool = False
+    """Unless ``--config auto.create.topics.enable`` says: a typo would make a topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     log_level: str = "info"
     configs: tuple[str, ...] = ()
@@ -421,6 +423,7 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
     broker = BrokerSettings(
         location=location,
         seal_ms=options.seal_ms,
+        auto_create_topics_enable=options.auto_create_topics,
         log_level=options.log_level,
         max_connections=connections_possible(),
         groups=GroupSettings(classic=classic),

@@ -61,6 +61,11 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
     for limit, count in sorted(agent.broker.refusals.counts.items()):
         refused.add_metric([limit], count)
     yield refused
+    yield _gauge(
+        "driftlog_event_loop_longest_stall_seconds",
+        "The latest that the event loop came to what was due, since the start",
+        agent.dispatcher.longest_stall_ms / 1000,
+    )
     yield _gauge("driftlog_connections", "Open connections", len(agent.server.connections))
     yield _gauge(
         "driftlog_overloaded", "1 while producers are kept waiting", int(agent.server.overloaded)

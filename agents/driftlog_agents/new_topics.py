@@ -14,6 +14,10 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
 
 
+MAX_TOPICS: Final = "driftlog.max.topics.per.request"
+MAX_PARTITIONS: Final = "driftlog.max.partitions"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
     """What a topic is to be; −1: what the agent's settings say."""
@@ -46,6 +50,21 @@ def check_topic_name(name: str) -> None:
     raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
 
 
+def check_request(topics: int, partitions: int, max_topics: int) -> None:
+    """Whether one request may make so many of both.
+
+    Raises:
+        RefusedError: POLICY_VIOLATION; `message` is Kafka's where Kafka has the bound.
+    """
+    if topics > max_topics:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"One request may change {max_topics} topics at most ({MAX_TOPICS}), and this one "
+            f"names {topics}: send several requests.",
+        )
+    check_partitions(partitions)
+
+
 def check_partitions(count: int) -> None:
     """Whether one request may ask for so many.
 
@@ -55,4 +74,18 @@ def check_partitions(count: int) -> None:
     if count > MAX_PARTITIONS_PER_REQUEST:
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+        )
+
+
+def check_total(there: int, added: int, agents: int, most: int) -> None:
+    """Whether a cluster of so many live agents may have *added* partitions more.
+
+    Raises:
+        RefusedError: POLICY_VIOLATION.
+    """
+    if there + added > most * max(agents, 1):
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The cluster has {there} partitions; {added} more are over {MAX_PARTITIONS} ({most} "
+            f"for each of {agents} agents): delete topics, or start more agents.",
         )

@@ -37,7 +37,7 @@ from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.configs import InvalidConfigError
 from driftlog_agents.known_topics import KnownTopics
 from driftlog_agents.log.engine import Engine
-from driftlog_agents.new_topics import NewTopic, check_partitions
+from driftlog_agents.new_topics import MAX_PARTITIONS, NewTopic, check_partitions, check_total
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topic_commits import Change, TopicCommits
 from driftlog_agents.topic_configs import TOPIC_CONFIGS, validate
@@ -223,6 +223,7 @@ class Topics:
                     f"{count} would not be an increase.",
                 )
             check_partitions(count)
+            self._check_total(count - now.partitions)
             return replace(now, partitions=count)
 
         return await self._change(topic, extended, validate_only=validate_only, timeout_s=timeout_s)
@@ -417,6 +418,15 @@ class Topics:
 
     # ── Checks ──
 
+    def _check_total(self, added: int) -> None:
+        agents = len(self._broker.view.agents)
+        most = self._broker.settings.limits.driftlog_max_partitions
+        try:
+            check_total(self._known.partitions, added, agents, most)
+        except RefusedError:
+            self._broker.refusals.count(MAX_PARTITIONS)
+            raise
+
     def _checked(self, engine: Engine, new: NewTopic) -> Topic:
         self.check_new_name(new.name)
         partitions = new.partitions
@@ -428,6 +438,7 @@ class Topics:
                 "Number of partitions was set to an invalid non-positive value.",
             )
         check_partitions(partitions)
+        self._check_total(partitions)
         replication_factor = new.replication_factor
         if replication_factor == -1:
             replication_factor = self._broker.settings.default_replication_factor

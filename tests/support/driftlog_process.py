@@ -128,6 +128,8 @@ class DriftlogProcess:
         if command is None:
             raise FileNotFoundError("no driftlog command: make setup")
         line = [*self._prefix, command, *self._command, "--dir", str(self.directory)]
+        if self._command == ("agent", "run"):  # `dev` has it, and clients of tests expect it
+            line += ["--config", "auto.create.topics.enable=true"]
         line += ["--listener", self.bootstrap, "--http-listener", "127.0.0.1:0"]
         with self._out.open("wb") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(

@@ -66,6 +66,10 @@ _BREATHE_GROUPS: Final = 200
 """Let the loop run after so many."""
 
 
+_MEMBER_PREFIX_CHARS: Final = 8_000
+"""Of a client id in a member id, which is a string of 32,767 bytes at most."""
+
+
 class GroupCoordinator:
     """See the module.  `run` while the engine's session lives.
 
@@ -246,7 +250,8 @@ class GroupCoordinator:
             raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
     def _new_member_id(self, prefix: str) -> str:
-        return f"{prefix}-{UUID(int=self._rng.getrandbits(128), version=4)}"
+        number = UUID(int=self._rng.getrandbits(128), version=4)
+        return f"{prefix[:_MEMBER_PREFIX_CHARS]}-{number}"
 
     def _lost(self, group: ServedGroup) -> None:
         """Somebody else coordinates it, whatever our view says."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from driftlog_agents.broker import Broker
 from driftlog_agents.configs import ConfigDef, InvalidConfigError, ResourceType
 from driftlog_agents.handlers.describe_configs import broker_id
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.resource_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
@@ -37,7 +38,7 @@ async def apply(
     """Change each of *resources*; returns an error and a message for each, in their order."""
     counts = Counter((r.resource_type, r.resource_name) for r in resources)
     answers: list[tuple[ErrorCode, str | None]] = []
-    for asked in resources:
+    async for asked in sliced(resources):
         try:
             if counts[asked.resource_type, asked.resource_name] > 1:
                 raise _invalid("Each resource must appear at most once.")

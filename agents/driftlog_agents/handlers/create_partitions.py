@@ -9,6 +9,7 @@ from collections import Counter
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.create_topics import MAX_WAIT_S, check_replicas
+from driftlog_agents.new_topics import MAX_TOPICS, check_request
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -32,14 +33,33 @@ async def handle(
         for name, count in counts.items()
         if count > 1
     ]
+    topics = [topic for topic in request.topics if counts[topic.name] == 1]
+    most = broker.settings.limits.driftlog_max_topics_per_request
+    try:
+        check_request(len(topics), sum(_added(broker, topic) for topic in topics), most)
+    except RefusedError as error:
+        if len(topics) > most:
+            broker.refusals.count(MAX_TOPICS)
+        results += [_failed(topic.name, error) for topic in topics]
+        return CreatePartitionsResponse(results=results)
     deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
     async with asyncio.TaskGroup() as tasks:
         done = [
             tasks.create_task(_extend(broker, topic, request.validate_only, deadline_s))
-            for topic in request.topics
-            if counts[topic.name] == 1
+            for topic in topics
         ]
     return CreatePartitionsResponse(results=results + [task.result() for task in done])
+
+
+def _added(broker: Broker, asked: CreatePartitionsTopic) -> int:
+    topic = broker.topics.by_name.get(asked.name)
+    return 0 if topic is None else max(asked.count - topic.partitions, 0)
+
+
+def _failed(name: str, error: RefusedError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(
+        name=name, error_code=error.code, error_message=error.message
+    )
 
 
 async def _extend(
@@ -48,9 +68,7 @@ async def _extend(
     try:
         await _create(broker, asked, validate_only, deadline_s)
     except RefusedError as error:
-        return CreatePartitionsTopicResult(
-            name=asked.name, error_code=error.code, error_message=error.message
-        )
+        return _failed(asked.name, error)
     except TimeoutError:
         return CreatePartitionsTopicResult(
             name=asked.name,

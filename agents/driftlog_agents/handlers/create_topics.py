@@ -17,7 +17,7 @@ from typing import Final
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.configs import resolve
 from driftlog_agents.handlers.cluster import live_agents, shown_replicas
-from driftlog_agents.new_topics import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from driftlog_agents.new_topics import MAX_TOPICS, NewTopic, check_request
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_topics import (
     CreatableTopic,
@@ -46,10 +46,14 @@ async def handle(
         if count > 1
     ]
     topics = [topic for topic in request.topics if counts[topic.name] == 1]
-    wanted = sum(_partitions(broker, topic) for topic in topics)
-    if wanted > MAX_PARTITIONS_PER_REQUEST:
-        message = "Excessively large number of partitions per request."
-        results += [_failed(t.name, ErrorCode.POLICY_VIOLATION, message) for t in topics]
+    wanted = sum(max(_partitions(broker, topic), 0) for topic in topics)
+    most = broker.settings.limits.driftlog_max_topics_per_request
+    try:
+        check_request(len(topics), wanted, most)
+    except RefusedError as error:
+        if len(topics) > most:
+            broker.refusals.count(MAX_TOPICS)
+        results += [_failed(topic.name, error.code, error.message) for topic in topics]
         return CreateTopicsResponse(topics=results)
     deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
     defaults = _configs(broker, {})

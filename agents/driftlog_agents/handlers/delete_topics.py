@@ -10,6 +10,7 @@ from uuid import UUID
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.create_topics import MAX_WAIT_S
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -33,37 +34,35 @@ async def handle(
     names = Counter(state.name for state in asked if state.name is not None)
     ids = Counter(state.topic_id for state in asked if state.topic_id != NULL_UUID)
     deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
-    responses: list[DeletableTopicResult] = []
+    refusals: dict[tuple[str | None, UUID, str], None] = {}
     deletions: dict[tuple[str | None, UUID], None] = {}
     for state in asked:
         refused = _refused(state, names, ids)
         if refused is None:
             deletions[state.name, state.topic_id] = None
-        elif refused not in responses:
-            responses.append(refused)
+        else:
+            refusals[state.name, state.topic_id, refused] = None
     async with asyncio.TaskGroup() as tasks:
         done = [
             tasks.create_task(_delete(broker, name, topic_id, deadline_s))
-            for name, topic_id in deletions
+            async for name, topic_id in sliced(deletions)
         ]
+    responses = [
+        _result(name, topic_id, ErrorCode.INVALID_REQUEST, message)
+        for name, topic_id, message in refusals
+    ]
     return DeleteTopicsResponse(responses=responses + [task.result() for task in done])
 
 
-def _refused(
-    state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]
-) -> DeletableTopicResult | None:
-    message = None
+def _refused(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> str | None:
+    """Why it is not tried; None: it is."""
     if state.name is not None and state.topic_id != NULL_UUID:
-        message = "You may not specify both topic name and topic id."
-    elif state.name is None and state.topic_id == NULL_UUID:
-        message = "Neither topic name nor id were specified."
-    elif state.name is not None and names[state.name] > 1:
-        message = "Duplicate topic name."
-    elif ids[state.topic_id] > 1:
-        message = "Duplicate topic id."
-    if message is None:
-        return None
-    return _result(state.name, state.topic_id, ErrorCode.INVALID_REQUEST, message)
+        return "You may not specify both topic name and topic id."
+    if state.name is None and state.topic_id == NULL_UUID:
+        return "Neither topic name nor id were specified."
+    if state.name is not None and names[state.name] > 1:
+        return "Duplicate topic name."
+    return "Duplicate topic id." if ids[state.topic_id] > 1 else None
 
 
 async def _delete(

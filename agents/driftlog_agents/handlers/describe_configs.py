@@ -17,6 +17,7 @@ from driftlog_agents.configs import (
     resolve,
 )
 from driftlog_agents.handlers.advertised import ADVERTISED
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -58,17 +59,38 @@ async def handle(
             documentation=found.definition.documentation if documented else None,
         )
 
-    return DescribeConfigsResponse(
-        results=[
-            _result(
-                broker,
-                resource,
-                lambda found: describe(found, read_only=False),
-                lambda found: describe(found, read_only=True),
-            )
-            for resource in request.resources
-        ]
-    )
+    results: list[DescribeConfigsResult] = []
+    async for resource in sliced(_named_once(request.resources)):
+        result = _result(
+            broker,
+            resource,
+            lambda found: describe(found, read_only=False),
+            lambda found: describe(found, read_only=True),
+        )
+        context.answer.add(sum(map(_bytes, result.configs)))
+        results.append(result)
+    return DescribeConfigsResponse(results=results)
+
+
+def _named_once(resources: list[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
+    """One element a resource: one that is named again is asked for what all of them ask."""
+    found: dict[tuple[int, str], DescribeConfigsResource] = {}
+    for resource in resources:
+        first = found.setdefault((resource.resource_type, resource.resource_name), resource)
+        if first is resource:
+            continue
+        if first.configuration_keys and resource.configuration_keys:
+            first.configuration_keys += resource.configuration_keys
+        else:
+            first.configuration_keys = None
+    return list(found.values())
+
+
+def _bytes(config: DescribeConfigsResourceResult) -> int:
+    texts = [config.name, config.value or "", config.documentation or ""]
+    for synonym in config.synonyms:
+        texts += synonym.name, synonym.value or ""
+    return 16 + sum(map(len, texts))
 
 
 def _result(

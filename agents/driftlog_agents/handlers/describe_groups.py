@@ -8,6 +8,7 @@ from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.classic_description import GroupState
 from driftlog_agents.handlers.cluster import NOT_ASKED
 from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, as_message, coordinating
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -23,7 +24,8 @@ async def handle(
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     groups = [
-        await _described(broker, group_id, context.api_version) for group_id in request.groups
+        await _described(broker, group_id, context.api_version)
+        async for group_id in sliced(dict.fromkeys(request.groups))
     ]
     for group in groups:
         if not group.error_code:

@@ -8,6 +8,7 @@ Shell.
 """
 
 from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode
@@ -41,7 +42,7 @@ async def handle(
             numbers.update(topic.partitions)
     topics = [
         described
-        for name, numbers in wanted.items()
+        async for name, numbers in sliced(wanted.items())
         if (described := _described(engine, name, numbers)).partitions
     ]
     return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir=where, topics=topics)])

@@ -11,6 +11,7 @@ from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_producers import (
@@ -36,15 +37,23 @@ async def handle(
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=topic.name,
+                name=name,
                 partitions=[
-                    await _described(broker, topic.name, number)
-                    for number in topic.partition_indexes
+                    await _described(broker, name, number)
+                    async for number in sliced(dict.fromkeys(numbers))
                 ],
             )
-            for topic in request.topics
+            for name, numbers in _named_once(request).items()
         ]
     )
+
+
+def _named_once(request: DescribeProducersRequest) -> dict[str, list[int]]:
+    """Partitions by topic, whichever elements of the request name them."""
+    found: dict[str, list[int]] = {}
+    for topic in request.topics:
+        found.setdefault(topic.name, []).extend(topic.partition_indexes)
+    return found
 
 
 async def _described(broker: Broker, name: str, partition: int) -> PartitionResponse:

@@ -5,6 +5,10 @@
          │                   └─ some of it is in the bucket: read it in a task, answer
          └─ too little: wait for the high watermarks, at most max_wait, try again
 
+A partition that moves costs a waiting request one look at that partition, however many it waits
+for.  A request of very many partitions is read in slices; a partition that is named twice counts
+once, as it was named last.
+
 Limits are Kafka's (KIP-74): the first batch of the first partition that has data is
 returned whatever its size; after that `max_bytes` and `partition_max_bytes` hold.
 Sessions (KIP-227) are declined: session id 0, so that clients send full requests.  So a partition
@@ -19,7 +23,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,6 +32,7 @@ import structlog
 from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.cluster import not_led
 from driftlog_agents.handlers.leader_hints import add_to_fetch
+from driftlog_agents.handlers.slices import off_the_loop, sliced
 from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
@@ -40,6 +45,7 @@ from driftlog_agents.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
 from driftlog_agents.protocol.types import NULL_UUID
@@ -50,6 +56,9 @@ _ZSTD_FROM_VERSION: Final = 10
 _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
+_MANY_PARTITIONS: Final = 1_000
+"""A request of more is read in slices and encoded by a thread: some milliseconds each."""
+
 _PACE_S: Final = 10.0
 """Between two lines about reads that fail."""
 
@@ -88,6 +97,7 @@ class Fetching:
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
         request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
+        _named_once(request)
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
     def spawn(self, coroutine: Any) -> None:
@@ -103,12 +113,15 @@ class _Fetch:
         "_checked",
         "_correlation_id",
         "_done",
-        "_logs",
+        "_moved",
         "_owner",
+        "_ready",
+        "_ready_bytes",
         "_request",
         "_slot",
         "_timer",
         "_version",
+        "_waits_for",
     )
 
     def __init__(
@@ -129,7 +142,12 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
         self._checked = False
-        self._logs: list[PartitionLog] = []
+        self._waits_for: dict[PartitionLog, FetchPartition] = {}
+        self._moved: set[PartitionLog] = set()
+        """Of those that it waits for, since it looked last."""
+        self._ready: dict[PartitionLog, int] = {}
+        """Bytes that each of them has for it, as far as they count."""
+        self._ready_bytes = 0
 
     # ── Deciding ──
 
@@ -140,30 +158,68 @@ class _Fetch:
             # Not one of ours: there are none (FetchSessionCache#newContext).
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
+        if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
+            self._owner.spawn(self._begin_large())
+            return
         found, size, cold = self._read()
         if cold:
             self._go_cold()
-        elif found is not None and (
+        elif found is not None and self._enough(found, size):
+            self._answer(found, size)
+        else:
+            for log, asked in self._logs():
+                self._wait_for(log, asked)
+            self._wait()
+
+    async def _begin_large(self) -> None:
+        """As `begin`, in slices.  Never leaves its slot unanswered."""
+        try:
+            found, size = await self._read_slowly()
+            if self._enough(found, size):
+                await self._answer_slowly(found, size)
+                return
+            async for log, asked in sliced(self._logs()):
+                if self._done:
+                    return  # one of them has moved, and that was enough
+                self._wait_for(log, asked)
+            if self._slot.connection.closed:
+                self._forget()
+            elif not self._done:
+                self._wait()
+                self._look_soon()  # some may have moved since they were read
+        except Exception:  # noqa: BLE001  # a bug here costs one connection, not the agent
+            self._forget()
+            self._slot.connection.broken()
+
+    def _enough(self, found: list[FetchableTopicResponse], size: int) -> bool:
+        """Whether to answer now.  Who asks for no partition waits for none: the Java consumer does
+        so as it closes."""
+        request = self._request
+        return (
             size >= request.min_bytes
             or request.max_wait_ms <= 0
             or _has_error(found)
             or not any(topic.partitions for topic in request.topics)
-        ):
-            # Who asks for no partition waits for none: the Java consumer does so as it closes.
-            self._answer(found, size)
-        else:
-            self._wait()
+        )
+
+    def _logs(self) -> Iterator[tuple[PartitionLog, FetchPartition]]:
+        """What it asks for that is led here."""
+        engine = self._broker.engine
+        if engine is None:
+            return
+        for topic in self._request.topics:
+            entry = self._topic(engine, topic.topic, topic.topic_id)
+            for asked in topic.partitions:
+                log = _log(entry, asked.partition)
+                if log is not None and log.state is not State.CLOSED:
+                    yield log, asked
+
+    def _wait_for(self, log: PartitionLog, asked: FetchPartition) -> None:
+        log.waiting_fetches[self] = None
+        self._waits_for[log] = asked
+        self._count(log, asked)
 
     def _wait(self) -> None:
-        engine = self._broker.engine
-        if engine is not None:
-            for topic in self._request.topics:
-                entry = self._topic(engine, topic.topic, topic.topic_id)
-                for partition in topic.partitions:
-                    log = _log(entry, partition.partition)
-                    if log is not None and log.state is not State.CLOSED:
-                        log.waiting_fetches[self] = None
-                        self._logs.append(log)
         loop, connection = asyncio.get_running_loop(), self._slot.connection
         self._timer = loop.call_later(
             self._request.max_wait_ms / 1000, connection.on_loop, self._out_of_time
@@ -172,7 +228,12 @@ class _Fetch:
 
     def committed(self, log: PartitionLog) -> None:
         """A high watermark moved: look once, after this turn's other news."""
-        if not self._checked and not self._done:
+        if not self._done:
+            self._moved.add(log)
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._checked:
             self._checked = True
             asyncio.get_running_loop().call_soon(self._slot.connection.on_loop, self._look)
 
@@ -182,35 +243,32 @@ class _Fetch:
     def lost(self, log: PartitionLog) -> None:
         """Not led any more: say so at once."""
         if not self._done:
-            self._out_of_time()
+            self._slot.connection.on_loop(self._out_of_time)
 
     def _look(self) -> None:
         self._checked = False
-        if self._done or self._available() < self._request.min_bytes:
+        if self._done:
             return
-        self._out_of_time()
+        moved, self._moved = self._moved, set()
+        for log in moved:
+            self._count(log, self._waits_for[log])
+        if self._ready_bytes >= self._request.min_bytes:
+            self._out_of_time()
 
-    def _available(self) -> int:
-        """Bytes between what was asked for and the high watermarks, as far as they count."""
-        engine = self._broker.engine
+    def _count(self, log: PartitionLog, asked: FetchPartition) -> None:
+        """Bytes between what was asked for and the high watermark, as far as they count."""
         size = 0
-        for topic in self._request.topics:
-            entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
-            for partition in topic.partitions:
-                log = _log(entry, partition.partition)
-                if log is None:
-                    return self._request.min_bytes  # an error: answer at once
-                if partition.fetch_offset < log.high_watermark:
-                    size += min(
-                        log.bytes_from(partition.fetch_offset), partition.partition_max_bytes
-                    )
-                if size >= self._request.min_bytes:
-                    return size
-        return size
+        if asked.fetch_offset < log.high_watermark:
+            size = min(log.bytes_from(asked.fetch_offset), asked.partition_max_bytes)
+        self._ready_bytes += size - self._ready.get(log, 0)
+        self._ready[log] = size
 
     def _out_of_time(self) -> None:
         """Answer with what there is."""
         self._forget()
+        if len(self._waits_for) > _MANY_PARTITIONS:
+            self._owner.spawn(self._read_cold())
+            return
         found, size, cold = self._read()
         if cold:
             self._go_cold()
@@ -222,7 +280,7 @@ class _Fetch:
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
-        for log in self._logs:
+        for log in self._waits_for:
             log.waiting_fetches.pop(self, None)
         self._slot.connection.on_close.discard(self._forget)
 
@@ -357,26 +415,29 @@ class _Fetch:
         self._owner.spawn(self._read_cold())
 
     async def _read_cold(self) -> None:
-        """As `_read`, waiting for the bucket.  Never leaves its slot unanswered."""
-        responses: list[FetchableTopicResponse] = []
-        size = 0
+        """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
         try:
-            for topic in self._request.topics:
-                partitions: list[PartitionData] = []
-                for asked in topic.partitions:
-                    data, read = await self._read_one(topic.topic, topic.topic_id, asked, size)
-                    partitions.append(data)
-                    size += read
-                responses.append(
-                    FetchableTopicResponse(
-                        topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
-                    )
-                )
+            await self._answer_slowly(*await self._read_slowly())
         except Exception:  # a bug here costs one connection, not the agent
             self._owner.log.exception("fetch_bug", client=self._slot.connection.client_host)
             self._slot.connection.close()
-            return
-        self._answer(responses, size)
+
+    async def _read_slowly(self) -> tuple[list[FetchableTopicResponse], int]:
+        """As `_read`, waiting for the bucket."""
+        responses: list[FetchableTopicResponse] = []
+        size = 0
+        for topic in self._request.topics:
+            partitions: list[PartitionData] = []
+            async for asked in sliced(topic.partitions):
+                data, read = await self._read_one(topic.topic, topic.topic_id, asked, size)
+                partitions.append(data)
+                size += read
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return responses, size
 
     async def _read_one(
         self, topic: str, topic_id: UUID, asked: FetchPartition, size: int
@@ -421,6 +482,21 @@ class _Fetch:
         self._owner.bytes += size
         self._respond(FetchResponse(responses=responses))
 
+    async def _answer_slowly(self, responses: list[FetchableTopicResponse], size: int) -> None:
+        """As `_answer`; an answer of many partitions is encoded by a thread."""
+        if sum(len(topic.partitions) for topic in responses) <= _MANY_PARTITIONS:
+            self._answer(responses, size)
+            return
+        self._done = True
+        self._owner.bytes += size
+        connection, response = self._slot.connection, FetchResponse(responses=responses)
+        add_to_fetch(self._broker, self._version, response, connection.listener)
+        answer = await off_the_loop(
+            API.encode_response_parts, self._version, self._correlation_id, response
+        )
+        if not connection.closed:
+            self._slot.respond(answer)
+
     def _respond(self, response: FetchResponse) -> None:
         connection = self._slot.connection
         if not connection.closed:
@@ -434,6 +510,22 @@ def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
     if entry is None or not 0 <= partition < len(entry.logs):
         return None
     return entry.logs[partition]
+
+
+def _named_once(request: FetchRequest) -> None:
+    """Leave of a partition that is named twice what is said last (FetchRequest#fetchData)."""
+    if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):
+        topics: dict[tuple[str, UUID], FetchTopic] = {}
+        for topic in request.topics:
+            first = topics.setdefault((topic.topic, topic.topic_id), topic)
+            if first is not topic:
+                first.partitions += topic.partitions
+        request.topics = list(topics.values())
+    for topic in request.topics:
+        if len(topic.partitions) > 1:
+            named = {asked.partition: asked for asked in topic.partitions}
+            if len(named) < len(topic.partitions):
+                topic.partitions = list(named.values())
 
 
 def _has_error(responses: list[FetchableTopicResponse]) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import Node, node_of
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.find_coordinator import (
     Coordinator,
@@ -41,7 +42,7 @@ async def handle(
         return FindCoordinatorResponse(
             coordinators=[
                 _coordinator(broker, request.key_type, key, context)
-                for key in request.coordinator_keys
+                async for key in sliced(request.coordinator_keys)
             ]
         )
     found = _coordinator(broker, request.key_type, request.key, context)

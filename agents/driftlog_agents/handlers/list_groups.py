@@ -9,6 +9,7 @@ Shell.
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.list_groups import (
     ListedGroup,
@@ -32,7 +33,7 @@ async def handle(
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed: list[ListedGroup] = []
-    for group in list(groups.groups.values()):
+    async for group in sliced(list(groups.groups.values())):
         state, kind = group.state, group.kind
         if (not states or state.lower() in states) and (not types or kind in types):
             listed.append(

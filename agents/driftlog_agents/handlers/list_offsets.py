@@ -18,6 +18,7 @@ import structlog
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -74,7 +75,7 @@ async def handle(
         for topic in request.topics:
             answers: list[ListOffsetsPartitionResponse] = []
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-            for asked in topic.partitions:
+            async for asked in sliced(topic.partitions):
                 answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
                 answers.append(answer)
                 twice = counts[topic.name, asked.partition_index] > 1

@@ -21,7 +21,8 @@ from driftlog_agents.handlers.cluster import (
     nodes,
     partitions,
 )
-from driftlog_agents.new_topics import check_topic_name
+from driftlog_agents.handlers.slices import sliced
+from driftlog_agents.new_topics import MAX_TOPICS, check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.metadata import (
     MetadataRequest,
@@ -65,7 +66,7 @@ async def handle(
             _described(broker, topic, reachable, code, operations)
             if isinstance(topic, Topic)
             else topic
-            for topic in topics
+            async for topic in sliced(topics)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -124,7 +125,7 @@ async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCo
 
     They go on without us; those that are there, and led, are in the answer.
     """
-    topics = broker.topics
+    topics, most = broker.topics, broker.settings.limits.driftlog_max_topics_per_request
     refused: dict[str, ErrorCode] = {}
     asked: dict[str, asyncio.Task[ErrorCode] | None] = {}
     for name in names:
@@ -136,6 +137,9 @@ async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCo
         except RefusedError as error:
             refused[name] = error.code
         else:
+            if len(asked) >= most:  # It may ask again for the others.
+                broker.refusals.count(MAX_TOPICS)
+                break
             asked[name] = topics.ask_for(name)
     waiting = [name for name, task in asked.items() if task is not None or topics.is_making(name)]
     led = dict.fromkeys(waiting, 0)

@@ -15,6 +15,7 @@ from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.groups.served import ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -40,7 +41,8 @@ async def handle(
     if version >= 8:
         async with asyncio.TaskGroup() as tasks:
             answers = [
-                tasks.create_task(_fetched(broker, group, version)) for group in request.groups
+                tasks.create_task(_fetched(broker, group, version))
+                async for group in sliced(_named_once(request.groups))
             ]
         return OffsetFetchResponse(groups=[answer.result() for answer in answers])
     topics = None
@@ -51,6 +53,20 @@ async def handle(
         ]
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
     return _alone(asked, await _fetched(broker, asked, version), version)
+
+
+def _named_once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
+    """One element a group: a group that is named again is asked for what all of them ask."""
+    found: dict[str, OffsetFetchRequestGroup] = {}
+    for group in groups:
+        first = found.setdefault(group.group_id, group)
+        if first is group:
+            continue
+        if first.topics is None or group.topics is None:
+            first.topics = None
+        else:
+            first.topics += group.topics
+    return list(found.values())
 
 
 def _alone(
@@ -103,15 +119,15 @@ async def _offsets(
             if refused:
                 raise RefusedError(refused)
     if asked.topics is None:
-        topics = [] if group is None else _all(broker, group)
+        topics = [] if group is None else await _all(broker, group)
     else:
-        topics = [_topic(broker, group, topic, version) for topic in asked.topics]
+        topics = [_topic(broker, group, topic, version) async for topic in sliced(asked.topics)]
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
 
-def _all(broker: Broker, group: ServedGroup) -> list[OffsetFetchResponseTopics]:
+async def _all(broker: Broker, group: ServedGroup) -> list[OffsetFetchResponseTopics]:
     found: dict[UUID, OffsetFetchResponseTopics] = {}
-    for tp, committed in group.offsets.items():
+    async for tp, committed in sliced(list(group.offsets.items())):
         topic = broker.topics.by_id.get(tp.topic_id)
         if topic is None:
             continue  # It is gone, and so will these be.

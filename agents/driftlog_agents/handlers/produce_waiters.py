@@ -3,11 +3,13 @@
     one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
     several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told
 
-What is told first counts: committed or synced, refused, lost, or out of time.
+What is told first counts: committed or synced, refused, lost, or out of time.  The log tells many
+waiters in one go: an answer that cannot be made costs its connection, and raises nothing.
 
 Shell.
 """
 
+from functools import partial
 from typing import Final
 
 from driftlog_agents.broker import Broker
@@ -51,6 +53,9 @@ class SeveralBatches:
 
     def respond(self) -> None:
         self.done = True
+        self.slot.connection.on_loop(self._respond)
+
+    def _respond(self) -> None:
         if self.slot.connection.closed:
             return
         response = ProduceResponse(responses=self.topics)
@@ -107,8 +112,8 @@ class OneBatchWaiter(Slot):
             return
         self.done = True
         if not self.connection.closed:
-            self.answer = (
-                encode_success(
+            try:
+                answer = encode_success(
                     self.version,
                     self.correlation_id,
                     self.topic,
@@ -116,9 +121,12 @@ class OneBatchWaiter(Slot):
                     self.base_offset,
                     self.log_append_time_ms,
                     log.log_start,
-                ),
-            )
-            self.connection.answered()
+                )
+            except Exception:  # noqa: BLE001
+                self.connection.broken()
+            else:
+                self.answer = (answer,)
+                self.connection.answered()
 
     synced = committed
 
@@ -127,6 +135,9 @@ class OneBatchWaiter(Slot):
         if self.done:
             return
         self.done = True
+        self.connection.on_loop(partial(self._refuse, code, message))
+
+    def _refuse(self, code: ErrorCode, message: str | None) -> None:
         answer = PartitionProduceResponse(index=self.partition)
         _fail(answer, code, message)
         response = ProduceResponse(

@@ -13,21 +13,37 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
-from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.broker import AnswerBytes, Broker, RequestContext
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
+from driftlog_agents.handlers.slices import off_the_loop
 from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
 from driftlog_agents.network.server import Connection, Slot
 from driftlog_agents.offloading import Offload
-from driftlog_agents.protocol.api import ApiKey, RequestHeader
-from driftlog_agents.protocol.errors import CorruptFrameError, RefusedError
+from driftlog_agents.protocol.api import (
+    MAX_REQUEST_ELEMENTS,
+    ApiKey,
+    RequestHeader,
+    has_more_elements,
+)
+from driftlog_agents.protocol.errors import (
+    RESPONSE_BYTES,
+    CorruptFrameError,
+    OverLimitError,
+    RefusedError,
+)
 from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.errors import CorruptError, StoreError
+
+_MANY_ELEMENTS: Final = 2_000
+"""An answer of more is encoded by a thread: some milliseconds."""
+
+_SWEEP_S: Final = 0.1
 
 
 class Dispatcher:
@@ -41,6 +57,8 @@ class Dispatcher:
         self.producing = Producing(broker, offload, self.spawn)
         self.fetching = Fetching(broker, self.spawn)
         self._counts: Counter[ApiKey] = Counter()
+        self.longest_stall_ms = 0.0
+        """How late the event loop came to what was due."""
 
     def requests(self) -> Mapping[ApiKey, int]:
         """How many were taken of each kind."""
@@ -52,7 +70,10 @@ class Dispatcher:
             self._tasks = tasks
             try:
                 while True:
-                    await asyncio.sleep(0.1)
+                    before_ms = self._now_ms()
+                    await asyncio.sleep(_SWEEP_S)
+                    late_ms = self._now_ms() - before_ms - _SWEEP_S * 1000
+                    self.longest_stall_ms = max(self.longest_stall_ms, late_ms)
                     self.producing.sweep(self._now_ms())
             finally:
                 self._tasks = None
@@ -70,6 +91,13 @@ class Dispatcher:
         Raises:
             CorruptFrameError: hang up.
         """
+        try:
+            self._dispatch(connection, frame)
+        except OverLimitError as error:
+            self._broker.refusals.count(error.limit)
+            raise
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> None:
         one = connection.one_batch.read(frame)
         if one is not None:
             self.producing.handle_one(connection, *one)
@@ -102,7 +130,13 @@ class Dispatcher:
             answer = api.encode_response(0, header.correlation_id, unsupported_version_response())
             connection.turn().respond([answer])
             return
-        request = api.decode_request(header.api_version, frame, header.body_offset)
+        limits = self._broker.settings.limits
+        most = limits.driftlog_max_request_elements
+        if header.api_key is ApiKey.LIST_OFFSETS:
+            most = MAX_REQUEST_ELEMENTS
+        request = api.decode_request(
+            header.api_version, frame, header.body_offset, most, limits.driftlog_max_tagged_fields
+        )
         connection.client_id = header.client_id
         slot = connection.turn()
         connection.chain.append(lambda: self._handle(connection, slot, header, request))
@@ -128,14 +162,15 @@ class Dispatcher:
             client_id=header.client_id,
             client_host=connection.client_host,
             listener=connection.listener,
+            answer=AnswerBytes(self._broker.settings.limits.driftlog_max_response_bytes),
             on_close=connection.on_close,
         )
         try:
             response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
-            answer = API[header.api_key].encode_response(
-                header.api_version, header.correlation_id, response
-            )
+            answer = await self._encoded(header, response)
         except (RefusedError, StoreError, CorruptFrameError) as error:
+            if isinstance(error, OverLimitError):
+                self._broker.refusals.count(error.limit)
             connection.hang_up(
                 "request_failed", f"{header.api_key.kafka_name}: {str(error) or repr(error)}"
             )
@@ -157,6 +192,24 @@ class Dispatcher:
         else:
             if not connection.closed:
                 slot.respond([answer])
+
+    async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
+        """The answer's frame; a thread makes it where it is large.
+
+        Raises:
+            OverLimitError: it is larger than an answer may be.
+        """
+        encode, version = API[header.api_key].encode_response, header.api_version
+        if has_more_elements(response, _MANY_ELEMENTS):
+            answer = await off_the_loop(encode, version, header.correlation_id, response)
+        else:
+            answer = encode(version, header.correlation_id, response)
+        most = self._broker.settings.limits.driftlog_max_response_bytes
+        if len(answer) > most:
+            raise OverLimitError(
+                RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
+            )
+        return answer
 
 
 async def _alone(work: Awaitable[Any]) -> Any:

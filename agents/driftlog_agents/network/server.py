@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         except CorruptFrameError as error:
             self.hang_up("frame_refused", str(error))
         except Exception:  # noqa: BLE001
-            self._bug()
+            self.broken()
         self._pause_or_resume()
 
     def eof_received(self) -> bool:
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._server.left(self)
         for hear in list(self.on_close):
-            hear()
+            self.on_loop(hear)
         self.on_close.clear()
         self._slots.clear()
         self.chain.clear()
@@ -297,13 +297,13 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def on_loop(self, step: Callable[[], None]) -> None:
-        """Do *step*, which the event loop calls: it would log a bug, and let the client wait."""
+        """Do *step*, which the event loop or the log calls: a bug in it costs this connection."""
         try:
             step()
         except Exception:  # noqa: BLE001
-            self._bug()
+            self.broken()
 
-    def _bug(self) -> None:
+    def broken(self) -> None:
         """A bug in connection code must not take the agent, and all its partitions, along."""
         self._server.log.exception("connection_bug", client=self.client_host)
         self.close()

@@ -27,7 +27,7 @@ from driftlog_agents.protocol.compiler import (
     compile_decoder,
     compile_encoder,
 )
-from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.errors import CorruptFrameError, OverLimitError
 from driftlog_agents.protocol.types import Buffer, parse_versions, skip_tagged_fields
 
 Q = TypeVar("Q")
@@ -36,8 +36,12 @@ F = TypeVar("F", Decode, Encode)
 
 
 MAX_REQUEST_ELEMENTS: Final = 1 << 18
-"""Elements of all arrays of a request together.  The largest request of an honest client names
-each of 100,000 partitions once; 100 MB of two-byte elements would be gigabytes of objects."""
+"""Elements of all arrays of a request together, unless a limit says less.  The largest request of
+an honest client names each of 100,000 partitions once; 100 MB of two-byte elements would be
+gigabytes of objects."""
+
+MAX_TAGGED_FIELDS: Final = 10_000
+"""Tagged fields of a message that it does not know, unless a limit says less."""
 
 MAX_RESPONSE_ELEMENTS: Final = 1 << 24
 """The same of a response, which comes from an agent, and has a partition's replicas in it."""
@@ -202,22 +206,33 @@ class Api(Generic[Q, R]):
 
     # ── What an agent does ──
 
-    def decode_request(self, version: int, frame: Buffer, body_offset: int = 0) -> Q:
+    def decode_request(
+        self,
+        version: int,
+        frame: Buffer,
+        body_offset: int = 0,
+        max_elements: int = MAX_REQUEST_ELEMENTS,
+        max_tagged_fields: int = MAX_TAGGED_FIELDS,
+    ) -> Q:
         """Read a request's body, which starts at *body_offset* and ends with *frame*.
 
         Records are views of *frame*; all else is copied.  Bytes behind the body are ignored,
         and strings that are not UTF-8 are replaced, both as Kafka does.
 
         Raises:
-            CorruptFrameError: these bytes are no such request, it has more than
-                `MAX_REQUEST_ELEMENTS`, or we do not know *version*.
+            CorruptFrameError: these bytes are no such request, or we do not know *version*.
+            OverLimitError: it has more than *max_elements*, or *max_tagged_fields* of a message.
         """
         decode = self._request_decoders.get(version) or self._compiled(
-            self._request_decoders, _compile_request_decoder, self.request, version
+            self._request_decoders, compile_decoder, self.request, version
         )
         view = frame if type(frame) is memoryview else memoryview(frame)
         try:
-            return decode(view, body_offset, len(view))  # type: ignore[no-any-return]
+            return decode(  # type: ignore[no-any-return]
+                view, body_offset, len(view), max_elements, max_tagged_fields
+            )
+        except OverLimitError:
+            raise
         except _UNREADABLE as error:
             raise _corrupt(self.request, version, error) from error
 
@@ -269,10 +284,12 @@ class Api(Generic[Q, R]):
         if self.has_response_tags(version):
             offset = _after_tags(view, offset)
         decode = self._response_decoders.get(version) or self._compiled(
-            self._response_decoders, _compile_response_decoder, self.response, version
+            self._response_decoders, compile_decoder, self.response, version
         )
         try:
-            return correlation_id, decode(view, offset, len(view))
+            return correlation_id, decode(
+                view, offset, len(view), MAX_RESPONSE_ELEMENTS, MAX_TAGGED_FIELDS
+            )
         except _UNREADABLE as error:
             raise _corrupt(self.response, version, error) from error
 
@@ -306,19 +323,30 @@ class Api(Generic[Q, R]):
         return known.setdefault(version, compiler(cls, version, self.is_flexible(version)))
 
 
-def _compile_request_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
-    return compile_decoder(cls, version, flexible, MAX_REQUEST_ELEMENTS)
-
-
-def _compile_response_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
-    return compile_decoder(cls, version, flexible, MAX_RESPONSE_ELEMENTS)
-
-
 _UNREADABLE: Final = (IndexError, struct.error, CorruptFrameError)
 _INT32: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">ihhi")
 _RESPONSE_HEADER_V0: Final = struct.Struct(">ii")
 _RESPONSE_HEADER_V1: Final = struct.Struct(">iix")
+
+
+def has_more_elements(message: Any, most: int) -> bool:
+    """Whether the arrays of *message* have more than *most* elements together."""
+    return _elements(message, most) > most
+
+
+def _elements(message: Any, most: int) -> int:
+    count = 0
+    for name in message.__slots__:
+        value = getattr(message, name)
+        if type(value) is list:
+            count += len(value)
+            if value and hasattr(value[0], "__slots__"):
+                for item in value:
+                    if count > most:
+                        return count
+                    count += _elements(item, most - count)
+    return count
 
 
 def _half_open(versions: str) -> range:
@@ -342,7 +370,7 @@ def _encoded(encode: Encode, cls: type[Any], version: int, message: Any, out: by
 
 def _after_tags(view: memoryview, offset: int) -> int:
     try:
-        return skip_tagged_fields(view, offset + 1, len(view), view[offset])
+        return skip_tagged_fields(view, offset + 1, len(view), view[offset], MAX_TAGGED_FIELDS)[0]
     except IndexError as error:
         raise CorruptFrameError("a header that is cut off") from error
 

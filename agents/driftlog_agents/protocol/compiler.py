@@ -5,7 +5,7 @@ an ``__init__``: one function per message, nested structs inlined as loops, cons
 fixed-size fields (and the lengths that follow them) in one `struct.Struct`, and no call per
 field.  Nothing from the wire goes into the text; a compiled function's docstring shows it.
 
-    decode(buffer: memoryview, at: int, end: int) -> message
+    decode(buffer: memoryview, at: int, end: int, elements: int, tagged: int) -> message
     encode(message, out: bytearray, cuts: list[(position in out, records)]) -> None
 
 Records are not written into *out*: *cuts* says where they belong, so that a fetched batch
@@ -18,7 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.errors import (
+    ELEMENTS,
+    TAGGED_FIELDS,
+    CorruptFrameError,
+    OverLimitError,
+)
 from driftlog_agents.protocol.schema import (
     Array,
     Field,
@@ -30,11 +35,13 @@ from driftlog_agents.protocol.schema import (
     least_bytes,
 )
 from driftlog_agents.protocol.types import (
+    LONG_STRING_BYTES,
     MAX_STRING_BYTES,
     VARINTS,
     Blob,
     Fixed,
     encode_varint,
+    long_string,
     records_size,
     skip_tagged_fields,
     uuid_of,
@@ -42,23 +49,23 @@ from driftlog_agents.protocol.types import (
 )
 
 Cuts = list[tuple[int, Any]]
-Decode = Callable[[memoryview, int, int], Any]
+Decode = Callable[[memoryview, int, int, int, int], Any]
 Encode = Callable[[Any, bytearray, Cuts], None]
 
 
-def compile_decoder(cls: type[Any], version: int, flexible: bool, max_elements: int) -> Decode:
-    """The function that reads *version* of a message with at most *max_elements* in its arrays.
+def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
+    """The function that reads *version* of a message.
 
-    It may raise IndexError and struct.error at the end of its buffer and CorruptFrameError
+    Its last arguments bound the elements of all arrays together, and tagged fields that are not
+    known.  It may raise IndexError and struct.error at the end of its buffer and CorruptFrameError
     for all else; `api` makes them one.  Strings are replaced where they are not UTF-8, as
     Java's are (``new String(bytes, UTF_8)``), and what follows the message is ignored, as
     RequestContext#parseRequest of Kafka 4.3.1 does.
     """
     writer = _DecoderWriter(version, flexible)
-    writer.line(f"m = {max_elements}")
     message = writer.struct(cls)
     writer.line(f"return {message}")
-    return writer.compile("decode(b, p, n)", f"{cls.__name__} v{version} decoder")
+    return writer.compile("decode(b, p, n, m, q)", f"{cls.__name__} v{version} decoder")
 
 
 def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encode:
@@ -122,13 +129,16 @@ class _Writer:
 
 
 class _DecoderWriter(_Writer):
-    """Locals: ``b`` the buffer, ``p`` where we are, ``n`` its end, ``m`` elements allowed yet."""
+    """Locals: ``b`` the buffer, ``p`` where we are, ``n`` its end; allowed yet are ``m`` elements
+    and ``q`` tagged fields."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
         self.names |= {
             "new": object.__new__,
             "Corrupt": CorruptFrameError,
+            "OverLimit": OverLimitError,
+            "long_string": long_string,
             "varint": varint_tail,
             "skip": skip_tagged_fields,
             "unpack_from": struct.unpack_from,
@@ -194,11 +204,14 @@ class _DecoderWriter(_Writer):
         self.run.append(("B", count))
         self.flush()
         if not tagged:
-            self.line(f"if {count}: p = skip(b, p, n, {count})")
+            self.line(f"if {count}: p, q = skip(b, p, n, {count}, q)")
             return
         tag, size, stop = self.fresh("g"), self.fresh("z"), self.fresh("e")
         with self.block(f"if {count}:"):
             self.line(f"if {count} > 127: {count}, p = varint(b, p, {count})")
+            message = "too many tagged fields"
+            raised = f"raise OverLimit({TAGGED_FIELDS!r}, {message!r})"
+            self.line(f"if (q := q - {count}) < 0: {raised}")
             with self.block(f"for _ in range({count}):"):
                 for local in (tag, size):
                     self.line(f"{local} = b[p]; p += 1")
@@ -260,7 +273,9 @@ class _DecoderWriter(_Writer):
         self.line(f"if {length} < 0 or {stop} > n{limit}: raise Corrupt({message!r})")
         match kind.name:
             case "string":
-                self.line(f"{target} = str(b[p:{stop}], 'utf-8', 'replace')")
+                text = f"str(b[p:{stop}], 'utf-8', 'replace')"
+                short = f"{length} <= {LONG_STRING_BYTES}"
+                self.line(f"{target} = {text} if {short} else long_string(b[p:{stop}])")
             case "bytes":
                 self.line(f"{target} = bytes(b[p:{stop}])")
             case _:
@@ -270,9 +285,10 @@ class _DecoderWriter(_Writer):
     def array(self, element: Type, target: str, count: str) -> None:
         name = target.partition(".")[2] or target
         least = max(1, least_bytes(element, self.version, self.flexible))
-        message = f"{name} is null, or has more elements than bytes, or too many"
-        believable = f"{count} >= 0 and {count} * {least} <= n - p and (m := m - {count}) >= 0"
-        self.line(f"if not ({believable}): raise Corrupt({message!r})")
+        message = f"{name} is null, or has more elements than bytes"
+        self.line(f"if not 0 <= {count} * {least} <= n - p: raise Corrupt({message!r})")
+        raised = f"raise OverLimit({ELEMENTS!r}, {'too many elements in ' + name!r})"
+        self.line(f"if (m := m - {count}) < 0: {raised}")
         if isinstance(element, Fixed) and element.name != "uuid":
             self.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.format}', b, p))")
             self.line(f"p += {count} * {element.size}")

@@ -101,10 +101,7 @@ def encode_assignment(version: int, assignment: ConsumerProtocolAssignment) -> b
 
 _VERSION: Final = struct.Struct(">h")
 _DECODERS: Final[Mapping[type[Any], Sequence[Decode]]] = {
-    cls: [
-        compile_decoder(cls, version, False, MAX_REQUEST_ELEMENTS)
-        for version in range(LATEST_VERSION + 1)
-    ]
+    cls: [compile_decoder(cls, version, False) for version in range(LATEST_VERSION + 1)]
     for cls in (ConsumerProtocolSubscription, ConsumerProtocolAssignment)
 }
 _ENCODERS: Final[Mapping[type[Any], Sequence[Encode]]] = {
@@ -117,7 +114,7 @@ def _decode(cls: type[Any], data: Buffer) -> Any:
     version = min(decode_version(data), LATEST_VERSION)
     view = data if type(data) is memoryview else memoryview(data)
     try:
-        return _DECODERS[cls][version](view, _VERSION.size, len(view))
+        return _DECODERS[cls][version](view, _VERSION.size, len(view), MAX_REQUEST_ELEMENTS, 0)
     except (IndexError, struct.error, CorruptFrameError) as error:
         what = str(error) if isinstance(error, CorruptFrameError) else "is cut off"
         raise CorruptFrameError(f"{cls.__name__} v{version}: {what}") from error

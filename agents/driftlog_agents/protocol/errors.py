@@ -16,6 +16,24 @@ class CorruptFrameError(CorruptError):
     """
 
 
+ELEMENTS: Final = "driftlog.max.request.elements"
+TAGGED_FIELDS: Final = "driftlog.max.tagged.fields"
+RESPONSE_BYTES: Final = "driftlog.max.response.bytes"
+
+
+class OverLimitError(CorruptFrameError):
+    """A request that asks for more than a limit allows.  Hang up, and count it.
+
+    Args:
+        limit: the config that sets the limit.
+        what: what was asked for, and what is allowed.
+    """
+
+    def __init__(self, limit: str, what: str) -> None:
+        super().__init__(f"{what} ({limit})")
+        self.limit = limit
+
+
 class ErrorCode(IntEnum):
     """Error codes of the protocol, int16.
 
@@ -203,6 +221,10 @@ _RETRIABLE: Final = frozenset(
 )
 
 
+_MAX_MESSAGE: Final = 2_000
+"""Characters: messages quote names, which may be 32,767 bytes, and must be names' size at most."""
+
+
 class RefusedError(Exception):
     """We understood, and decline.  The dispatcher makes it the response's error code, once.
 
@@ -213,6 +235,8 @@ class RefusedError(Exception):
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         assert code is not ErrorCode.NONE, "a refusal without a reason"
+        if message is not None and len(message) > _MAX_MESSAGE:
+            message = message[:_MAX_MESSAGE] + "…"
         super().__init__(code, message)
         self.code = code
         self.message = message

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from driftlog_agents.protocol.api import Api, ApiKey, RequestHeader
+from driftlog_agents.protocol.api import MAX_TAGGED_FIELDS, Api, ApiKey, RequestHeader
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import (
     alter_configs,
@@ -57,7 +57,12 @@ from driftlog_agents.protocol.messages import (
     unregister_broker,
     update_features,
 )
-from driftlog_agents.protocol.types import Buffer, skip_tagged_fields
+from driftlog_agents.protocol.types import (
+    LONG_STRING_BYTES,
+    Buffer,
+    long_string,
+    skip_tagged_fields,
+)
 
 API: Final[Mapping[int, Api[Any, Any]]] = MappingProxyType(
     {
@@ -122,7 +127,9 @@ _SERVED: Final = {
 }
 
 
-def decode_request_header(frame: Buffer) -> RequestHeader:
+def decode_request_header(
+    frame: Buffer, max_tagged_fields: int = MAX_TAGGED_FIELDS
+) -> RequestHeader:
     """Read what follows a request's size, up to its body.
 
     An ApiVersions request of a version that we do not serve is let through: it is the one
@@ -131,6 +138,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     Raises:
         CorruptFrameError: cut off, or an API or version that we do not serve: Kafka hangs up
             on these as well (RequestContext#parseRequest, SocketServer).
+        OverLimitError: it has more than *max_tagged_fields*.
     """
     view = frame if type(frame) is memoryview else memoryview(frame)
     end = len(view)
@@ -140,10 +148,16 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         at = 10 + size if size > 0 else 10
         if at > end:
             raise CorruptFrameError("the client id is too long")
-        client_id = None if size < 0 else str(view[10:at], "utf-8", "replace")
+        client_id: str | None = None
+        if size > LONG_STRING_BYTES:
+            client_id = long_string(view[10:at])
+        elif size >= 0:
+            client_id = str(view[10:at], "utf-8", "replace")
         if flexible:
             tags = view[at]
-            at = skip_tagged_fields(view, at + 1, end, tags) if tags else at + 1
+            at += 1
+            if tags:
+                at, _ = skip_tagged_fields(view, at, end, tags, max_tagged_fields)
     except (IndexError, struct.error) as error:
         raise CorruptFrameError("a request header that is cut off") from error
     return RequestHeader(api_key, version, correlation_id, client_id, at)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 from uuid import UUID
 
-from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.errors import TAGGED_FIELDS, CorruptFrameError, OverLimitError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -40,6 +40,9 @@ NULL_UUID: Final = UUID(int=0)
 
 MAX_STRING_BYTES: Final = 0x7FFF
 """Longest string, compact ones included: Kafka's generated readers refuse more."""
+
+LONG_STRING_BYTES: Final = MAX_STRING_BYTES // 3
+"""Up to here a string can be said again whatever its bytes: one that is replaced becomes three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +158,34 @@ VARINTS: Final = tuple(encode_varint(value) for value in range(0x80))
 """The one-byte varints, which nearly all are."""
 
 
-def skip_tagged_fields(buffer: memoryview, at: int, end: int, count: int) -> int:
-    """Step over tagged fields; *count* is the first byte of their number.  Returns their end.
+def long_string(data: memoryview) -> str:
+    """A string of more than `LONG_STRING_BYTES`.
+
+    Raises:
+        CorruptFrameError: it is not UTF-8, and what replaces it could not be said in an answer.
+    """
+    text = str(data, "utf-8", "replace")
+    if len(text.encode()) > MAX_STRING_BYTES:
+        raise CorruptFrameError("a string that is not UTF-8, and too long to be said again")
+    return text
+
+
+def skip_tagged_fields(
+    buffer: memoryview, at: int, end: int, count: int, allowed: int
+) -> tuple[int, int]:
+    """Step over tagged fields; *count* is the first byte of their number.
+
+    Returns their end, and how many are *allowed* yet.
 
     Raises:
         CorruptFrameError: a field ends behind *end*.
+        OverLimitError: there are more than *allowed*.
         IndexError: *buffer* ends before they do.
     """
     if count > 0x7F:
         count, at = varint_tail(buffer, at, count)
+    if count > allowed:
+        raise OverLimitError(TAGGED_FIELDS, f"{count} tagged fields, where {allowed} are allowed")
     for _ in range(count):
         tag = buffer[at]
         at += 1
@@ -176,7 +198,7 @@ def skip_tagged_fields(buffer: memoryview, at: int, end: int, count: int) -> int
         at += size
         if at > end:
             raise CorruptFrameError(f"tagged field {tag} ends behind its frame")
-    return at
+    return at, allowed - count
 
 
 @functools.lru_cache(maxsize=4096)

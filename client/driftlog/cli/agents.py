@@ -226,6 +226,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
             session_timeout_ms=options.session_timeout_ms,
             etcd=etcd,
             seal_ms=DEV_SEAL_MS if dev else None,
+            auto_create_topics=dev,
             group_initial_rebalance_delay_ms=(
                 DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
             ),
