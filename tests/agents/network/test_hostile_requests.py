@@ -1,0 +1,482 @@
+"""Requests that ask for more than they deserve: each costs its own connection at most."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from benchmarks.batches import encode_batch
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.handlers import produce_waiters
+from driftlog_agents.limits import Limits
+from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    describe_groups,
+    describe_producers,
+    fetch,
+    join_group,
+    metadata,
+    offset_fetch,
+    produce,
+)
+from driftlog_agents.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from driftlog_agents.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from driftlog_agents.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from driftlog_agents.protocol.messages.describe_groups import DescribeGroupsRequest
+from driftlog_agents.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    TopicRequest,
+)
+from driftlog_agents.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_agents.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from driftlog_agents.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tests.agents.network.serving import Serving, eventually
+
+TOPIC, BROKER = 2, 4
+"""Resource types of DescribeConfigs."""
+
+
+def batch() -> bytearray:
+    """One record."""
+    return encode_batch([b"x"], timestamp_ms=1).data
+
+
+def limited(**limits: Any) -> BrokerSettings:
+    """An agent's settings with these limits."""
+    return replace(BrokerSettings(), limits=Limits(**limits))
+
+
+async def goes_on(agent: Serving, topic: str) -> bool:
+    """Whether the agent takes records, in its first session."""
+    async with agent.client() as client:
+        answer = await client.produce(topic, {0: batch()})
+    return (answer[0].error_code, agent.process.sessions) == (0, 1)
+
+
+# ── What cannot be said ──
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_a_name_that_cannot_be_said_again_costs_its_connection(
+    tmp_path: Path, acks: int
+) -> None:
+    """
+    Bytes that are not UTF-8 become three each: an answer could not repeat 30,000 of them.  The
+    good partition beside them does not take the agent along when it is committed.
+    """
+    name = "n" * 30_000
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[PartitionProduceData(index=0, records=memoryview(batch()))],
+            )
+            for topic in ("t", name)
+        ],
+    )
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t")
+        with capture_logs() as lines:
+            _, frame = client.encode(produce.API, 9, request)
+            client.writer.write(frame.replace(name.encode(), b"\xff" * len(name)))
+            closed = await client.closed()
+        served = await goes_on(agent, "t")
+
+    assert (closed, served) == (True, True)
+    assert ["frame_refused"] == [line["event"] for line in lines]
+    assert "not UTF-8" in lines[0]["reason"]
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_an_answer_that_cannot_be_made_costs_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """
+    The log tells many waiters in one go: those behind the one that fails are told as well.
+    """
+
+    def bug(*_: Any) -> Any:
+        raise AssertionError("a broken invariant")
+
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await client.create("t", 2)
+        agent.objects.writes.close()
+        client.send_produce("t", {n: batch() for n in range(partitions)})
+        await eventually(lambda: agent.objects.writes.waiting > 0)
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(produce_waiters, "encode_success", bug)
+            patch.setattr(produce_waiters, "add_to_produce", bug)
+            agent.objects.writes.open()
+            closed = await client.closed()
+        answer = await other.produce("t", {0: batch()})
+        sessions = agent.process.sessions
+
+    assert closed
+    assert (0, 1) == (answer[0].error_code, sessions)
+    assert ["connection_bug"] == [line["event"] for line in lines if "bug" in line["event"]]
+
+
+async def test_a_member_id_has_room_for_a_long_client_id(tmp_path: Path) -> None:
+    """
+    A client id may have 32,767 bytes, and a member id is made of it.
+    """
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        frame = join_group.API.encode_request(5, 1, "c" * 32_767, request)
+        client._asked[1] = join_group.API, 5
+        client.writer.write(frame)
+        _, joined = await client.receive()
+
+    assert ErrorCode.MEMBER_ID_REQUIRED == joined.error_code
+    assert joined.member_id.startswith("cccc")
+
+
+# ── Elements and bytes ──
+
+
+async def test_a_request_of_too_many_elements_is_refused_and_counted(tmp_path: Path) -> None:
+    """
+    Before they are made; one fewer is answered.
+    """
+
+    def topics(count: int) -> MetadataRequest:
+        names = [MetadataRequestTopic(name=f"t{n}") for n in range(count)]
+        return MetadataRequest(topics=names, allow_auto_topic_creation=False)
+
+    settings = limited(driftlog_max_request_elements=100)
+    async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        answered = await client.call(metadata.API, 9, topics(100))
+        with capture_logs() as lines:
+            client.send(metadata.API, 9, topics(101))
+            closed = await client.closed()
+        refused = agent.process.broker.refusals.counts["driftlog.max.request.elements"]
+
+    assert (100, True, 1) == (len(answered.topics), closed, refused)
+    assert "driftlog.max.request.elements" in lines[0]["reason"]
+
+
+async def test_tagged_fields_are_counted(tmp_path: Path) -> None:
+    """
+    Of the header, too.
+    """
+    settings = limited(driftlog_max_tagged_fields=2)
+    async with Serving(tmp_path, broker=settings) as agent:
+        for count in (2, 3):
+            async with agent.client() as client:
+                _, frame = client.encode(api_versions.API, 3, api_versions.ApiVersionsRequest())
+                tags = bytes([count]) + b"".join(bytes([n, 0]) for n in range(count))
+                body = frame[4:-1] + tags
+                client.writer.write(len(body).to_bytes(4, "big") + body)
+                if count == 2:
+                    await client.receive()
+                else:
+                    assert await client.closed()
+        refused = agent.process.broker.refusals.counts["driftlog.max.tagged.fields"]
+
+    assert 1 == refused
+
+
+async def test_what_is_named_again_is_answered_once(tmp_path: Path) -> None:
+    """
+    A kilobyte of request makes no megabytes of answer.
+    """
+    node_id = "1"
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t")
+        node_id = str(agent.process.broker.node_id)
+        resources = [
+            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+            for kind, name, keys in (
+                (BROKER, node_id, None),
+                (TOPIC, "t", ["retention.ms"]),
+                (BROKER, node_id, None),
+                (TOPIC, "t", ["segment.ms"]),
+            )
+        ]
+        configs = await client.call(
+            describe_configs.API, 4, DescribeConfigsRequest(resources=resources)
+        )
+        groups = await client.call(
+            describe_groups.API, 5, DescribeGroupsRequest(groups=["g", "h", "g"])
+        )
+        offsets = await client.call(
+            offset_fetch.API,
+            8,
+            OffsetFetchRequest(
+                groups=[
+                    OffsetFetchRequestGroup(group_id=group, topics=None) for group in ("g", "g")
+                ]
+            ),
+        )
+        producers = await client.call(
+            describe_producers.API,
+            0,
+            DescribeProducersRequest(
+                topics=[TopicRequest(name="t", partition_indexes=[0, 0]) for _ in range(3)]
+            ),
+        )
+
+    assert [node_id, "t"] == [result.resource_name for result in configs.results]
+    assert {"retention.ms", "segment.ms"} == {c.name for c in configs.results[1].configs}
+    assert ["g", "h"] == [group.group_id for group in groups.groups]
+    assert ["g"] == [group.group_id for group in offsets.groups]
+    assert [[0]] == [
+        [partition.partition_index for partition in topic.partitions] for topic in producers.topics
+    ]
+
+
+@pytest.mark.parametrize("api", ["describe configs", "metadata"])
+async def test_an_answer_over_its_limit_is_not_made(tmp_path: Path, api: str) -> None:
+    """
+    Neither one that is counted while it is made, nor one that turns out to be too large.
+    """
+    settings = limited(driftlog_max_response_bytes=2_000)
+    async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        await client.create("t", 100)
+        with capture_logs() as lines:
+            if api == "metadata":
+                client.send(metadata.API, 9, MetadataRequest(topics=None))
+            else:
+                asked = DescribeConfigsResource(
+                    resource_type=TOPIC, resource_name="t", configuration_keys=None
+                )
+                described = DescribeConfigsRequest(resources=[asked], include_documentation=True)
+                client.send(describe_configs.API, 4, described)
+            closed = await client.closed()
+        refused = agent.process.broker.refusals.counts["driftlog.max.response.bytes"]
+        served = await goes_on(agent, "t")
+
+    assert (True, 1, True) == (closed, refused, served)
+    assert ["request_failed"] == [line["event"] for line in lines]
+    assert "driftlog.max.response.bytes" in lines[0]["reason"]
+
+
+# ── Time ──
+
+
+async def test_deletions_that_are_refused_take_time_by_their_number(tmp_path: Path) -> None:
+    """
+    Not by its square: 12,000 entries with both a name and an id kept the event loop for half a
+    minute.
+    """
+    states = [DeleteTopicState(name=f"t{n}", topic_id=UUID(int=n + 1)) for n in range(12_000)]
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        response = await client.call(
+            delete_topics.API, 6, DeleteTopicsRequest(topics=states, timeout_ms=1_000)
+        )
+        stall_ms = agent.process.dispatcher.longest_stall_ms
+
+    assert {ErrorCode.INVALID_REQUEST} == {answer.error_code for answer in response.responses}
+    assert 12_000 == len(response.responses)
+    assert stall_ms < 5_000
+
+
+# ── Topics ──
+
+
+async def test_a_negative_count_makes_no_room_for_large_ones(tmp_path: Path) -> None:
+    """
+    CreateTopics bounds the sum of what is asked for.
+    """
+    topics = [
+        CreatableTopic(name=f"t{n}", num_partitions=count, replication_factor=-1)
+        for n, count in enumerate((-2_000_000_000, 6_000, 6_000))
+    ]
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        response = await client.call(
+            create_topics.API, 5, CreateTopicsRequest(topics=topics, timeout_ms=1_000)
+        )
+        made = list(agent.process.broker.topics.by_name)
+
+    assert {ErrorCode.POLICY_VIOLATION} == {topic.error_code for topic in response.topics}
+    assert [] == made
+
+
+async def test_partitions_that_one_request_adds_are_bounded_together(tmp_path: Path) -> None:
+    """
+    As those of CreateTopics are.
+    """
+    topics = [CreatePartitionsTopic(name=f"t{n}", count=6_000) for n in range(2)]
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        for n in range(2):
+            await client.create(f"t{n}")
+        response = await client.call(
+            create_partitions.API,
+            2,
+            CreatePartitionsRequest(topics=topics, timeout_ms=1_000, validate_only=True),
+        )
+
+    assert [ErrorCode.POLICY_VIOLATION] * 2 == [result.error_code for result in response.results]
+
+
+async def test_topics_and_partitions_have_limits(tmp_path: Path) -> None:
+    """
+    Of one request, and of the cluster: the message says which config, and the refusal is counted.
+    """
+    settings = limited(driftlog_max_topics_per_request=2, driftlog_max_partitions=4)
+
+    def asking(*counts: int) -> CreateTopicsRequest:
+        topics = [
+            CreatableTopic(name=f"n{n}", num_partitions=count, replication_factor=-1)
+            for n, count in enumerate(counts)
+        ]
+        return CreateTopicsRequest(topics=topics, timeout_ms=30_000)
+
+    async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        many = await client.call(create_topics.API, 5, asking(1, 1, 1))
+        large = await client.call(create_topics.API, 5, asking(5))
+        await client.create("t", 4)
+        full = await client.call(create_topics.API, 5, asking(1))
+        counts = agent.process.broker.refusals.counts
+        counted = (
+            counts["driftlog.max.topics.per.request"],
+            counts["driftlog.max.partitions"],
+        )
+
+    for response, config in (
+        (many, "driftlog.max.topics.per.request"),
+        (large, "driftlog.max.partitions"),
+        (full, "driftlog.max.partitions"),
+    ):
+        assert {ErrorCode.POLICY_VIOLATION} == {topic.error_code for topic in response.topics}
+        assert config in (response.topics[0].error_message or "")
+    assert (1, 2) == counted
+
+
+async def test_asking_for_topics_makes_a_limited_number(tmp_path: Path) -> None:
+    """
+    Of one request; who asks again gets more.
+    """
+    settings = limited(driftlog_max_topics_per_request=3)
+    names = [MetadataRequestTopic(name=f"t{n}") for n in range(5)]
+    request = MetadataRequest(topics=names, allow_auto_topic_creation=True)
+    async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        topics = agent.process.broker.topics.by_name
+        await client.call(metadata.API, 9, request)
+        await eventually(lambda: len(topics) >= 3)
+        first = len(topics)
+        await client.call(metadata.API, 9, request)
+        await eventually(lambda: len(topics) == 5)
+
+    assert 3 == first
+
+
+# ── Fetches of very many partitions ──
+
+
+def fetching_many(numbers: list[int], *, min_bytes: int = 1, wait_ms: int = 20_000) -> FetchRequest:
+    """Partitions of topic ``t``, from their beginning."""
+    partitions = [
+        FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20) for n in numbers
+    ]
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic="t", partitions=partitions)],
+    )
+
+
+@pytest.mark.parametrize("partitions", [200, 2_000])
+async def test_a_commit_looks_at_the_partition_that_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """
+    Not at all that the fetch waits for; it is answered when there is enough in all.
+    """
+    looked: list[int] = []
+    original = PartitionLog.bytes_from
+
+    def bytes_from(log: PartitionLog, offset: int) -> int:
+        looked.append(log.partition)
+        return original(log, offset)
+
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t", partitions)
+        size = len(batch())
+        client.send(fetch.API, 11, fetching_many(list(range(partitions)), min_bytes=2 * size - 1))
+        await eventually(lambda: len(agent.log("t", partitions - 1).waiting_fetches) == 1)
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(PartitionLog, "bytes_from", bytes_from)
+        await other.produce("t", {7: batch()})
+        first = list(looked)
+        await other.produce("t", {8: batch()})
+        _, response = await client.receive()
+
+    (topic,) = response.responses
+    found = {data.partition_index: bytes(data.records or b"") for data in topic.partitions}
+    assert [7] == first
+    assert partitions == len(found)
+    assert {7, 8} == {number for number, records in found.items() if records}
+
+
+async def test_a_partition_that_is_named_again_counts_once(tmp_path: Path) -> None:
+    """
+    As it is named last; in another element of the same topic, too.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t", 2)
+        await client.produce("t", {0: batch()})
+        request = fetching_many([0, 1, 0])
+        request.topics += fetching_many([0]).topics
+        response = await client.call(fetch.API, 11, request)
+
+    (topic,) = response.responses
+    assert [0, 1] == [data.partition_index for data in topic.partitions]
+    assert len(batch()) == len(topic.partitions[0].records or b"")
+
+
+async def test_a_fetch_of_very_many_partitions_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """
+    As many as a request may name, of which hardly any exist: others are served between its
+    slices, and it is answered whole.
+    """
+    count = MAX_REQUEST_ELEMENTS - 1
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t")
+        client.send(fetch.API, 11, fetching_many(list(range(count)), wait_ms=0))
+        answer = asyncio.create_task(client.receive())
+        produced = 0
+        while not answer.done():
+            await other.produce("t", {0: batch()})
+            produced += 1
+        _, response = await answer
+
+    assert count == len(response.responses[0].partitions)
+    assert produced > 3
