@@ -5,7 +5,8 @@
                  a few writes, and takes those behind them, while nothing is committed;
                  at last, the disk is away while another session leads and commits, and then back
     a cluster    releases and what groups write travel for seconds, or are not answered;
-                 coordinators die while what a group has decided is on its way, and lost
+                 coordinators die while what a group has decided is on its way, and lost;
+                 at last, one hears late that another one has the group (`blind_coordinators`)
 
 Other seeds meet these moments by chance: one of hundreds does, and another one whenever a schedule
 changes.

@@ -5,7 +5,7 @@ They send Produce requests of one batch to the agent's own handler and read its 
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -80,6 +80,12 @@ class _Connection:
         """The agent closes it: the only way to say no to acks=0."""
         self.closed = True
 
+    def on_loop(self, step: Callable[[], None]) -> None:
+        step()
+
+    def broken(self) -> None:
+        raise AssertionError("an answer that cannot be made")
+
     def close(self) -> None:
         raise AssertionError("a bug in looking into a batch")
 
@@ -140,6 +146,8 @@ class _Turn:
         self._attempt = attempt
         self._slot: Slot | None = None
         self.source = attempt.connection.source
+        self.on_loop = attempt.connection.on_loop
+        self.broken = attempt.connection.broken
         self.listener = attempt.connection.listener
 
     @property

@@ -80,7 +80,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "others_are_better_always": (805,),
     "commits_prove_reads": (385, 305, 372),
     "fit_again_at_once": (852,),
-    "offsets_from_memory": (88,),
+    "offsets_from_memory": (508, 578),
     "groups_written_by_two": (548, 228),
     "late_copies_of_commits_count": (1508, 1588),
     "given_before_it_is_given_up": (18,),

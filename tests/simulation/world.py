@@ -54,6 +54,7 @@ from tests.simulation.admin import Admin
 from tests.simulation.agent import SETTINGS, Led
 from tests.simulation.aimed import aimed_faults, is_aimed, swap_disks
 from tests.simulation.batches import Row
+from tests.simulation.blind_coordinators import blind_coordinators
 from tests.simulation.bucket_faults import ForeignObjects, has_foreign_objects
 from tests.simulation.chaos import calm, chaos, grow_old
 from tests.simulation.clients import Producer
@@ -319,6 +320,8 @@ class World:
                 task.cancel()
             if not self.many and is_aimed(self.seed):
                 await swap_disks(self)
+            if self.many and is_aimed(self.seed) and self.groups is not None:
+                await blind_coordinators(self)
             if self.many and has_refusals(self.seed):
                 await self.last_refusals.begin()
             if self.many and has_hanging_bucket(self.seed):
