@@ -71,7 +71,7 @@ def range_(members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) ->
     for topic, having in subscribers.items():
         share, more = divmod(partitions[topic], len(having))
         start = 0
-        for i, member in enumerate(having):
+        for i, member in enumerate(having if share else having[:more]):
             end = start + share + (i < more)
             target[member] += [(topic, p) for p in range(start, end)]
             start = end

@@ -62,6 +62,7 @@ from driftlog_agents.groups.consumer_value import (
 )
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.errors import CorruptError
 
 ConsumerEffect = Answer | Persist | Downgrade | ResolveRegexes
 _Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
@@ -153,6 +154,8 @@ class ConsumerGroup:
         state.head = decode_head(stored[HEAD])
         for name in sorted(stored.keys() - {HEAD}):
             for member in decode_page(stored[name]):
+                if any(state.owner_of(p) is not None for p in (*member.assigned, *member.pending)):
+                    raise CorruptError(f"two members have one partition: {member!r:.200}")
                 state.put(member)
         state.forget()
         group._is_stored = True
@@ -208,6 +211,16 @@ class ConsumerGroup:
     def assignment_epoch(self) -> int:
         """Rises with every assignment that is made anew."""
         return self._group.state.head.assignment_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds of what its members have said."""
+        return self._group.size_bytes
+
+    def said_bytes(self, member_id: str) -> int:
+        """What a member has said that the group keeps; nothing of one that it does not have."""
+        member = self._group.state.members.get(member_id)
+        return 0 if member is None else member.said_bytes
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -377,6 +390,7 @@ class ConsumerGroup:
         """Decide *queue*, then what the clock makes due; store what that has changed."""
         assert not self._persisting
         group = self._group
+        group.begin_epochs_again_if_used_up()
         held: list[tuple[Answer, _Taken]] = []
         effects: list[ConsumerEffect] = []
         for i, taken in enumerate(queue):

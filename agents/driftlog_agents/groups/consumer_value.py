@@ -217,7 +217,8 @@ def _ranges(numbers: Iterable[int]) -> str:
     """*numbers*, which ascend, as ``0-3,7``."""
     runs: list[list[int]] = []
     for n in numbers:
-        if runs and runs[-1][1] == n - 1:
+        assert n >= 0, f"no partition: {n}"
+        if runs and runs[-1][1] == n - 1 and n - runs[-1][0] < _MAX_RANGE:
             runs[-1][1] = n
         else:
             runs.append([n, n])
