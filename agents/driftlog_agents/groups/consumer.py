@@ -50,15 +50,13 @@ from driftlog_agents.groups.consumer_messages import (
     ResolveRegexes,
 )
 from driftlog_agents.groups.consumer_migration import downgraded, upgrade
-from driftlog_agents.groups.consumer_state import Member
+from driftlog_agents.groups.consumer_state import Member, page_of
 from driftlog_agents.groups.consumer_value import (
     HEAD,
+    GroupEncoder,
     decode_head,
     decode_page,
     encode_head,
-    encode_page,
-    encode_target,
-    page_of,
 )
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -128,8 +126,7 @@ class ConsumerGroup:
         """Whether there is anything of the group: the first write has its own key."""
         self._queue: list[_Taken] = []
         """What came while something was being stored."""
-        self._target: tuple[object, bytes] | None = None
-        """The last target that was encoded, and what it came to: many writes have the same."""
+        self._encoder = GroupEncoder()
         self._gone: ErrorCode | None = None
         """What everybody is told, if it is not our group any more."""
 
@@ -402,9 +399,9 @@ class ConsumerGroup:
             if group.downgrading is not None:
                 self._queue = list(queue[i + 1 :])
                 break
-        for timer in group.timers.take_due(now_ms):
-            if group.downgrading is None:  # Else who is late has another session.
-                group.ring(timer)
+        due = group.timers.take_due(now_ms)
+        if group.downgrading is None:  # Else who is late has another session.
+            group.ring(due)
         if group.downgrading is None:
             puts = self._puts()
             if not puts:
@@ -438,17 +435,14 @@ class ConsumerGroup:
             return {}
         if not self._is_stored:
             changed = set(state.members)
-        names = sorted({page_of(member_id) for member_id in changed})
-        pages: dict[str, list[Member]] = {name: [] for name in names}
-        for member in state.members.values():
-            page = page_of(member.member_id)
-            if page in pages:
-                pages[page].append(member)
-        puts = {page: encode_page(members) if members else None for page, members in pages.items()}
+        for member_id in changed - state.members.keys():
+            self._encoder.forget(member_id)
+        puts: dict[str, bytes | None] = {}
+        for name in sorted({page_of(member_id) for member_id in changed}):
+            members = state.page(name)
+            puts[name] = self._encoder.page(members) if members else None
         if head_changed or not self._is_stored:
-            if self._target is None or self._target[0] is not state.head.target:
-                self._target = state.head.target, encode_target(state.head.target)
-            puts[HEAD] = encode_head(state.head, self._target[1])
+            puts[HEAD] = encode_head(state.head, self._encoder.target(state.head.target))
         return puts
 
     def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:

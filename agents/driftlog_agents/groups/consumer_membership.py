@@ -254,16 +254,19 @@ class Membership:
         members = self.state.members.items()
         return all(one.classic is not None for member_id, one in members if member_id not in but)
 
-    def ring(self, timer: Timer) -> None:
-        """A timer rang: the member goes, unless what was waited for has come."""
-        member = self.state.members.get(timer.member_id)
-        if member is None:
-            return
-        is_away = member.epoch == STATIC_LEAVE_EPOCH
-        is_done = member.state is not MemberState.UNREVOKED
-        if timer.kind is TimerKind.REBALANCE and (is_done or is_away):
-            return
-        self.remove([member])
+    def ring(self, timers: Iterable[Timer]) -> None:
+        """Timers rang: their members go, all at once, unless what was waited for has come."""
+        gone: dict[str, Member] = {}
+        for timer in timers:
+            member = self.state.members.get(timer.member_id)
+            if member is None:
+                continue
+            is_away = member.epoch == STATIC_LEAVE_EPOCH
+            is_done = member.state is not MemberState.UNREVOKED
+            if timer.kind is not TimerKind.REBALANCE or not (is_done or is_away):
+                gone[member.member_id] = member
+        if gone:
+            self.remove(gone.values())
 
     def rearm(self, now_ms: int) -> None:
         """After a restart, or when something was taken back: nobody is without a timeout."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
+from zlib import crc32
 
 from driftlog_agents.groups.assignors import Partition
 from driftlog_agents.groups.cluster_topics import ClusterTopics
@@ -30,6 +31,8 @@ Partitions = Mapping[Partition, int]
 """Partitions, each with the assignment epoch that it came with.  Never changed in place."""
 
 NOTHING: Partitions = {}
+
+_PAGES: Final = 32
 
 NAME_BYTES: Final = 64
 """What a set takes for one of its elements."""
@@ -107,12 +110,18 @@ class Head:
 _Change = tuple[str, Member | None] | Head
 
 
+def page_of(member_id: str) -> str:
+    """Where a member is stored (`consumer_value`)."""
+    return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
+
+
 class GroupState:
     """See the module."""
 
     def __init__(self) -> None:
         self._head = Head()
         self._members: dict[str, Member] = {}
+        self._pages: dict[str, dict[str, Member]] = {}
         self._static: dict[str, str] = {}
         self._owners: dict[Partition, str] = {}
         self._names: Counter[str] = Counter()
@@ -136,6 +145,10 @@ class GroupState:
     @property
     def members(self) -> Mapping[str, Member]:
         return self._members
+
+    def page(self, name: str) -> Iterable[Member]:
+        """The members that are stored together under *name*."""
+        return self._pages.get(name, {}).values()
 
     def static_member(self, instance_id: str | None) -> Member | None:
         """The member that has this instance id."""
@@ -241,6 +254,8 @@ class GroupState:
 
     def _set(self, member_id: str, member: Member | None) -> None:
         old = self._members.pop(member_id, None)
+        page = self._pages.setdefault(page_of(member_id), {})
+        page.pop(member_id, None)
         if old is not None:
             self._index(old, -1)
             self.size_bytes -= old.said_bytes
@@ -250,7 +265,7 @@ class GroupState:
             if old.instance_id is not None and self._static.get(old.instance_id) == member_id:
                 del self._static[old.instance_id]
         if member is not None:
-            self._members[member_id] = member
+            self._members[member_id] = page[member_id] = member
             self._index(member, +1)
             self.size_bytes += member.said_bytes
             for partition in _all_partitions(member):

@@ -198,7 +198,8 @@ class ServedGroup:
     @property
     def size_bytes(self) -> int:
         """What it takes of memory, about."""
-        members = self.machine.size_bytes + MEMBER_BYTES * len(self.machine.members)
+        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Encoded, too.
+        members = said + MEMBER_BYTES * len(self.machine.members)
         offsets = self.offsets.size_bytes + self._pending.size_bytes
         return GROUP_BYTES + len(self.group_id) + members + offsets
 
