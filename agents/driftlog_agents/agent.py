@@ -362,6 +362,8 @@ class AgentProcess:
             cluster=self.broker.cluster,
             settings=self.settings.broker.groups,
             wall_ms=_wall_ms,
+            limits=self.settings.broker.limits,
+            refusals=self.broker.refusals,
         )
         self.broker.engine = self._engine = engine
         self.broker.groups = groups

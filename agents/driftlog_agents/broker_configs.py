@@ -129,7 +129,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "60000",
         "Most that consumer.session.timeout.ms may be.",
     ),
-    ("group.consumer.max.size", INT, "2147483647", "Most members of a KIP-848 group."),
+    ("group.consumer.max.size", INT, "10000", "Most members of a KIP-848 group."),
     (
         "group.consumer.migration.policy",
         STRING,
@@ -180,7 +180,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "1800000",
         "Longest session timeout of a member of a classic group.",
     ),
-    ("group.max.size", INT, "2147483647", "Most members of a classic group."),
+    ("group.max.size", INT, "10000", "Most members of a classic group."),
     (
         "group.min.session.timeout.ms",
         INT,

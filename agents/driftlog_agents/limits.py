@@ -108,8 +108,11 @@ class Limits:
     # ── Groups ──
 
     driftlog_max_groups: int = _limit(100_000, "Groups that one agent coordinates.")
+    driftlog_max_groups_bytes: int = _limit(
+        512 * MiB, "Bytes that all groups of one agent hold: members, offsets, themselves.", LONG
+    )
     driftlog_max_group_bytes: int = _limit(
-        32 * MiB, "Bytes that members of one group have sent: metadata and assignments."
+        8 * MiB, "Bytes that members of one group have sent: metadata and assignments."
     )
     driftlog_max_group_member_bytes: int = _limit(
         MiB, "Bytes of one member of a group: metadata and assignment."

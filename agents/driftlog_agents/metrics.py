@@ -195,6 +195,8 @@ def _groups(agent: AgentProcess) -> Iterable[Metric]:
     yield kinds
     members = sum(len(group.machine.members) for group in groups)
     yield _gauge("driftlog_group_members", "Members of groups coordinated here", members)
+    held = 0 if coordinator is None else coordinator.budget.held_bytes
+    yield _gauge("driftlog_group_bytes", "Memory that groups coordinated here hold, about", held)
 
 
 _GROUP_COUNTERS: Final = {

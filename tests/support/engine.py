@@ -272,6 +272,8 @@ class RunningAgent:
             cluster=self.broker.cluster,
             settings=self._settings.groups,
             wall_ms=self._wall_ms,
+            limits=self._settings.limits,
+            refusals=self.broker.refusals,
         )
         try:
             async with asyncio.TaskGroup() as tasks:

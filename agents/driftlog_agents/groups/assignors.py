@@ -71,7 +71,7 @@ def range_(members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) ->
     for topic, having in subscribers.items():
         share, more = divmod(partitions[topic], len(having))
         start = 0
-        for i, member in enumerate(having):
+        for i, member in enumerate(having if share else having[:more]):
             end = start + share + (i < more)
             target[member] += [(topic, p) for p in range(start, end)]
             start = end
@@ -93,7 +93,9 @@ def _uniform_of_equals(
     share, more = divmod(len(free), len(members))
     kept: dict[str, list[Partition]] = {}
     for member in sorted(members):
-        mine = sorted(members[member].previous & free)
+        previous = members[member].previous
+        # With nothing, an intersection may walk all slots of a *free* that is empty by now.
+        mine = sorted(previous & free) if previous else []
         free.difference_update(mine)
         kept[member] = mine
     # Whoever has more than the share already keeps one more; then those who have the most.

@@ -144,8 +144,11 @@ class ClassicGroup(ClassicStoring):
             return self._done()
         self._answer_sync(member, SyncResponse(error=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
         member.sync_id = request_id
-        if member.member_id == self.members.leader:
-            self._waiters.append(Assigning(self.generation, dict(request.assignments)))
+        if member.member_id == self.members.leader and not self.is_assigning:
+            shares = {one: said for one, said in request.assignments if one in self.members}
+            size_bytes = sum(map(len, shares.values()))
+            self._assigning = Assigning(self.generation, shares, size_bytes)
+            self._waiters.append(self._assigning)
             self._to_store = True
         return self._done()
 
@@ -284,8 +287,7 @@ class ClassicGroup(ClassicStoring):
         prefix = request.client_id if instance_id is None else instance_id
         member_id = self._new_member_id(prefix)
         if instance_id is None and request.version >= _ID_REQUIRED_VERSION:
-            self._pending[member_id] = now_ms + request.session_timeout_ms
-            self._look_at_sessions(self._pending[member_id])
+            self._expect_id(member_id, now_ms + request.session_timeout_ms)
             error = ErrorCode.MEMBER_ID_REQUIRED
             self._answer(request_id, JoinResponse(error=error, member_id=member_id))
             return
@@ -299,7 +301,7 @@ class ClassicGroup(ClassicStoring):
         if request.instance_id is not None:  # a static member never was pending
             self._answer(request_id, JoinResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        del self._pending[request.member_id]
+        self._forget_id(request.member_id)
         self._add(request_id, request, request.member_id, now_ms)
 
     def _join_known(self, request_id: int, request: JoinRequest, now_ms: int) -> None:

@@ -50,6 +50,11 @@ class ClassicFacts:
         """What stands for the group as it is, where it is Stable, or Empty."""
         return self._encoded(self.members)
 
+    def said_bytes(self, member_id: str) -> int:
+        """What a member has said that the group keeps; nothing of one that it does not have."""
+        member = self.members.get(member_id)
+        return 0 if member is None else member.said_bytes
+
     # ── Questions ──
 
     def describe(self) -> GroupDescription:

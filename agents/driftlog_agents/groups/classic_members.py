@@ -48,6 +48,13 @@ class Member:
         """Whether it cannot be expected to heartbeat."""
         return not self.is_new and (self.join_id is not None or self.sync_id is not None)
 
+    @property
+    def said_bytes(self) -> int:
+        """What its client has said and the group keeps, without its assignment."""
+        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
+        return said + sum(map(len, names))
+
     def metadata(self, protocol: str) -> bytes:
         """What it says to *protocol*, which it supports."""
         return next(p.metadata for p in self.protocols if p.name == protocol)
@@ -60,6 +67,8 @@ class Members:
         self.leader = leader
         self.joining = 0
         """How many wait for the next generation."""
+        self.size_bytes = 0
+        """What members have said, and their assignments."""
         self._members: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
         self._supported = Counter[str]()
@@ -133,10 +142,17 @@ class Members:
     ) -> None:
         """Take what it says now."""
         self._supported.subtract(_names(member))
+        self.size_bytes -= member.said_bytes
         member.protocols = protocols
+        self.size_bytes += member.said_bytes
         self._supported.update(_names(member))
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """It has that."""
+        self.size_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def set_join(self, member: Member, request_id: int | None) -> int | None:
         """What it waits for from now on; returns what it waited for."""
@@ -172,11 +188,13 @@ class Members:
     def _put(self, member: Member) -> None:
         self._members[member.member_id] = member
         self._supported.update(_names(member))
+        self.size_bytes += member.said_bytes + len(member.assignment)
         self.joining += member.join_id is not None
 
     def _take(self, member: Member) -> None:
         del self._members[member.member_id]
         self._supported.subtract(_names(member))
+        self.size_bytes -= member.said_bytes + len(member.assignment)
         self.joining -= member.join_id is not None
 
 

@@ -39,8 +39,8 @@ class ClassicSettings:
     max_session_timeout_ms: int = 1_800_000
     """`group.max.session.timeout.ms`."""
 
-    max_size: int = 2**31 - 1
-    """`group.max.size`: members of one group."""
+    max_size: int = 10_000
+    """`group.max.size`: members of one group (Kafka: 2^31 - 1)."""
 
     new_member_join_timeout_ms: int = 300_000
     """How long a member that has never had a generation may wait for one.  Its client cannot
@@ -74,6 +74,13 @@ class JoinRequest:
     protocols: tuple[Protocol, ...]
     """In the order of preference."""
     reason: str | None = None
+
+    @property
+    def said_bytes(self) -> int:
+        """What a group keeps of it."""
+        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
+        return said + sum(map(len, names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

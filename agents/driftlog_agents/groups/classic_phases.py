@@ -19,7 +19,7 @@ from driftlog_agents.groups.classic_messages import (
     Response,
     SyncResponse,
 )
-from driftlog_agents.groups.classic_value import UNTOLD, ClassicValue
+from driftlog_agents.groups.classic_value import LAST_GENERATION, UNTOLD, ClassicValue
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 
@@ -47,6 +47,7 @@ class ClassicPhases(ClassicFacts):
         """None of those that the coordinator before may have told of."""
         self._pending: dict[str, int] = {}
         """Ids that were given out and not used yet, and when they go."""
+        self._pending_bytes = 0
         self._to_sync: set[str] = set()
         """Members of this generation that have not asked for their assignment."""
         self._join_at_ms: int | None = None
@@ -118,12 +119,22 @@ class ClassicPhases(ClassicFacts):
     def _reset_assignments(self, error: ErrorCode, now_ms: int) -> None:
         """There will be none in this generation; who waits for it is told *error*."""
         for member in self.members:
-            member.assignment = b""
+            self.members.assign(member, b"")
             self._answer_sync(member, SyncResponse(error=error), now_ms)
+
+    def _expect_id(self, member_id: str, until_ms: int) -> None:
+        """It was given out; who has it joins by then."""
+        self._pending[member_id] = until_ms
+        self._pending_bytes += len(member_id)
+        self._look_at_sessions(until_ms)
+
+    def _forget_id(self, member_id: str) -> None:
+        if self._pending.pop(member_id, None) is not None:
+            self._pending_bytes -= len(member_id)
 
     def _remove(self, member_id: str) -> None:
         """Nobody of that id is here, or is to come; what it waited for it must ask for anew."""
-        self._pending.pop(member_id, None)
+        self._forget_id(member_id)
         self._to_sync.discard(member_id)
         member = self.members.get(member_id)
         if member is None:
@@ -183,7 +194,7 @@ class ClassicPhases(ClassicFacts):
             again_ms = max(self.members.rebalance_timeout_ms, _AGAIN_MS)
             self._join_at_ms = now_ms + again_ms
             return
-        self.generation = max(self.generation + 1, self._least_generation)
+        self._next_generation()
         if not self.members:
             self.protocol = None
             self.subscribed_topics = self._subscribed()
@@ -199,6 +210,12 @@ class ClassicPhases(ClassicFacts):
             self._answer_join(member, self._joined(member))
             member.is_new = False
             self._begin_session(member, now_ms)
+
+    def _next_generation(self) -> None:
+        self.generation = max(self.generation + 1, self._least_generation)
+        if self.generation > LAST_GENERATION:  # After two billion: who was told of 1 is long gone.
+            self.generation = self._least_generation = 1
+            self._reserved = UNTOLD
 
     # ── Sessions ──
 

@@ -38,6 +38,7 @@ class Assigning:
 
     generation: int
     assignments: dict[str, bytes]
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,8 @@ class ClassicStoring(ClassicPhases):
         self._waiters: list[Waiter] = []
         """For what is to be stored next."""
         self._tokens = 0
+        self._assigning: Assigning | None = None
+        """The last one, until it is stored."""
 
     def persisted(self, token: int, now_ms: int) -> list[Effect]:
         """What was to be stored, is."""
@@ -93,7 +96,7 @@ class ClassicStoring(ClassicPhases):
             match waiter:
                 case Assigning(assignments=assignments) if self._is_current(waiter):
                     for member in self.members:
-                        member.assignment = assignments.get(member.member_id, b"")
+                        self.members.assign(member, assignments.get(member.member_id, b""))
                     self._transition(GroupState.STABLE, self._unix_ms(now_ms))
                     for member in self.members:
                         self._answer_sync(member, self._assigned(member), now_ms)
@@ -134,9 +137,21 @@ class ClassicStoring(ClassicPhases):
             if isinstance(waiter, Leaving):
                 self._answer(waiter.request_id, LeaveResponse(error=error))
         self._storing, self._waiters, self._to_store = None, [], False
+        self._assigning = None
         self._join_at_ms = self._sync_at_ms = self._session_at_ms = None
         self.state = GroupState.DEAD
         return self._done()
+
+    @property
+    def is_assigning(self) -> bool:
+        """Whether the leader of this generation has said who has what; it is not stored yet."""
+        return self._assigning is not None and self._is_current(self._assigning)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds of what its members have said."""
+        assigning = 0 if self._assigning is None else self._assigning.size_bytes
+        return self.members.size_bytes + assigning + self._pending_bytes
 
     # ── Those who wait ──
 
@@ -184,6 +199,7 @@ class ClassicStoring(ClassicPhases):
                 self._storing = _Storing(self._tokens, waiters)
                 self._effects.append(Persist(self._tokens, {"": value}))
             else:
+                self._assigning = None
                 for waiter in waiters:
                     if isinstance(waiter, Leaving):
                         self._answer(waiter.request_id, waiter.response)
@@ -209,6 +225,8 @@ class ClassicStoring(ClassicPhases):
             return []  # dropped meanwhile
         assert token == self._storing.token
         waiters, self._storing = self._storing.waiters, None
+        if any(waiter is self._assigning for waiter in waiters):
+            self._assigning = None
         return waiters
 
     def _is_current(self, assigning: Assigning) -> bool:

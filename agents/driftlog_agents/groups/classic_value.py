@@ -13,7 +13,8 @@ Members are told of a generation before it has an assignment and is stored.  A c
 falls in between must not leave it to its successor to use that number again, for other members
 with another leader; so each stores, when it claims the group, up to which it may have told
 (*reserved*), and begins behind what its predecessor reserved.  Numbers are left out; members do
-not mind.  (Apache Kafka uses such a generation again.)
+not mind.  (Apache Kafka uses such a generation again.)  Behind `LAST_GENERATION` they begin at 1
+again (Apache Kafka's turn negative, which members take for none).
 
 A value format is a stored format: add a version, never edit one in place.
 
@@ -37,10 +38,13 @@ which none comes to an assignment."""
 _VERSION: Final = 1
 _INT32_MAX: Final = 2**31 - 1
 
+LAST_GENERATION: Final = _INT32_MAX - UNTOLD
+"""What is reserved behind it is an int32, too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicValue:
-    """What is stored of a group."""
+    """What is stored of a group; `decode_value` refuses what is asserted here."""
 
     generation: int = 0
     reserved: int = UNTOLD
@@ -50,6 +54,12 @@ class ClassicValue:
     leader: str | None = None
     state_since_ms: int
     members: tuple[Member, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.generation <= self.reserved <= _INT32_MAX
+        assert not self.members or self.protocol_type
+        assert not self.members or self.protocol is not None
+        assert not self.members or any(m.member_id == self.leader for m in self.members)
 
 
 def encode_value(value: ClassicValue) -> bytes:

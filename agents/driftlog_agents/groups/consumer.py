@@ -50,18 +50,17 @@ from driftlog_agents.groups.consumer_messages import (
     ResolveRegexes,
 )
 from driftlog_agents.groups.consumer_migration import downgraded, upgrade
-from driftlog_agents.groups.consumer_state import Member
+from driftlog_agents.groups.consumer_state import Member, page_of
 from driftlog_agents.groups.consumer_value import (
     HEAD,
+    GroupEncoder,
     decode_head,
     decode_page,
     encode_head,
-    encode_page,
-    encode_target,
-    page_of,
 )
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.errors import CorruptError
 
 ConsumerEffect = Answer | Persist | Downgrade | ResolveRegexes
 _Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
@@ -127,8 +126,7 @@ class ConsumerGroup:
         """Whether there is anything of the group: the first write has its own key."""
         self._queue: list[_Taken] = []
         """What came while something was being stored."""
-        self._target: tuple[object, bytes] | None = None
-        """The last target that was encoded, and what it came to: many writes have the same."""
+        self._encoder = GroupEncoder()
         self._gone: ErrorCode | None = None
         """What everybody is told, if it is not our group any more."""
 
@@ -153,6 +151,8 @@ class ConsumerGroup:
         state.head = decode_head(stored[HEAD])
         for name in sorted(stored.keys() - {HEAD}):
             for member in decode_page(stored[name]):
+                if any(state.owner_of(p) is not None for p in (*member.assigned, *member.pending)):
+                    raise CorruptError(f"two members have one partition: {member!r:.200}")
                 state.put(member)
         state.forget()
         group._is_stored = True
@@ -208,6 +208,16 @@ class ConsumerGroup:
     def assignment_epoch(self) -> int:
         """Rises with every assignment that is made anew."""
         return self._group.state.head.assignment_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds of what its members have said."""
+        return self._group.size_bytes
+
+    def said_bytes(self, member_id: str) -> int:
+        """What a member has said that the group keeps; nothing of one that it does not have."""
+        member = self._group.state.members.get(member_id)
+        return 0 if member is None else member.said_bytes
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -377,6 +387,7 @@ class ConsumerGroup:
         """Decide *queue*, then what the clock makes due; store what that has changed."""
         assert not self._persisting
         group = self._group
+        group.begin_epochs_again_if_used_up()
         held: list[tuple[Answer, _Taken]] = []
         effects: list[ConsumerEffect] = []
         for i, taken in enumerate(queue):
@@ -388,9 +399,9 @@ class ConsumerGroup:
             if group.downgrading is not None:
                 self._queue = list(queue[i + 1 :])
                 break
-        for timer in group.timers.take_due(now_ms):
-            if group.downgrading is None:  # Else who is late has another session.
-                group.ring(timer)
+        due = group.timers.take_due(now_ms)
+        if group.downgrading is None:  # Else who is late has another session.
+            group.ring(due)
         if group.downgrading is None:
             puts = self._puts()
             if not puts:
@@ -424,17 +435,14 @@ class ConsumerGroup:
             return {}
         if not self._is_stored:
             changed = set(state.members)
-        names = sorted({page_of(member_id) for member_id in changed})
-        pages: dict[str, list[Member]] = {name: [] for name in names}
-        for member in state.members.values():
-            page = page_of(member.member_id)
-            if page in pages:
-                pages[page].append(member)
-        puts = {page: encode_page(members) if members else None for page, members in pages.items()}
+        for member_id in changed - state.members.keys():
+            self._encoder.forget(member_id)
+        puts: dict[str, bytes | None] = {}
+        for name in sorted({page_of(member_id) for member_id in changed}):
+            members = state.page(name)
+            puts[name] = self._encoder.page(members) if members else None
         if head_changed or not self._is_stored:
-            if self._target is None or self._target[0] is not state.head.target:
-                self._target = state.head.target, encode_target(state.head.target)
-            puts[HEAD] = encode_head(state.head, self._target[1])
+            puts[HEAD] = encode_head(state.head, self._encoder.target(state.head.target))
         return puts
 
     def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:

@@ -32,12 +32,25 @@ from driftlog_agents.groups.consumer_messages import (
     ResolveRegexes,
 )
 from driftlog_agents.groups.consumer_reconciliation import Owned, reconciled
-from driftlog_agents.groups.consumer_state import GroupState, Member, MemberState
+from driftlog_agents.groups.consumer_state import (
+    GroupState,
+    Head,
+    Member,
+    MemberState,
+    names_bytes,
+)
 from driftlog_agents.groups.consumer_timers import Timer, TimerKind, Timers
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 _REGEX_MIN_INTERVAL_MS: Final = 10_000
 """Patterns are matched again at most this often (Kafka: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
+
+_MAX_PATTERNS: Final = 100
+"""Of a group: each is matched with the names of all topics.  Members of one group have the same
+one, as a rule."""
+
+_LAST_EPOCH: Final = 2**31 - 1_000_000
+"""Of a group; no one write of it raises it by as much as is left then."""
 
 _NONE: Final[frozenset[Partition]] = frozenset()
 
@@ -57,6 +70,8 @@ class Membership:
         """What patterns are being matched with, and since when."""
         self._resolved: tuple[ClusterTopics, int] | None = None
         """What the head's patterns were matched with, and when."""
+        self._matched: tuple[object, int] = (None, 0)
+        """The patterns that were matched, and what the names come to that they match."""
         self.downgrading: bool | None = None
         """Whether the group is to be a classic one now, and if so, whether it is to rebalance."""
 
@@ -101,6 +116,14 @@ class Membership:
             assignment=by_topic(member.assigned) if tells else None,
         )
         return response, resolve
+
+    @property
+    def size_bytes(self) -> int:
+        """What members have said, and the names that their patterns match."""
+        regexes = self.state.head.regexes
+        if self._matched[0] is not regexes:
+            self._matched = regexes, sum(map(names_bytes, regexes.values()))
+        return self.state.size_bytes + self._matched[1]
 
     def refuse_if_full(self, member_id: str) -> None:
         """Refuse one member more than a group may have."""
@@ -231,16 +254,19 @@ class Membership:
         members = self.state.members.items()
         return all(one.classic is not None for member_id, one in members if member_id not in but)
 
-    def ring(self, timer: Timer) -> None:
-        """A timer rang: the member goes, unless what was waited for has come."""
-        member = self.state.members.get(timer.member_id)
-        if member is None:
-            return
-        is_away = member.epoch == STATIC_LEAVE_EPOCH
-        is_done = member.state is not MemberState.UNREVOKED
-        if timer.kind is TimerKind.REBALANCE and (is_done or is_away):
-            return
-        self.remove([member])
+    def ring(self, timers: Iterable[Timer]) -> None:
+        """Timers rang: their members go, all at once, unless what was waited for has come."""
+        gone: dict[str, Member] = {}
+        for timer in timers:
+            member = self.state.members.get(timer.member_id)
+            if member is None:
+                continue
+            is_away = member.epoch == STATIC_LEAVE_EPOCH
+            is_done = member.state is not MemberState.UNREVOKED
+            if timer.kind is not TimerKind.REBALANCE or not (is_done or is_away):
+                gone[member.member_id] = member
+        if gone:
+            self.remove(gone.values())
 
     def rearm(self, now_ms: int) -> None:
         """After a restart, or when something was taken back: nobody is without a timeout."""
@@ -274,6 +300,15 @@ class Membership:
             self._start_revocation(member, now_ms)
 
     # ── Epoch and target ──
+
+    def begin_epochs_again_if_used_up(self) -> None:
+        """Behind `_LAST_EPOCH` members have to join a group that is as new: epochs are int32."""
+        if self.state.head.epoch > _LAST_EPOCH:
+            for member_id in list(self.state.members):
+                self.state.remove(member_id)
+                self.timers.cancel_all(member_id)
+            self.state.head = Head()
+            self._hashed = self._resolved = None
 
     def raise_epoch(self, bump: bool) -> None:
         """Raise the group epoch, if *bump* or if topics that it subscribes to have changed."""
@@ -333,6 +368,11 @@ class Membership:
     def match_patterns(self, old: Member, member: Member, now_ms: int) -> ResolveRegexes | None:
         """What patterns are to be matched now that *member* has taken *old*'s place."""
         brings = bool(member.topic_regex) and member.topic_regex != old.topic_regex
+        if brings and len(self.state.patterns) > _MAX_PATTERNS:
+            raise RefusedError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The members of the group already subscribe to {_MAX_PATTERNS} patterns.",
+            )
         is_new = brings and self.state.subscribers_of(member.topic_regex) == 1
         if old.topic_regex != member.topic_regex:
             self._forget_patterns()

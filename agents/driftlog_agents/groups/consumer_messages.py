@@ -37,10 +37,10 @@ class ConsumerSettings:
     session_timeout_ms: int = 45_000
     """`group.consumer.session.timeout.ms`: how long a member may be silent."""
 
-    max_size: int = 2**31 - 1
-    """`group.consumer.max.size`: members of one group."""
+    max_size: int = 10_000
+    """`group.consumer.max.size`: members of one group (Kafka: 2^31 - 1)."""
 
-    classic_max_size: int = 2**31 - 1
+    classic_max_size: int = 10_000
     """`group.max.size`: what is larger does not become a group of the classic protocol."""
 
     assignors: tuple[str, ...] = ("uniform", "range")
@@ -75,6 +75,13 @@ class ConsumerHeartbeat:
     client_id: str = ""
     client_host: str = ""
     """As Kafka writes it: ``/127.0.0.1``."""
+
+    @property
+    def said_bytes(self) -> int:
+        """What a group keeps of it; what it does not say is what it was."""
+        said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
+        names = sum(map(len, self.topic_names or ()))
+        return names + len(self.topic_regex or "") + sum(map(len, said))
 
     @property
     def is_full(self) -> bool:

@@ -18,7 +18,7 @@ from driftlog_agents.groups import classic_members
 from driftlog_agents.groups.assignors import Partition
 from driftlog_agents.groups.classic_facts import ClassicFacts
 from driftlog_agents.groups.classic_messages import Protocol
-from driftlog_agents.groups.classic_value import UNTOLD, ClassicValue
+from driftlog_agents.groups.classic_value import LAST_GENERATION, UNTOLD, ClassicValue
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer_classic import assignment_bytes
 from driftlog_agents.groups.consumer_membership import Membership, by_topic
@@ -74,14 +74,15 @@ def downgraded(
 ) -> ClassicValue:
     """A classic group of *members*, all of which speak its protocol, with what they are to have."""
     head = state.head
+    generation = head.epoch if head.epoch <= LAST_GENERATION else 1
     classic = [_to_classic(member) for member in members]
     protocol = classic_members.Members(classic).choose()
     for member in classic:
         assigned = by_topic(head.target.get(member.member_id, frozenset()))
         member.assignment = assignment_bytes(assigned, member.metadata(protocol), topics)
     return ClassicValue(
-        generation=head.epoch,
-        reserved=head.epoch + UNTOLD,
+        generation=generation,
+        reserved=generation + UNTOLD,
         protocol_type=PROTOCOL_TYPE,
         protocol=protocol,
         leader=classic[0].member_id,
@@ -103,8 +104,8 @@ def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
     found: set[Partition] = set()
     for topic in said.assigned_partitions:
         info = topics.by_name.get(topic.topic)
-        if info is not None:
-            found |= {(info.topic_id, p) for p in topic.partitions}
+        if info is not None:  # The leader's client made this up: it may name any int32.
+            found |= {(info.topic_id, p) for p in topic.partitions if 0 <= p < info.partitions}
     return frozenset(found)
 
 

@@ -26,6 +26,7 @@ async def heartbeat(
     Raises:
         RefusedError: there is no such group, it is not coordinated here, or not stored.
     """
+    groups.budget.refuse_member(group_id, beat.said_bytes)
     groups.know_topics(beat.topic_names or ())
     if beat.member_epoch == JOIN_EPOCH:
         group = await groups.made(group_id, CONSUMER)
@@ -40,6 +41,7 @@ async def heartbeat(
     if machine is None:
         why = f"Group {group_id} is not a consumer group."
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
+    group.admit(beat.member_id, beat.said_bytes)
     answer = await group.ask(lambda request_id, now_ms: machine.heartbeat(request_id, beat, now_ms))
     assert isinstance(answer, ConsumerHeartbeatResponse)
     return answer

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
+from typing import Final
+from zlib import crc32
 
 from driftlog_agents.groups.assignors import Partition
 from driftlog_agents.groups.cluster_topics import ClusterTopics
@@ -29,6 +31,11 @@ Partitions = Mapping[Partition, int]
 """Partitions, each with the assignment epoch that it came with.  Never changed in place."""
 
 NOTHING: Partitions = {}
+
+_PAGES: Final = 32
+
+NAME_BYTES: Final = 64
+"""What a set takes for one of its elements."""
 
 
 class MemberState(StrEnum):
@@ -72,6 +79,14 @@ class Member:
     """What it has yet to give back."""
     classic: ClassicMember | None = None
 
+    @property
+    def said_bytes(self) -> int:
+        """What its client has said and the group keeps."""
+        said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
+        names = sum(map(len, self.topic_names)) + len(self.topic_regex) + sum(map(len, said))
+        sent = self.classic.protocols if self.classic is not None else ()
+        return names + sum(len(name) + len(data) for name, data in sent)
+
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         """Whether it has what the target of that epoch gives it."""
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
@@ -95,18 +110,26 @@ class Head:
 _Change = tuple[str, Member | None] | Head
 
 
+def page_of(member_id: str) -> str:
+    """Where a member is stored (`consumer_value`)."""
+    return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
+
+
 class GroupState:
     """See the module."""
 
     def __init__(self) -> None:
         self._head = Head()
         self._members: dict[str, Member] = {}
+        self._pages: dict[str, dict[str, Member]] = {}
         self._static: dict[str, str] = {}
         self._owners: dict[Partition, str] = {}
         self._names: Counter[str] = Counter()
         self._patterns: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
         self._journal: list[_Change] = []
+        self.size_bytes = 0
+        """What members have said."""
 
     # ── What is asked ──
 
@@ -122,6 +145,10 @@ class GroupState:
     @property
     def members(self) -> Mapping[str, Member]:
         return self._members
+
+    def page(self, name: str) -> Iterable[Member]:
+        """The members that are stored together under *name*."""
+        return self._pages.get(name, {}).values()
 
     def static_member(self, instance_id: str | None) -> Member | None:
         """The member that has this instance id."""
@@ -227,16 +254,20 @@ class GroupState:
 
     def _set(self, member_id: str, member: Member | None) -> None:
         old = self._members.pop(member_id, None)
+        page = self._pages.setdefault(page_of(member_id), {})
+        page.pop(member_id, None)
         if old is not None:
             self._index(old, -1)
+            self.size_bytes -= old.said_bytes
             for partition in _all_partitions(old):
                 if self._owners.get(partition) == member_id:
                     del self._owners[partition]
             if old.instance_id is not None and self._static.get(old.instance_id) == member_id:
                 del self._static[old.instance_id]
         if member is not None:
-            self._members[member_id] = member
+            self._members[member_id] = page[member_id] = member
             self._index(member, +1)
+            self.size_bytes += member.said_bytes
             for partition in _all_partitions(member):
                 assert partition not in self._owners, "two members have one partition"
                 self._owners[partition] = member_id
@@ -247,6 +278,11 @@ class GroupState:
         _count(self._names, member.topic_names, by)
         _count(self._patterns, [member.topic_regex] if member.topic_regex else [], by)
         _count(self._assignors, [member.server_assignor] if member.server_assignor else [], by)
+
+
+def names_bytes(names: Iterable[str]) -> int:
+    """What names of topics take that a pattern matches: in a set, and when they are stored."""
+    return sum(NAME_BYTES + len(name) for name in names)
 
 
 def _all_partitions(member: Member) -> Iterator[Partition]:

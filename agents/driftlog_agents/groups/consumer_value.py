@@ -25,10 +25,8 @@ import json
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
-from zlib import crc32
 
 from driftlog_agents.groups.assignors import Partition
 from driftlog_agents.groups.consumer_state import (
@@ -42,16 +40,9 @@ from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
 
 KIND: Final = "consumer"
 HEAD: Final = ""
-_PAGES: Final = 32
 _VERSION: Final = 1
 _MAX_RANGE: Final = 1_000_000
 """Of partitions: a value that is damaged is not to fill the memory."""
-
-
-@lru_cache(maxsize=1 << 17)
-def page_of(member_id: str) -> str:
-    """Where a member is stored."""
-    return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
 
 
 def encode_head(head: Head, target: bytes | None = None) -> bytes:
@@ -71,17 +62,7 @@ def encode_head(head: Head, target: bytes | None = None) -> bytes:
 
 def encode_target(target: Mapping[str, frozenset[Partition]]) -> bytes:
     """The part of the group's value that is large, and the same while members come and go."""
-    topics = sorted({topic for assigned in target.values() for topic, _ in assigned})
-    index = {topic: str(i) for i, topic in enumerate(topics)}
-    return _json(
-        {
-            "topics": [str(topic) for topic in topics],
-            "target": {
-                member: {index[topic]: _ranges(ps) for topic, ps in _by_topic(assigned).items()}
-                for member, assigned in target.items()
-            },
-        }
-    )
+    return GroupEncoder().target(target)
 
 
 def decode_head(data: bytes) -> Head:
@@ -115,8 +96,65 @@ def decode_head(data: bytes) -> Head:
 
 def encode_page(members: Iterable[Member]) -> bytes:
     """The value of a page of members."""
-    in_order = sorted(members, key=lambda m: m.member_id)
-    return _json({"version": _VERSION, "members": [_member_value(m) for m in in_order]})
+    return GroupEncoder().page(members)
+
+
+class GroupEncoder:
+    """Encodes the values of one group, and remembers what members and shares came to.
+
+    A page has hundreds of members and a target thousands of shares, of which few change at a time.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[str, tuple[Member, bytes]] = {}
+        self._target: tuple[object, bytes] = (None, b"")
+        self._topics: list[UUID] = []
+        self._topics_of: dict[frozenset[Partition], frozenset[UUID]] = {}
+        self._shares: dict[frozenset[Partition], bytes] = {}
+        self._ids: dict[str, bytes] = {}
+
+    def page(self, members: Iterable[Member]) -> bytes:
+        """As `encode_page`."""
+        parts: list[bytes] = []
+        for member in sorted(members, key=lambda m: m.member_id):
+            known = self._members.get(member.member_id)
+            if known is None or known[0] is not member:
+                known = self._members[member.member_id] = member, _json(_member_value(member))
+            parts.append(known[1])
+        return b'{"version":%d,"members":[%b]}' % (_VERSION, b",".join(parts))
+
+    def forget(self, member_id: str) -> None:
+        """It is not a member any more."""
+        self._members.pop(member_id, None)
+
+    def target(self, target: Mapping[str, frozenset[Partition]]) -> bytes:
+        """As `encode_target`."""
+        if self._target[0] is not target:
+            self._target = target, self._encoded(target)
+        return self._target[1]
+
+    def _encoded(self, target: Mapping[str, frozenset[Partition]]) -> bytes:
+        known = self._topics_of
+        self._topics_of = {
+            share: known.get(share) or frozenset(topic for topic, _ in share)
+            for share in target.values()
+        }
+        topics = sorted(frozenset[UUID]().union(*self._topics_of.values()))
+        if topics != self._topics:
+            self._topics, self._shares = topics, {}
+        index = {topic: str(i) for i, topic in enumerate(topics)}
+        shares = self._shares
+        self._shares = {
+            share: shares.get(share)
+            or _json({index[topic]: _ranges(ps) for topic, ps in _by_topic(share).items()})
+            for share in self._topics_of
+        }
+        self._ids = {member: self._ids.get(member) or _json(member) for member in target}
+        members = b",".join(
+            b"%b:%b" % (self._ids[member], self._shares[share]) for member, share in target.items()
+        )
+        names = _json([str(topic) for topic in topics])
+        return b'{"topics":%b,"target":{%b}}' % (names, members)
 
 
 def decode_page(data: bytes) -> list[Member]:
@@ -217,7 +255,8 @@ def _ranges(numbers: Iterable[int]) -> str:
     """*numbers*, which ascend, as ``0-3,7``."""
     runs: list[list[int]] = []
     for n in numbers:
-        if runs and runs[-1][1] == n - 1:
+        assert n >= 0, f"no partition: {n}"
+        if runs and runs[-1][1] == n - 1 and n - runs[-1][0] < _MAX_RANGE:
             runs[-1][1] = n
         else:
             runs.append([n, n])
@@ -235,7 +274,7 @@ def _numbers(text: str) -> Iterator[int]:
 # ── JSON ──
 
 
-def _json(value: Mapping[str, object]) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -23,30 +23,38 @@ Shell.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeVar
 from uuid import UUID
+from weakref import ReferenceType, ref
 
 import structlog
 
 from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.groups.budget import GroupBudget
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer_messages import ResolveRegexes
 from driftlog_agents.groups.forgetting import Forgetting
 from driftlog_agents.groups.loading import LISTED_AT_ONCE, LISTED_BYTES, GroupLoader, Listed
+from driftlog_agents.groups.offsets import page_of
 from driftlog_agents.groups.placing import Coordinators
 from driftlog_agents.groups.regex import resolve
+from driftlog_agents.groups.repair import UnreadableGroupError, remove_group, remove_pages
 from driftlog_agents.groups.served import CONSUMER, GroupShell, ServedGroup
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.groups.stored import decode_group
 from driftlog_agents.groups.writes import Confirmations, GroupWrites
+from driftlog_agents.limits import Limits, Refusals
 from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.spawning import spawn
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.codec import decode_at
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.errors import CorruptError, FencedError
+from driftlog_metadata.model import TopicPartition
+
+_T = TypeVar("_T")
 
 _LOADS_AT_ONCE: Final = 16
 """Claims and reads of groups in flight.  More: thousands of groups are taken over sooner, and
@@ -75,6 +83,7 @@ class GroupCoordinator:
 
     Args:
         wall_ms: milliseconds since 1970, for timestamps that are stored.
+        refusals: of the agent, where what a limit refuses is counted.
     """
 
     def __init__(
@@ -84,6 +93,8 @@ class GroupCoordinator:
         cluster: ClusterWatch,
         settings: GroupSettings,
         wall_ms: Callable[[], int],
+        limits: Limits | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._engine = engine
         self._session = engine.session
@@ -99,6 +110,8 @@ class GroupCoordinator:
         self._coordinators = Coordinators(cluster.view)
         self.counted: Counter[str] = Counter()
         """What this session has counted, by the name of its metric."""
+        self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
+        """What all groups hold, and may."""
         self._writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
@@ -113,7 +126,8 @@ class GroupCoordinator:
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._look = asyncio.Event()
         """Somebody must read all groups."""
-        self._timers: list[tuple[int, int, ServedGroup]] = []
+        self._timers: list[tuple[int, int, ReferenceType[ServedGroup]]] = []
+        """A heap; groups that are gone are not kept by it."""
         self._sooner = asyncio.Event()
         """A timer is due sooner than those before."""
         self._pushed = 0
@@ -139,6 +153,7 @@ class GroupCoordinator:
             downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
             removed=self._removed,
             counted=self.counted,
+            budget=self.budget,
         )
         self._loader = GroupLoader(
             session=engine.session,
@@ -212,12 +227,43 @@ class GroupCoordinator:
         if group is None:
             self._check()
             self._check_mine(group_id)
+            self.budget.refuse_group(group_id, len(self.groups))
             group = self.groups[group_id] = self._loader.new(group_id, kind)
+            group.account()
         elif group.kind != kind and group.machine.is_empty:
             group.become(self._loader.machine(group_id, kind))
         elif kind == CONSUMER and group.classic is not None:
             group.become(self._loader.upgraded(group.classic))
         return group
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Delete the group and its offsets, if it is empty, or cannot be read; returns when it is
+        gone.
+
+        Raises:
+            RefusedError: it is not, as far as we know.
+        """
+        try:
+            group = await self.group(group_id)
+        except UnreadableGroupError:
+            return await self._repair(remove_group(self._session, group_id))
+        return ErrorCode.GROUP_ID_NOT_FOUND if group is None else await group.delete()
+
+    async def forget(self, group_id: str, wanted: Collection[TopicPartition]) -> None:
+        """Of a group that cannot be read: the pages of *wanted* that cannot be.
+
+        Raises:
+            RefusedError: it cannot be read for other reasons.
+        """
+        pages = {page_of(tp) for tp in wanted}
+        if not await self._repair(remove_pages(self._session, group_id, pages)):
+            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def _repair(self, repair: Awaitable[_T]) -> _T:
+        try:
+            return await repair
+        except FencedError:
+            raise RefusedError(ErrorCode.NOT_COORDINATOR) from None
 
     async def confirm(self, group: ServedGroup) -> None:
         """Return when *group* was ours at some time after this was called.
@@ -231,9 +277,11 @@ class GroupCoordinator:
         kv = None
         with contextlib.suppress(FencedError):  # Nobody knows: it is as if it were not ours.
             kv = await self._session.read(group.key) if self._session.alive else None
-        mine = kv is not None and (
-            decode_at(kv.key, kv.value, decode_group).session_id == self._session.session_id
-        )
+        mine = False
+        with contextlib.suppress(CorruptError):  # Somebody wrote it who is no agent.
+            mine = kv is not None and (
+                decode_at(kv.key, kv.value, decode_group).session_id == self._session.session_id
+            )
         if mine and group.dropped is None:
             return
         self._lost(group)
@@ -271,6 +319,8 @@ class GroupCoordinator:
     def _removed(self, group: ServedGroup) -> None:
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
+            group.release()
+        self._dropped.discard(group)
 
     # ── What changes around us ──
 
@@ -327,7 +377,18 @@ class GroupCoordinator:
                 spawn(self._tasks, self._resolved(group, wanted))
 
     async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
-        group.resolved(await self.offload(resolve, wanted.patterns, wanted.topics))
+        most_bytes = self.budget.limits.driftlog_max_group_bytes
+        found = await self.offload(resolve, wanted.patterns, wanted.topics, most_bytes)
+        if len(found) < len(wanted.patterns):
+            self.budget.refusals.count("driftlog.max.group.bytes")
+            self._log.warning(
+                "group_patterns_match_too_much",
+                group=group.group_id,
+                patterns=len(wanted.patterns) - len(found),
+                advice="members that subscribe to these patterns are assigned nothing: subscribe "
+                "to fewer, or raise driftlog.max.group.bytes",
+            )
+        group.resolved(dict.fromkeys(wanted.patterns, frozenset[str]()) | found)
 
     def _reassign(self) -> None:
         self.complete = False
@@ -342,7 +403,7 @@ class GroupCoordinator:
         """Load a group once, however many ask for it."""
         future = self._loading.get(group_id)
         if future is not None:
-            group = await asyncio.shield(future) or self.groups.get(group_id)
+            group = await _result(future) or self.groups.get(group_id)
             if group is not None:
                 return group
             # Another agent may have made it since that was read, and before we were asked.
@@ -358,7 +419,10 @@ class GroupCoordinator:
             except FencedError:
                 raise RefusedError(ErrorCode.NOT_COORDINATOR) from None
             self._loading[group_id] = future
-        return await asyncio.shield(future)
+        try:
+            return await _result(future)
+        finally:
+            del future  # The error of it has this frame in its traceback: no cycle of them.
 
     async def _loaded(self, group_id: str, future: asyncio.Future[ServedGroup | None]) -> None:
         def wanted() -> bool:
@@ -388,9 +452,11 @@ class GroupCoordinator:
             else:
                 future.set_exception(error)
                 future.exception()
+            del future, error  # This frame is in the error's traceback.
 
     def _serve(self, group: ServedGroup) -> None:
         self.groups[group.group_id] = group
+        group.account()
         self._schedule(group)
         if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
             self._forgetting.look()
@@ -467,9 +533,13 @@ class GroupCoordinator:
             return
         group.scheduled_ms = deadline_ms
         self._pushed += 1
-        heappush(self._timers, (deadline_ms, self._pushed, group))
-        if self._timers[0][2] is group:
+        timer = deadline_ms, self._pushed, ref(group)
+        heappush(self._timers, timer)
+        if self._timers[0] is timer:
             self._sooner.set()
+        if len(self._timers) > 4 * len(self.groups) + 64:
+            self._timers = [one for one in self._timers if _is_current(one)]
+            heapify(self._timers)
 
     async def _keep_time(self) -> None:
         while True:
@@ -494,15 +564,28 @@ class GroupCoordinator:
                 self._tick(heappop(self._timers))
             await asyncio.sleep(0)
 
-    def _tick(self, timer: tuple[int, int, ServedGroup]) -> None:
-        due_ms, _, group = timer
-        if group.scheduled_ms != due_ms or group.dropped is not None:
+    def _tick(self, timer: tuple[int, int, ReferenceType[ServedGroup]]) -> None:
+        group = timer[2]()
+        if group is None or not _is_current(timer):
             return  # It was scheduled sooner, and that one is done.
         group.scheduled_ms = None
         deadline_ms = group.deadline_ms
         if deadline_ms is not None and deadline_ms <= self.now_ms():
             group.tick()
         self._schedule(group)
+
+
+async def _result(future: asyncio.Future[_T]) -> _T:
+    try:
+        return await asyncio.shield(future)
+    finally:
+        del future  # As in `_load`.
+
+
+def _is_current(timer: tuple[int, int, ReferenceType[ServedGroup]]) -> bool:
+    due_ms, _, reference = timer
+    group = reference()
+    return group is not None and group.dropped is None and group.scheduled_ms == due_ms
 
 
 def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:

@@ -25,6 +25,7 @@ from driftlog_agents.groups.classic_value import ClassicValue, claimed_value
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer import ConsumerGroup
 from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
+from driftlog_agents.groups.repair import UnreadableGroupError
 from driftlog_agents.groups.served import (
     CLASSIC,
     CONSUMER,
@@ -177,10 +178,10 @@ class GroupLoader:
                     "group_unreadable",
                     group=group_id,
                     error=str(error),
-                    advice="nobody can use this group until that key is what it was; or upgrade "
-                    "the agent",
+                    advice="nobody can use this group until that key is what it was, or the agent "
+                    "is upgraded; kafka-consumer-groups.sh --delete removes the group",
                 )
-            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+            raise UnreadableGroupError(str(error)) from error
 
     async def _load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
         key = group_key(group_id)

@@ -25,10 +25,21 @@ from driftlog_metadata.model import TopicPartition
 PAGE_PARTITIONS: Final = 256
 """Partitions whose offsets share a key.  More: fewer keys, and more bytes for each commit."""
 
+OFFSET_BYTES: Final = 300
+"""What a committed offset takes of memory, beside its text (measured: 250 to 330)."""
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_INT64_MIN: Final = -(2**63)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One committed offset; *leader_epoch* −1: the client did not say."""
+    """One committed offset; *leader_epoch* −1: the client did not say.
+
+    It holds nothing that could not be stored and read again: whoever makes one has cut it to that
+    (`as_int64`).  Kafka takes any offset, negative ones too.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -37,6 +48,30 @@ class Committed:
     """When, since 1970."""
     expire_ms: int | None = None
     """When it goes, if the client said so itself (OffsetCommit up to version 4)."""
+
+    def __post_init__(self) -> None:
+        assert is_int64(self.offset)
+        assert -1 <= self.leader_epoch <= _INT32_MAX
+        assert is_int64(self.commit_ms)
+        assert self.expire_ms is None or is_int64(self.expire_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of memory, about."""
+        return OFFSET_BYTES + len(self.metadata)
+
+
+def is_int64(number: int) -> bool:
+    """Whether an int64 holds it."""
+    return _INT64_MIN <= number <= _INT64_MAX
+
+
+def as_int64(number: int) -> int:
+    """The int64 next to it: a retention of 2^63 − 1 ms from now on ends with time itself.
+
+    In Kafka that sum wraps around, and the offset is gone at once.
+    """
+    return max(_INT64_MIN, min(number, _INT64_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +109,8 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._pages: dict[PageId, dict[int, Committed]] = {}
+        self.size_bytes = 0
+        """What they take of memory, about."""
 
     def __bool__(self) -> bool:
         return bool(self._pages)
@@ -129,6 +166,15 @@ class GroupOffsets:
             if not kept[tp.topic_id] and _is_over(committed, now_ms, retention_ms, since_ms)
         }
 
+    def growth_bytes(self, changes: Changes) -> int:
+        """By how much *changes* make it larger."""
+        growth = 0
+        for tp, committed in changes.items():
+            before = self.get(tp)
+            growth += 0 if committed is None else committed.size_bytes
+            growth -= 0 if before is None else before.size_bytes
+        return growth
+
     # ── Persist ──
 
     def pages(self, changes: Changes) -> dict[PageId, Page]:
@@ -150,10 +196,20 @@ class GroupOffsets:
     def replay(self, pages: Mapping[PageId, Page]) -> None:
         """Pages are stored like this now; an empty one is gone."""
         for page_id, page in pages.items():
+            self.size_bytes += _size_bytes(page) - _size_bytes(self._pages.get(page_id, {}))
             if page:
                 self._pages[page_id] = dict(page)
             else:
                 self._pages.pop(page_id, None)
+
+
+def size_of(changes: Changes) -> int:
+    """What changes take of memory until they are stored."""
+    return sum(OFFSET_BYTES if one is None else one.size_bytes for one in changes.values())
+
+
+def _size_bytes(page: Page) -> int:
+    return sum(committed.size_bytes for committed in page.values())
 
 
 def _is_over(

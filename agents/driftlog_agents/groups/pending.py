@@ -22,6 +22,7 @@ from driftlog_agents.groups.offsets import (
     Page,
     PageId,
     page_of,
+    size_of,
 )
 from driftlog_agents.groups.stored import StoredGroup, encode_group, encode_member, encode_page
 from driftlog_agents.groups.writes import GroupWrite
@@ -58,9 +59,11 @@ class Decided:
     changes: Changes = field(default_factory=dict)
     delete: bool = False
     done: asyncio.Future[None] | None = None
+    size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         assert len(self.puts) <= _WRITE_KEYS
+        self.size_bytes = size_of(self.changes)
 
     def succeed(self) -> None:
         """Tell who waits that it is stored."""
@@ -80,7 +83,6 @@ class PendingWrites:
     Args:
         revision: mod revision of the group's key; 0: it is not stored yet.
         revisions: the same of its members' and pages' keys.
-        value: what is stored of a group that only commits make, its kind and its machine's value.
     """
 
     def __init__(
@@ -89,7 +91,6 @@ class PendingWrites:
         group_id: str,
         session_id: str,
         nonce: Callable[[], str],
-        value: Callable[[], tuple[str, bytes]],
         offsets: GroupOffsets,
         revision: int,
         revisions: Mapping[str, int],
@@ -97,11 +98,12 @@ class PendingWrites:
         self._group_id = group_id
         self._session_id = session_id
         self._nonce = nonce
-        self._value = value
         self.key = group_key(group_id)
         self.offsets = offsets
         self.revision = revision
         self._revisions = dict(revisions)
+        self.size_bytes = 0
+        """What offsets that are not stored yet take of memory."""
         self._decided: list[Decided] = []
         self._in_flight: list[Decided] | None = None
         self._write: GroupWrite | None = None
@@ -130,26 +132,38 @@ class PendingWrites:
     def add(self, decided: Decided) -> None:
         """To be written behind all that was decided before."""
         self._decided.append(decided)
+        self.size_bytes += decided.size_bytes
 
     def fail(self, code: ErrorCode, *, in_flight: bool) -> None:
         """Nothing of it is written any more; *in_flight*: of that, too, nobody will hear."""
         for decided in self._decided:
             decided.fail(code)
+        self._over(self._decided)
         self._decided = []
         if in_flight and self._in_flight is not None:
             for decided in self._in_flight:
                 decided.fail(code)
+            self._over(self._in_flight)
             self._in_flight = None
 
     # ── One write ──
 
-    def gather(self) -> tuple[list[Decided], GroupWrite | None]:
+    def gather(
+        self, value: Callable[[], tuple[str, bytes]]
+    ) -> tuple[list[Decided], GroupWrite | None]:
         """What goes together next, and the write of it; None: there is nothing to write for it,
-        and it is over."""
+        and it is over.
+
+        Args:
+            value: what is stored of a group that only commits make, its kind and its machine's
+                value.
+        """
         assert self._in_flight is None
-        taken, write = self._all() if self._deletes else self._first()
+        taken, write = self._all() if self._deletes else self._first(value)
         if write is not None:
             self._in_flight, self._write = taken, write
+        else:
+            self._over(taken)
         return taken, write
 
     @property
@@ -166,7 +180,9 @@ class PendingWrites:
             prefix=group_prefix(self._group_id),
         )
 
-    def _first(self) -> tuple[list[Decided], GroupWrite | None]:
+    def _first(
+        self, value: Callable[[], tuple[str, bytes]]
+    ) -> tuple[list[Decided], GroupWrite | None]:
         values: dict[str, bytes | None] = {}
         changes: dict[TopicPartition, Committed | None] = {}
         pages: set[PageId] = set()
@@ -183,7 +199,7 @@ class PendingWrites:
         taken, self._decided = self._decided[:count], self._decided[count:]
         self._pages = self.offsets.pages(changes)
         if not self.revision and "" not in values and self._pages:
-            kind, values[""] = self._value()
+            kind, values[""] = value()
         return taken, self._made(kind, values)
 
     def _made(self, kind: str, values: Mapping[str, bytes | None]) -> GroupWrite | None:
@@ -244,8 +260,12 @@ class PendingWrites:
     def _ended(self) -> tuple[list[Decided], GroupWrite]:
         taken, write = self._in_flight or [], self._write
         self._in_flight = self._write = None
+        self._over(taken)
         assert write is not None
         return taken, write
+
+    def _over(self, taken: Iterable[Decided]) -> None:
+        self.size_bytes -= sum(decided.size_bytes for decided in taken)
 
 
 def parts(changes: Changes) -> Iterable[Changes]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import re2
 
 from driftlog_agents.groups.cluster_topics import ClusterTopics
+from driftlog_agents.groups.consumer_state import names_bytes
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 _MAX_LENGTH: Final = 16 * 1024
@@ -42,9 +43,22 @@ def check(pattern: str) -> None:
         raise _refused(pattern, _text(error)) from None
 
 
-def resolve(patterns: Iterable[str], topics: ClusterTopics) -> dict[str, frozenset[str]]:
-    """Names of topics by pattern; none for a pattern that cannot be compiled."""
-    return {pattern: _matches(pattern, topics) for pattern in patterns}
+def resolve(
+    patterns: Iterable[str], topics: ClusterTopics, most_bytes: int | None = None
+) -> dict[str, frozenset[str]]:
+    """Names of topics by pattern; none for a pattern that cannot be compiled.
+
+    Patterns are left out from where on the names come to more than *most_bytes*.
+    """
+    found: dict[str, frozenset[str]] = {}
+    size_bytes = 0
+    for pattern in sorted(patterns):
+        names = _matches(pattern, topics)
+        size_bytes += names_bytes(names)
+        if most_bytes is not None and size_bytes > most_bytes:
+            break
+        found[pattern] = names
+    return found
 
 
 def _matches(pattern: str, topics: ClusterTopics) -> frozenset[str]:

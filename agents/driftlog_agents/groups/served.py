@@ -16,16 +16,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from driftlog_agents.groups.budget import GROUP_BYTES, MEMBER_BYTES, GroupBudget
 from driftlog_agents.groups.classic import ClassicGroup
 from driftlog_agents.groups.classic_description import OffsetExpiry
 from driftlog_agents.groups.classic_value import ClassicValue
 from driftlog_agents.groups.consumer import ConsumerGroup
 from driftlog_agents.groups.consumer_messages import Downgrade, ResolveRegexes
 from driftlog_agents.groups.effects import Answer, Persist
-from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets
+from driftlog_agents.groups.offsets import Changes, Committed, GroupOffsets, size_of
 from driftlog_agents.groups.pending import Decided, PendingWrites, parts
 from driftlog_agents.groups.writes import GroupWrite, GroupWrites
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -62,6 +64,8 @@ class GroupShell:
     """It is not there any more: deleted, or never stored and of no use."""
     counted: Counter[str]
     """By the name of their metric."""
+    budget: GroupBudget
+    """What all groups hold."""
 
 
 class ServedGroup:
@@ -90,7 +94,6 @@ class ServedGroup:
             group_id=group_id,
             session_id=shell.session_id,
             nonce=shell.nonce,
-            value=self._value,
             offsets=self.offsets,
             revision=revision,
             revisions=revisions or {},
@@ -105,6 +108,8 @@ class ServedGroup:
         self._generation = self.generation
         self.scheduled_ms: int | None = None
         """When the coordinator will look at it; the coordinator's."""
+        self._held_bytes = 0
+        """What of the budget is this group's."""
 
     # ── What it is ──
 
@@ -188,6 +193,61 @@ class ServedGroup:
         assert isinstance(self.machine, ClassicGroup), "a simple group is made by what it commits"
         return CLASSIC, self.machine.value
 
+    # ── What it holds ──
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of memory, about."""
+        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Encoded, too.
+        members = said + MEMBER_BYTES * len(self.machine.members)
+        offsets = self.offsets.size_bytes + self._pending.size_bytes
+        return GROUP_BYTES + len(self.group_id) + members + offsets
+
+    def account(self) -> None:
+        """Say to the budget what it holds now."""
+        held_bytes = 0 if self.dropped is not None else self.size_bytes
+        self._shell.budget.held_bytes += held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
+
+    def release(self) -> None:
+        """It is not one of the groups any more."""
+        self._shell.budget.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+
+    def admit(self, member_id: str, said_bytes: int) -> None:
+        """Refuse a member that says more than it, its group or all groups may hold.
+
+        Args:
+            member_id: whose words of before those are in the place of, if it is in the group.
+
+        Raises:
+            RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
+        """
+        budget = self._shell.budget
+        try:
+            budget.refuse_member(self.group_id, said_bytes)
+            growth_bytes = said_bytes - self.machine.said_bytes(member_id)
+            budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
+        except RefusedError:
+            self._shell.schedule(self)  # It may have been made for this.
+            raise
+
+    def admit_assignment(self, assignments: Sequence[tuple[str, bytes]]) -> None:
+        """Refuse what a leader assigns if it is more than members or their group may hold.
+
+        Raises:
+            RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
+        """
+        if self.classic is None:
+            return  # Groups of KIP-848 assign themselves.
+        budget, growth_bytes = self._shell.budget, 0
+        for member_id, assignment in assignments:
+            member = self.classic.members.get(member_id)
+            if member is not None:
+                budget.refuse_member(self.group_id, member.said_bytes + len(assignment))
+                growth_bytes += len(assignment) - len(member.assignment)
+        budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
+
     # ── What clients ask ──
 
     async def ask(
@@ -213,11 +273,7 @@ class ServedGroup:
             return reply
         future = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
-
-        def gone() -> None:
-            if not future.done():
-                future.set_exception(RefusedError(ErrorCode.NETWORK_EXCEPTION, "nobody waits"))
-
+        gone = partial(_nobody_waits, future)
         if on_close is not None:
             on_close.add(gone)
         try:
@@ -226,6 +282,7 @@ class ServedGroup:
             self._waiting.pop(request_id, None)
             if on_close is not None:
                 on_close.discard(gone)
+            del future, gone  # The error of it has this frame in its traceback: no cycle of them.
 
     def tick(self) -> None:
         """The machine's time has come."""
@@ -263,15 +320,29 @@ class ServedGroup:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # Its first member joins.
         if len(self._pending) >= _MAX_DECIDED:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._admit_changes(changes)
         done: asyncio.Future[None] | None = None
         for part in parts(changes):
             done = asyncio.get_running_loop().create_future()
             self._pending.add(Decided(changes=part, done=done))
-        if done is not None:
-            self._wake()
-            await done
-        else:
+        if done is None:
             self._shell.schedule(self)  # It may have been made for this.
+            return
+        self.account()
+        self._wake()
+        try:
+            await done
+        finally:
+            del done  # As in `ask`.
+
+    def _admit_changes(self, changes: Changes) -> None:
+        """What replaces offsets needs no room, unless the store does not take it."""
+        growth = self.offsets.growth_bytes(changes) if self._pending.idle else size_of(changes)
+        try:
+            self._shell.budget.refuse_bytes(self.group_id, growth)
+        except RefusedError:
+            self._shell.schedule(self)  # It may have been made for this.
+            raise
 
     async def delete(self) -> ErrorCode:
         """Delete it and its offsets, if it is empty; returns when it is gone.
@@ -290,7 +361,10 @@ class ServedGroup:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.add(Decided(delete=True, done=done))
         self._wake()
-        await done
+        try:
+            await done
+        finally:
+            del done  # As in `ask`.
         return ErrorCode.NONE
 
     async def expire(self, retention_ms: int, name_of: Callable[[UUID], str]) -> int:
@@ -338,6 +412,7 @@ class ServedGroup:
                 if not future.done():
                     future.set_exception(RefusedError(code))
             self._pending.fail(code, in_flight=False)
+            self.account()
         if session_over:
             self._pending.fail(code, in_flight=True)
 
@@ -357,6 +432,7 @@ class ServedGroup:
         if self._generation != self.generation:
             self._generation = self.generation
             self._shell.counted["driftlog_group_rebalances"] += 1
+        self.account()
 
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
         """What `ResolveRegexes` asked for; None: it could not be done."""
@@ -365,6 +441,9 @@ class ServedGroup:
             self._shell.schedule(self)
 
     def _answer(self, answer: Answer) -> None:
+        if getattr(answer.response, "error", None) is ErrorCode.GROUP_MAX_SIZE_REACHED:
+            limit = "group.max.size" if self.kind == CLASSIC else "group.consumer.max.size"
+            self._shell.budget.full(self.group_id, limit)
         future = self._waiting.get(answer.request_id)
         if future is None:
             if answer.request_id == self._asked:
@@ -386,7 +465,7 @@ class ServedGroup:
     def gather(self) -> GroupWrite | None:
         """See `writes.Writer`."""
         while len(self._pending) and not self._pending.in_flight:
-            taken, write = self._pending.gather()
+            taken, write = self._pending.gather(self._value)
             if write is not None:
                 return write
             self._end(taken)
@@ -430,10 +509,18 @@ class ServedGroup:
                 self._shell.schedule(self)
 
     def _go_on(self) -> None:
-        if self.dropped is None and len(self._pending):
+        self.account()
+        if self.dropped is not None:
+            self._shell.removed(self)
+        elif len(self._pending):
             self._wake()
 
     def _removed(self) -> None:
         if self.dropped is None:
             self._shell.removed(self)
             self.drop(ErrorCode.NOT_COORDINATOR)  # What came while it was going.
+
+
+def _nobody_waits(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(RefusedError(ErrorCode.NETWORK_EXCEPTION, "nobody waits"))

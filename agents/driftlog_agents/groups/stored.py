@@ -23,7 +23,13 @@ from typing import Any, Final
 
 import zstandard
 
-from driftlog_agents.groups.offsets import PAGE_PARTITIONS, Committed, Page
+from driftlog_agents.groups.offsets import (
+    PAGE_PARTITIONS,
+    Committed,
+    Page,
+    as_int64,
+    is_int64,
+)
 from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
 
 COMPRESSED_BYTES: Final = 4096
@@ -34,7 +40,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,18 +126,17 @@ def _committed(item: object) -> Committed | None:
     if not isinstance(item, list) or len(item) not in (4, 5) or not isinstance(item[3], str):
         return None
     offset, epoch, commit_ms, metadata, *expires = item
-    if not all(
-        type(n) is int and abs(n) <= _INT64_MAX for n in (offset, epoch, commit_ms, *expires)
-    ):
+    if not all(type(n) is int for n in (offset, epoch, commit_ms, *expires)):
         return None
-    if not -1 <= epoch <= _INT32_MAX:
+    if not -1 <= epoch <= _INT32_MAX or not is_int64(offset) or not is_int64(commit_ms):
         return None
     return Committed(
         offset=offset,
         leader_epoch=epoch,
         metadata=metadata,
         commit_ms=commit_ms,
-        expire_ms=expires[0] if expires else None,
+        # An agent before 0.1.0's release has stored sums that no int64 holds.
+        expire_ms=as_int64(expires[0]) if expires else None,
     )
 
 
@@ -150,7 +154,8 @@ def _with(head: Mapping[str, Any], name: str, body: bytes) -> bytes:
 
 
 def _packed(data: bytes) -> bytes:
-    if len(data) <= COMPRESSED_BYTES:
+    """What is larger than a value may be stays as large as it is: no transaction takes it."""
+    if len(data) <= COMPRESSED_BYTES or len(data) > MAX_BYTES:
         return data
     return zstandard.ZstdCompressor(level=3).compress(data)
 

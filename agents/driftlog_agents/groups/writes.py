@@ -147,6 +147,7 @@ class GroupWrites:
                     )
                 else:
                     limit.release()
+                del batch  # Its groups may be gone before the next one.
 
     def _gather(self) -> _Batch:
         batch: _Batch = []

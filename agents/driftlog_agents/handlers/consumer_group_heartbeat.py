@@ -55,7 +55,9 @@ async def _answer(
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        rebalance_timeout_ms=min(
+            request.rebalance_timeout_ms, broker.settings.limits.driftlog_max_rebalance_timeout_ms
+        ),
         topic_names=None if names is None else tuple(names),
         topic_regex=request.subscribed_topic_regex,
         server_assignor=request.server_assignor,

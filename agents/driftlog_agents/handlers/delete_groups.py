@@ -8,7 +8,7 @@ import asyncio
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.coordinating import coordinating
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -32,8 +32,7 @@ async def handle(
 
 async def _deleted(broker: Broker, group_id: str) -> DeletableGroupResult:
     try:
-        group = await coordinating(broker).group(group_id)
-        code = ErrorCode.GROUP_ID_NOT_FOUND if group is None else await group.delete()
+        code = await coordinating(broker).delete(group_id)
     except RefusedError as error:
         code = error.code
     return DeletableGroupResult(group_id=group_id, error_code=code)

@@ -30,12 +30,14 @@ async def handle(
     broker: Broker, request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse:
     """Answer *request*."""
+    longest_ms = broker.settings.limits.driftlog_max_rebalance_timeout_ms
     joining = JoinRequest(
         version=context.api_version,
         client_id=context.client_id or "",
         client_host=client_host(context),
         session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        # Not refused: max.poll.interval.ms, which clients say here, may be 2^31 - 1.
+        rebalance_timeout_ms=min(request.rebalance_timeout_ms, longest_ms),
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
@@ -75,6 +77,7 @@ async def _joined(
     refused = refuse_join(group_id, joining, groups.settings.classic)
     if refused:
         return JoinResponse(error=refused, member_id=joining.member_id)
+    groups.budget.refuse_member(group_id, joining.said_bytes)
     if creates_group(joining):
         group = await groups.made(group_id, CLASSIC)
     else:
@@ -84,6 +87,7 @@ async def _joined(
             assert isinstance(answer, JoinResponse)
             return answer
         group = there
+    group.admit(joining.member_id, joining.said_bytes)
     machine = group.machine
     answer = await group.ask(
         lambda request_id, now_ms: machine.join(request_id, joining, now_ms),

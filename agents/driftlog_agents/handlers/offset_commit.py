@@ -14,7 +14,7 @@ from uuid import UUID
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.coordinator import GroupCoordinator
-from driftlog_agents.groups.offsets import Changes, Committed, verdict
+from driftlog_agents.groups.offsets import Changes, Committed, as_int64, verdict
 from driftlog_agents.groups.served import CLASSIC, ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -84,7 +84,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
         raise RefusedError(refused)
     expire_ms = None
     if version <= 4 and request.retention_time_ms != _NO_RETENTION:
-        expire_ms = now_ms + request.retention_time_ms
+        expire_ms = as_int64(now_ms + request.retention_time_ms)
     codes: list[ErrorCode] = []
     changes: dict[TopicPartition, Committed] = {}
     for asked, topic in zip(request.topics, topics, strict=True):

@@ -5,6 +5,8 @@ Shell.
 """
 
 from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.groups.repair import UnreadableGroupError
+from driftlog_agents.groups.served import ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_delete import (
@@ -28,8 +30,23 @@ async def handle(
         return OffsetDeleteResponse(error_code=error.code)
 
 
+async def _group(broker: Broker, request: OffsetDeleteRequest) -> ServedGroup | None:
+    groups = coordinating(broker)
+    try:
+        return await groups.group(request.group_id)
+    except UnreadableGroupError:
+        wanted = [
+            TopicPartition(topic.topic_id, partition.partition_index)
+            for asked in request.topics
+            if (topic := broker.topics.by_name.get(asked.name)) is not None
+            for partition in asked.partitions
+        ]
+        await groups.forget(request.group_id, wanted)
+        return await groups.group(request.group_id)
+
+
 async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    group = await coordinating(broker).group(request.group_id)
+    group = await _group(broker, request)
     if group is None:
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND)
     refused = ErrorCode.NONE if group.classic is None else group.classic.refuse_offset_delete()

@@ -53,6 +53,7 @@ async def _synced(
     if group is None or machine is None:
         answer = unknown_group(syncing)
     else:
+        group.admit_assignment(syncing.assignments)
         answer = await group.ask(
             lambda request_id, now_ms: machine.sync(request_id, syncing, now_ms),
             context.on_close,

@@ -762,3 +762,22 @@ def test_only_a_group_without_members_is_deleted() -> None:
     group.machine.not_deleted()
 
     assert ErrorCode.NONE is group.join("b").error
+
+
+def test_members_that_fall_silent_together_go_together() -> None:
+    """
+    One epoch more, one write, and no step for each pair of them.
+    """
+    group = Group(topics(orders=4))
+    group.join("~a")
+    for number in range(500):
+        group.join(f"~b{number}")
+    epoch = group.describe().group_epoch
+    made: list[object] = []
+    real = group.machine._group.remove
+    group.machine._group.remove = lambda gone: (made.append(gone), real(gone))[1]  # type: ignore[method-assign, assignment, func-returns-value]
+
+    group.pass_time(46_000)
+
+    assert 1 == len(made)
+    assert (epoch + 1, ()) == (group.describe().group_epoch, group.describe().members)

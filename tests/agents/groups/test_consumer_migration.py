@@ -11,7 +11,7 @@ from driftlog_agents.groups.classic_messages import ClassicSettings, LeavingMemb
 from driftlog_agents.groups.classic_value import ClassicValue
 from driftlog_agents.groups.consumer import ConsumerGroup
 from driftlog_agents.groups.consumer_messages import ConsumerSettings
-from driftlog_agents.groups.consumer_value import page_of
+from driftlog_agents.groups.consumer_state import page_of
 from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

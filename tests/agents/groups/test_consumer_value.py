@@ -6,20 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.groups.consumer_state import ClassicMember, Head, Member, MemberState
+from driftlog_agents.groups.consumer_state import (
+    ClassicMember,
+    Head,
+    Member,
+    MemberState,
+    page_of,
+)
 from driftlog_agents.groups.consumer_value import (
+    GroupEncoder,
     decode_head,
     decode_page,
     encode_head,
     encode_page,
-    page_of,
+    encode_target,
 )
 from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 IDS = st.uuids() | st.sampled_from([UUID(int=1), UUID(int=2)])
-PARTITION = st.tuples(IDS, st.integers(0, 300))
-EPOCH = st.integers(0, 2**31 - 1)
+PARTITION = st.tuples(IDS, st.integers(0, 300) | st.integers(0, 2**31 - 1))
+EPOCH = st.integers(-(2**31), 2**31 - 1)
 PARTITIONS = st.dictionaries(PARTITION, EPOCH, max_size=20)
 MEMBERS = st.builds(
     Member,
@@ -71,6 +78,19 @@ def test_members_are_read_as_they_were_written(members: list[Member]) -> None:
     expected = sorted(members, key=lambda member: member.member_id)
 
     assert expected == decode_page(encode_page(members))
+
+
+@given(st.lists(st.lists(MEMBERS, max_size=4, unique_by=lambda member: member.member_id)))
+def test_an_encoder_remembers_nothing_that_is_not_so_any_more(pages: list[list[Member]]) -> None:
+    """
+    Pages and targets of one group after the other come to what they would come to alone.
+    """
+    encoder = GroupEncoder()
+    for members in pages:
+        target = {member.member_id: frozenset(member.assigned) for member in members}
+
+        assert encode_page(members) == encoder.page(members)
+        assert encode_target(target) == encoder.target(target)
 
 
 def test_members_are_spread_over_32_pages() -> None:
