@@ -5,7 +5,6 @@ Root.
 
 import asyncio
 import contextlib
-import faulthandler
 import gc
 import logging
 import os
@@ -52,6 +51,8 @@ from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.log.session import SessionSettings
 from driftlog_agents.open_files import connections_possible
 from driftlog_agents.patience import patiently
+from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
+from driftlog_agents.process_log.process_log import ProcessLog
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
 from driftlog_agents.static_configs import with_configs
@@ -138,17 +139,18 @@ class Options:
 
 def run(options: Options) -> int:
     """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
-    _configure_log(options.log_level)
+    log = ProcessLog(options.log_level)
+    log.install()
     use_memory_again()
     code = 0
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
         with _runner() as runner:
-            runner.run(_serve(options))
+            runner.run(_serve(options, log))
     except* (StartError, ListenError, StoreError, CorruptError) as group:
         for error in _leaves(group):
-            sys.stderr.write(f"driftlog: {error}\n")
+            sys.stderr.write(f"driftlog: {escaped(str(error), OWN_CHARACTERS)}\n")
         code = 1
     except* KeyboardInterrupt:  # before there was anything to drain
         code = 130
@@ -163,10 +165,11 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(options: Options) -> None:
+async def _serve(options: Options, log: ProcessLog) -> None:
     listeners = read_listeners(options.listeners, options.advertised_listeners)
     location = options.store or str(options.directory / "objects")
     settings = _settings(options, listeners, location)
+    log.set_lines_per_second(settings.broker.limits.driftlog_log_lines_per_second)
     # Whatever can be refused is, before there is anything on the disk or in the bucket.
     listening = await take_all(listeners)
     http_listening = await _take_http(options)
@@ -194,6 +197,7 @@ async def _serve(options: Options) -> None:
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,
+            log_lines_dropped=log.dropped,
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
         http_address = f"[{http_host}]" if ":" in http_host else http_host
@@ -202,7 +206,7 @@ async def _serve(options: Options) -> None:
         http = HttpApi(agent)
         await http.start(http_listening)
         stack.push_async_callback(http.stop)
-        await _run(agent, options, location)
+        await _run(agent, options, location, log)
 
 
 async def _take_http(options: Options) -> list[socket.socket]:
@@ -366,9 +370,9 @@ def _in_bucket(location: str) -> bool:
     return location.startswith(("s3://", "s3a://"))
 
 
-async def _run(agent: AgentProcess, options: Options, location: str) -> None:
+async def _run(agent: AgentProcess, options: Options, location: str, log: ProcessLog) -> None:
     loop = asyncio.get_running_loop()
-    overdue = threading.Timer(_OVERDUE_S, _end_at_once)
+    overdue = threading.Timer(_OVERDUE_S, partial(_end_at_once, log))
     overdue.daemon = True
 
     def stop() -> None:
@@ -386,7 +390,7 @@ async def _run(agent: AgentProcess, options: Options, location: str) -> None:
     # The timer goes on: what may hang is what follows, too.
 
 
-def _end_at_once() -> None:
+def _end_at_once(log: ProcessLog) -> None:
     """A stop that hangs must not take a supervisor's patience: nothing that was acknowledged needs
     the rest of it."""
     structlog.get_logger().error(
@@ -394,7 +398,8 @@ def _end_at_once() -> None:
         seconds=_OVERDUE_S,
         advice="the process ends now, as if it were killed; please report what it waits for, below",
     )
-    faulthandler.dump_traceback(all_threads=True)
+    log.say_stacks()
+    log.close()
     os._exit(1)
 
 
@@ -469,19 +474,3 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found
-
-
-def _configure_log(level: str) -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            getattr(logging, level.upper(), logging.INFO)
-        ),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
