@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.directory_watch import DirectoryWatch
 from driftlog_agents.groups.classic_messages import ClassicSettings
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.http_api import HttpApi
@@ -65,7 +67,6 @@ from driftlog_metadata.errors import (
 )
 from driftlog_metadata.keys import CLUSTER_KEY
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.locations import open_object_store
 from driftlog_tiering.object_store import ObjectStore
 
@@ -108,6 +109,10 @@ _OVERDUE_S: Final = 28.0
 which supervisors kill."""
 
 
+class DirectoryLostError(Exception):
+    """The directory was removed under the agent; the message says what to do."""
+
+
 class StartError(Exception):
     """The agent cannot start; the message says what to do."""
 
@@ -141,6 +146,8 @@ def run(options: Options) -> int:
     """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
     log = ProcessLog(options.log_level)
     log.install()
+    if options.store is None or _in_bucket(options.store):
+        os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
     use_memory_again()
     code = 0
     gc.freeze()
@@ -148,7 +155,7 @@ def run(options: Options) -> int:
     try:
         with _runner() as runner:
             runner.run(_serve(options, log))
-    except* (StartError, ListenError, StoreError, CorruptError) as group:
+    except* (StartError, DirectoryLostError, ListenError, StoreError, CorruptError) as group:
         for error in _leaves(group):
             sys.stderr.write(f"driftlog: {escaped(str(error), OWN_CHARACTERS)}\n")
         code = 1
@@ -180,7 +187,9 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         stack.callback(disk.close)
         if etcd is None:
             _check_embedded(options, disk)
-        metadata = etcd or await _embedded(options, stack)
+        embedded = None if etcd is not None else await _embedded(options, stack)
+        metadata = etcd or embedded
+        assert metadata is not None
         if objects is None:
             objects = _opened(location, stack)
         pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
@@ -206,7 +215,12 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         http = HttpApi(agent)
         await http.start(http_listening)
         stack.push_async_callback(http.stop)
-        await _run(agent, options, location, log)
+        watch = DirectoryWatch(
+            [disk.removed, *([] if embedded is None else [embedded.removed])], agent.stop
+        )
+        await _run(agent, options, location, log, watch)
+        if watch.lost is not None:
+            raise DirectoryLostError(await _farewell(options, watch.lost, embedded))
 
 
 async def _take_http(options: Options) -> list[socket.socket]:
@@ -310,7 +324,28 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
         )
 
 
-async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> MetadataStore:
+async def _farewell(options: Options, lost: str, embedded: SqliteMetadataStore | None) -> str:
+    """What to do after *lost* is lost; a database without a name gets one."""
+    said = f"{lost} was removed or replaced while the agent ran, so it has stopped."
+    if embedded is None or embedded.removed() is None:
+        return f"{said}  What it had acknowledged was uploaded; start it again"
+    database = _database(options)
+    rescued = database.with_name(database.name + ".rescued")
+    try:
+        await embedded.save_copy(rescued)
+    except (StoreError, OSError, sqlite3.Error) as error:
+        return (
+            f"{said}  The metadata could not be saved ({error}): what was acknowledged since the "
+            f"last backup of {database} is lost"
+        )
+    return (
+        f"{said}  All metadata are saved in {rescued}: move it to {database}, with no -wal and "
+        f"-shm beside it, and start the agent again; nothing that was acknowledged with acks=all "
+        f"is missing as long as the objects are there"
+    )
+
+
+async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> SqliteMetadataStore:
     store = await SqliteMetadataStore.open(_database(options), lambda: time.time_ns() // 1_000_000)
     stack.push_async_callback(store.close)
     return store
@@ -318,11 +353,25 @@ async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> Metad
 
 def _disk(directory: Path) -> PosixDisk:
     try:
-        return PosixDisk(directory)
+        disk = PosixDisk(directory)
     except UnavailableError as error:
         raise StartError(
             f"{error}.  Choose with --dir a directory that can be made and written"
         ) from error
+    if disk.open_to_others:
+        structlog.get_logger().warning(
+            "directory_not_tightened",
+            error=disk.open_to_others,
+            advice="other users may read what producers send: chmod 700 the directory",
+        )
+    elif disk.tightened:
+        structlog.get_logger().info(
+            "directory_tightened",
+            directory=str(directory),
+            changed=disk.tightened,
+            means="only the agent's user reads its directory; a --store elsewhere is not touched",
+        )
+    return disk
 
 
 def _opened(location: str, stack: contextlib.AsyncExitStack) -> ObjectStore:
@@ -370,7 +419,9 @@ def _in_bucket(location: str) -> bool:
     return location.startswith(("s3://", "s3a://"))
 
 
-async def _run(agent: AgentProcess, options: Options, location: str, log: ProcessLog) -> None:
+async def _run(
+    agent: AgentProcess, options: Options, location: str, log: ProcessLog, watch: DirectoryWatch
+) -> None:
     loop = asyncio.get_running_loop()
     overdue = threading.Timer(_OVERDUE_S, partial(_end_at_once, log))
     overdue.daemon = True
@@ -382,11 +433,13 @@ async def _run(agent: AgentProcess, options: Options, location: str, log: Proces
 
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
+        watching = tasks.create_task(watch.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         announce = tasks.create_task(_announce(agent, options, location))
         await asyncio.wait([running])
         announce.cancel()
+        watching.cancel()
     # The timer goes on: what may hang is what follows, too.
 
 
