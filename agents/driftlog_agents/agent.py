@@ -14,7 +14,7 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,6 +94,8 @@ class World:
     keep_alive: KeepAlive | None = None
     usage: Ask | None = None
     """How full the metadata store is; None: it has no quota."""
+    log_lines_dropped: Callable[[], Mapping[str, int]] = dict
+    """Lines of the process's log that were not written, by reason."""
 
 
 class AgentProcess:
@@ -189,6 +191,11 @@ class AgentProcess:
         """How long it took to claim and read a group."""
         groups = self.broker.groups
         return self._group_loads if groups is None else self._group_loads + groups.loads
+
+    @property
+    def log_lines_dropped(self) -> Mapping[str, int]:
+        """Lines of the process's log that were not written, by reason."""
+        return self._world.log_lines_dropped()
 
     # ── Start ──
 

@@ -5,12 +5,12 @@ Root.
 
 import asyncio
 import contextlib
-import faulthandler
 import gc
 import logging
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 import time
@@ -28,6 +28,7 @@ from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.directory_watch import DirectoryWatch
 from driftlog_agents.groups.classic_messages import ClassicSettings
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.http_api import HttpApi
@@ -52,6 +53,8 @@ from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.log.session import SessionSettings
 from driftlog_agents.open_files import connections_possible
 from driftlog_agents.patience import patiently
+from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
+from driftlog_agents.process_log.process_log import ProcessLog
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
 from driftlog_agents.static_configs import with_configs
@@ -64,7 +67,6 @@ from driftlog_metadata.errors import (
 )
 from driftlog_metadata.keys import CLUSTER_KEY
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import MetadataStore
 from driftlog_tiering.locations import open_object_store
 from driftlog_tiering.object_store import ObjectStore
 
@@ -107,6 +109,10 @@ _OVERDUE_S: Final = 28.0
 which supervisors kill."""
 
 
+class DirectoryLostError(Exception):
+    """The directory was removed under the agent; the message says what to do."""
+
+
 class StartError(Exception):
     """The agent cannot start; the message says what to do."""
 
@@ -138,17 +144,20 @@ class Options:
 
 def run(options: Options) -> int:
     """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
-    _configure_log(options.log_level)
+    log = ProcessLog(options.log_level)
+    log.install()
+    if options.store is None or _in_bucket(options.store):
+        os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
     use_memory_again()
     code = 0
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
         with _runner() as runner:
-            runner.run(_serve(options))
-    except* (StartError, ListenError, StoreError, CorruptError) as group:
+            runner.run(_serve(options, log))
+    except* (StartError, DirectoryLostError, ListenError, StoreError, CorruptError) as group:
         for error in _leaves(group):
-            sys.stderr.write(f"driftlog: {error}\n")
+            sys.stderr.write(f"driftlog: {escaped(str(error), OWN_CHARACTERS)}\n")
         code = 1
     except* KeyboardInterrupt:  # before there was anything to drain
         code = 130
@@ -163,10 +172,11 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(options: Options) -> None:
+async def _serve(options: Options, log: ProcessLog) -> None:
     listeners = read_listeners(options.listeners, options.advertised_listeners)
     location = options.store or str(options.directory / "objects")
     settings = _settings(options, listeners, location)
+    log.set_lines_per_second(settings.broker.limits.driftlog_log_lines_per_second)
     # Whatever can be refused is, before there is anything on the disk or in the bucket.
     listening = await take_all(listeners)
     http_listening = await _take_http(options)
@@ -177,7 +187,9 @@ async def _serve(options: Options) -> None:
         stack.callback(disk.close)
         if etcd is None:
             _check_embedded(options, disk)
-        metadata = etcd or await _embedded(options, stack)
+        embedded = None if etcd is not None else await _embedded(options, stack)
+        metadata = etcd or embedded
+        assert metadata is not None
         if objects is None:
             objects = _opened(location, stack)
         pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
@@ -194,6 +206,7 @@ async def _serve(options: Options) -> None:
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,
+            log_lines_dropped=log.dropped,
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
         http_address = f"[{http_host}]" if ":" in http_host else http_host
@@ -202,7 +215,12 @@ async def _serve(options: Options) -> None:
         http = HttpApi(agent)
         await http.start(http_listening)
         stack.push_async_callback(http.stop)
-        await _run(agent, options, location)
+        watch = DirectoryWatch(
+            [disk.removed, *([] if embedded is None else [embedded.removed])], agent.stop
+        )
+        await _run(agent, options, location, log, watch)
+        if watch.lost is not None:
+            raise DirectoryLostError(await _farewell(options, watch.lost, embedded))
 
 
 async def _take_http(options: Options) -> list[socket.socket]:
@@ -306,7 +324,28 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
         )
 
 
-async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> MetadataStore:
+async def _farewell(options: Options, lost: str, embedded: SqliteMetadataStore | None) -> str:
+    """What to do after *lost* is lost; a database without a name gets one."""
+    said = f"{lost} was removed or replaced while the agent ran, so it has stopped."
+    if embedded is None or embedded.removed() is None:
+        return f"{said}  What it had acknowledged was uploaded; start it again"
+    database = _database(options)
+    rescued = database.with_name(database.name + ".rescued")
+    try:
+        await embedded.save_copy(rescued)
+    except (StoreError, OSError, sqlite3.Error) as error:
+        return (
+            f"{said}  The metadata could not be saved ({error}): what was acknowledged since the "
+            f"last backup of {database} is lost"
+        )
+    return (
+        f"{said}  All metadata are saved in {rescued}: move it to {database}, with no -wal and "
+        f"-shm beside it, and start the agent again; nothing that was acknowledged with acks=all "
+        f"is missing as long as the objects are there"
+    )
+
+
+async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> SqliteMetadataStore:
     store = await SqliteMetadataStore.open(_database(options), lambda: time.time_ns() // 1_000_000)
     stack.push_async_callback(store.close)
     return store
@@ -314,11 +353,25 @@ async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> Metad
 
 def _disk(directory: Path) -> PosixDisk:
     try:
-        return PosixDisk(directory)
+        disk = PosixDisk(directory)
     except UnavailableError as error:
         raise StartError(
             f"{error}.  Choose with --dir a directory that can be made and written"
         ) from error
+    if disk.open_to_others:
+        structlog.get_logger().warning(
+            "directory_not_tightened",
+            error=disk.open_to_others,
+            advice="other users may read what producers send: chmod 700 the directory",
+        )
+    elif disk.tightened:
+        structlog.get_logger().info(
+            "directory_tightened",
+            directory=str(directory),
+            changed=disk.tightened,
+            means="only the agent's user reads its directory; a --store elsewhere is not touched",
+        )
+    return disk
 
 
 def _opened(location: str, stack: contextlib.AsyncExitStack) -> ObjectStore:
@@ -366,9 +419,11 @@ def _in_bucket(location: str) -> bool:
     return location.startswith(("s3://", "s3a://"))
 
 
-async def _run(agent: AgentProcess, options: Options, location: str) -> None:
+async def _run(
+    agent: AgentProcess, options: Options, location: str, log: ProcessLog, watch: DirectoryWatch
+) -> None:
     loop = asyncio.get_running_loop()
-    overdue = threading.Timer(_OVERDUE_S, _end_at_once)
+    overdue = threading.Timer(_OVERDUE_S, partial(_end_at_once, log))
     overdue.daemon = True
 
     def stop() -> None:
@@ -378,15 +433,17 @@ async def _run(agent: AgentProcess, options: Options, location: str) -> None:
 
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
+        watching = tasks.create_task(watch.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         announce = tasks.create_task(_announce(agent, options, location))
         await asyncio.wait([running])
         announce.cancel()
+        watching.cancel()
     # The timer goes on: what may hang is what follows, too.
 
 
-def _end_at_once() -> None:
+def _end_at_once(log: ProcessLog) -> None:
     """A stop that hangs must not take a supervisor's patience: nothing that was acknowledged needs
     the rest of it."""
     structlog.get_logger().error(
@@ -394,7 +451,8 @@ def _end_at_once() -> None:
         seconds=_OVERDUE_S,
         advice="the process ends now, as if it were killed; please report what it waits for, below",
     )
-    faulthandler.dump_traceback(all_threads=True)
+    log.say_stacks()
+    log.close()
     os._exit(1)
 
 
@@ -469,19 +527,3 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found
-
-
-def _configure_log(level: str) -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            getattr(logging, level.upper(), logging.INFO)
-        ),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )

@@ -22,6 +22,8 @@ from prometheus_client.core import (
 from driftlog_agents.agent import AgentProcess
 from driftlog_agents.groups.served import CLASSIC, CONSUMER
 
+_LOG_LIMIT: Final = "driftlog.log.lines.per.second"
+
 
 def collect(agent: AgentProcess) -> Iterable[Metric]:
     """Every metric, with what it says."""
@@ -58,7 +60,9 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         "What was refused, closed or kept waiting for a limit, by the config that sets it",
         labels=["limit"],
     )
-    for limit, count in sorted(agent.broker.refusals.counts.items()):
+    left_out = agent.log_lines_dropped
+    counts = {**agent.broker.refusals.counts, _LOG_LIMIT: left_out.get("rate", 0)}
+    for limit, count in sorted(counts.items()):
         refused.add_metric([limit], count)
     yield refused
     yield _gauge(
@@ -66,6 +70,15 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         "The latest that the event loop came to what was due, since the start",
         agent.dispatcher.longest_stall_ms / 1000,
     )
+    dropped = CounterMetricFamily(
+        "driftlog_log_lines_dropped",
+        "Lines of the agent's log that were not written: left out for their rate, because nobody "
+        "reads them (queue), or because the stream is closed or full (write)",
+        labels=["reason"],
+    )
+    for reason, count in left_out.items():
+        dropped.add_metric([reason], count)
+    yield dropped
     yield _gauge("driftlog_connections", "Open connections", len(agent.server.connections))
     yield _gauge(
         "driftlog_overloaded", "1 while producers are kept waiting", int(agent.server.overloaded)

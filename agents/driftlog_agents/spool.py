@@ -71,7 +71,7 @@ class FileSpool:
 
 def spool_in(folder: Path) -> Callable[[], AbstractContextManager[FileSpool]]:
     """A maker of spools in *folder*, which is made."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     free: list[IO[bytes]] = []
 
     @contextmanager

@@ -113,8 +113,10 @@ class DirectoryLock:
         """
         if self._descriptor >= 0:
             return
-        self.run.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # another user's, such as a mounted volume
+            self._directory.chmod(0o700)
+        descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -173,7 +173,7 @@ class LocalProcess:
         with contextlib.suppress(FileNotFoundError):
             if self.log.stat().st_size > _LOG_BYTES:
                 self.log.replace(f"{self.log}.1")
-        output = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        output = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         if self._reader >= 0:
             os.close(self._reader)
         self._reader = os.open(self.log, os.O_RDONLY)

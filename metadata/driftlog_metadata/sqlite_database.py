@@ -9,6 +9,11 @@ blobs, so that they sort by their bytes.  Only the present is stored: no history
 so the file is as large as what is in it.  A stored format: add a version, never
 edit one in place.
 
+A disk that is full of other things must not end the agent's session: the file has free pages in
+reserve, and the write-ahead log its full size, from the start on, so that small changes go on to be
+written where there is room already.  (On a file system that never writes in place there is no such
+reserve.)
+
 Everything between `begin` and `commit` is one SQLite transaction and one sync of
 the write-ahead log, however many transactions of the port are in it; each of them has
 its own revision.
@@ -60,6 +65,15 @@ _BUSY_TIMEOUT_S: Final = 1.0
 _WAL_BYTES: Final = 4 * 1024 * 1024
 """What the write-ahead log is cut back to after a burst: SQLite's usual 1000 pages."""
 
+_WAL_PAGES: Final = 500
+"""The log is moved into the file when it has so many: it stays well below `_WAL_BYTES`."""
+
+RESERVE_BYTES: Final = 4 * 1024 * 1024
+"""Free pages of the file, and size of its log.  More: a full disk is borne for longer."""
+
+_RESERVE_SHARE: Final = 4
+"""Nothing is reserved where the disk has not so many times that much room."""
+
 _SCHEMA: Final = f"""
 CREATE TABLE kv (
     key BLOB PRIMARY KEY,
@@ -103,7 +117,7 @@ class DirectoryLock:
     def __init__(self, path: Path) -> None:
         lock_path = path.with_name(path.name + ".lock")
         try:
-            self._fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UnavailableError(f"{lock_path}: {error}") from error
         try:
@@ -144,6 +158,7 @@ class Database:
             self._connection = connect(path)
             try:
                 self.created = self._prepare(max_bytes)
+                self.fill_reserve(always=True)
                 self.revision = self._stored_revision()
                 self.next_expiry_ms = self._soonest()
             except BaseException:
@@ -175,6 +190,42 @@ class Database:
             self._connection.execute("ROLLBACK")
         self.revision = self._stored_revision()
         self.next_expiry_ms = self._soonest()
+
+    def fill_reserve(self, *, always: bool) -> None:
+        """Have `RESERVE_BYTES` of free pages, where the disk and the store's limit have room.
+
+        *always*: also where there are free pages, for the write-ahead log is to get its size.
+
+        Raises:
+            sqlite3.Error, OSError: the file may be in doubt.
+        """
+        run = self._connection.execute
+        (free,) = run("PRAGMA freelist_count").fetchone()
+        if not always and free * PAGE_BYTES >= RESERVE_BYTES // 2:
+            return
+        (pages,) = run("PRAGMA page_count").fetchone()
+        (most,) = run("PRAGMA max_page_count").fetchone()
+        disk = os.statvfs(self._path.parent)
+        if min((most - pages) * PAGE_BYTES, disk.f_bavail * disk.f_frsize) < (
+            _RESERVE_SHARE * RESERVE_BYTES
+        ):
+            return
+        try:
+            # Two transactions: pages that are freed by the one that takes them are not written.
+            run("BEGIN IMMEDIATE")
+            run("DROP TABLE IF EXISTS reserve")  # of a process that was killed between the two
+            run("CREATE TABLE reserve (filler BLOB)")
+            run("INSERT INTO reserve VALUES (zeroblob(?))", (RESERVE_BYTES,))
+            run("COMMIT")
+            run("DROP TABLE reserve")
+        except sqlite3.OperationalError as error:
+            if self._connection.in_transaction:
+                run("ROLLBACK")
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
+                sqlite3.SQLITE_FULL,
+                sqlite3.SQLITE_BUSY,
+            ):
+                raise
 
     # ── The port ──
 
@@ -247,6 +298,7 @@ class Database:
         run("PRAGMA synchronous = FULL")
         run("PRAGMA fullfsync = ON")  # macOS, where fsync alone does not reach the disk
         run(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        run(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
         run(f"PRAGMA max_page_count = {max(1, max_bytes // PAGE_BYTES)}")
         if created:
             self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")

@@ -25,6 +25,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +55,9 @@ _MAX_REQUESTS_PER_COMMIT: Final = 256
 _MAX_WAIT_S: Final = 1.0
 _MIN_WAIT_S: Final = 0.05
 """How long the writer sleeps at most and at least while a lease runs: the wall clock may jump."""
+
+_RESERVE_S: Final = 1.0
+"""How often is looked at whether the file has pages in reserve."""
 
 T = TypeVar("T")
 
@@ -91,6 +95,7 @@ class SqliteMetadataStore:
         self._next_expiry_ms = files.database.next_expiry_ms
         self._closing = False
         self._broken: BaseException | None = None
+        self._reserve_due = 0.0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="driftlog-metadata-reader")
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         self._writer = threading.Thread(
@@ -188,6 +193,22 @@ class SqliteMetadataStore:
         """End every lease whose time has come, as the writer does by itself within a second."""
         await self._ask(Database.expire)
 
+    def removed(self) -> str | None:
+        """Which of its files was removed or replaced since it was opened; None: none.
+
+        What is committed then goes with the process, but for what `save_copy` saves.
+        """
+        return self._files.removed()
+
+    async def save_copy(self, path: Path) -> None:
+        """Write all that is committed to *path*, a store of its own, whole or not at all.
+
+        Raises:
+            UnavailableError: it cannot be written, or this store cannot be read.
+            OSError: likewise.
+        """
+        await self._read(lambda connection: _copy(connection, path))
+
     # ── On the event loop ──
 
     async def _ask(self, run: Callable[[Database], T]) -> T:
@@ -243,10 +264,20 @@ class SqliteMetadataStore:
             if not requests and not self._database.expiry_is_due():
                 continue
             outcomes, changes = self._commit(requests)
+            self._fill_reserve()
             with contextlib.suppress(RuntimeError):  # the loop was closed and nobody listens
                 self._loop.call_soon_threadsafe(
                     self._deliver, outcomes, changes, self._database.next_expiry_ms
                 )
+
+    def _fill_reserve(self) -> None:
+        if self._broken is not None or time.monotonic() < self._reserve_due:
+            return
+        self._reserve_due = time.monotonic() + _RESERVE_S
+        try:
+            self._database.fill_reserve(always=False)
+        except (sqlite3.Error, OSError) as error:
+            self._broken = error
 
     def _next_requests(self) -> tuple[list[_Request], bool]:
         """All that is queued, waiting for the first or for a lease; and whether that was all."""
@@ -309,18 +340,55 @@ class _Files:
 
     def __init__(self, path: Path, now_ms: Callable[[], int], max_bytes: int) -> None:
         self._lock = DirectoryLock(path)
+        self._identities: dict[Path, tuple[int, int]] = {}
+        self._paths = (path, path.with_name(path.name + "-wal"))
         try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.database = Database(path, now_ms, max_bytes)
             _sync_directory(path.parent)
             self.read_connection = connect(path)
+            self.removed()  # so that it knows what is there
+        except OSError as error:
+            self._lock.release()
+            raise UnavailableError(f"{path}: {error}") from error
         except BaseException:
             self._lock.release()
             raise
+
+    def removed(self) -> str | None:
+        for path in self._paths:
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                if path in self._identities:
+                    return str(path)
+                continue  # the log is made by the first write
+            except OSError:
+                continue
+            there = status.st_dev, status.st_ino
+            if self._identities.setdefault(path, there) != there:
+                return str(path)
+        return None
 
     def close(self) -> None:
         self.read_connection.close()
         self.database.close()
         self._lock.release()
+
+
+def _copy(connection: sqlite3.Connection, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(connect(temporary)) as target:
+        connection.backup(target)
+    fd = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+    _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:

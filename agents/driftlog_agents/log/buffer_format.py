@@ -20,14 +20,21 @@ cost more CPU than all the rest.  The salt, random per use of a file, tells its
 entries from what an earlier use left behind.  A batch carries its own offset,
 leader epoch and CRC-32C.
 
-A file that was cut off by a crash is read up to its first entry that is not whole.  A file whose
-header has another number than its name was recycled, and the loss of power undid its renaming:
-nothing in it was synced.
+A file that was cut off by a crash ends with its last whole entry: what stands behind it has
+another salt, or none.  Where a whole entry follows one that is not, the disk has damaged the file:
+that one is passed over and the rest is read, for it was promised.  The next entry is found by the
+length of the one before it, and where that cannot be trusted, by the next header whose magic, salt
+and CRC are right.  A batch that a client made cannot pass for an entry: the salt is secret.  What
+is passed over leaves a gap in the offsets of its partition, and what follows a gap is never
+appended at its old offset (`recovery`).
+A file whose header has another number than its name was recycled, and the loss of power undid its
+renaming: nothing in it was synced.
 A stored format: add a version, never edit one in place.
 Pure.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -59,6 +66,32 @@ class Entry(NamedTuple):
     partition: int
     acks_one: bool
     batch: memoryview
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """What is not whole in a file.
+
+    The end of a file may be torn; what stands before a whole entry is damaged.
+    """
+
+    entries: int = 0
+    """Damaged ones, at least: where headers are damaged nobody can count what was there."""
+    size_bytes: int = 0
+    torn: int = 0
+    """Entries that no whole one follows so far."""
+    torn_bytes: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        """One more is not whole."""
+        self.torn += 1
+        self.torn_bytes += size_bytes
+
+    def followed(self) -> None:
+        """A whole entry follows."""
+        self.entries += self.torn
+        self.size_bytes += self.torn_bytes
+        self.torn = self.torn_bytes = 0
 
 
 def encode_file_header(salt: int, number: int) -> bytes:
@@ -95,8 +128,10 @@ def decode_file_header(data: bytes | memoryview) -> tuple[int, int] | None:
     return salt, number
 
 
-def entries(data: bytes | memoryview, number: int | None = None) -> Iterator[Entry]:
-    """Every whole entry, in order; stops at the first that is not.
+def entries(
+    data: bytes | memoryview, number: int | None = None, passed_over: PassedOver | None = None
+) -> Iterator[Entry]:
+    """Every entry whose header is whole, in order; what is damaged between them is passed over.
 
     Whether the batch inside is whole is for its own CRC to say.  *number*: the one that the file's
     name has; a file with another one in its header has no entries.
@@ -104,22 +139,60 @@ def entries(data: bytes | memoryview, number: int | None = None) -> Iterator[Ent
     Raises:
         CorruptError: as `decode_file_header`.
     """
-    head = decode_file_header(data)
-    if head is None or number not in (None, head[1]):
-        return
     view = memoryview(data)
-    at = FILE_HEADER_BYTES
-    while at + ENTRY_HEADER_BYTES <= len(view):
-        magic, checksum = _ENTRY_HEAD.unpack_from(view, at)
-        if magic != _ENTRY_MAGIC:
+    passed_over = passed_over or PassedOver()
+    head = decode_file_header(data)
+    if head is not None:
+        salt = head[0]
+        if number not in (None, head[1]):
             return
-        rest = view[at + _ENTRY_HEAD.size : at + ENTRY_HEADER_BYTES]
-        if crc32c.crc32c(rest) != checksum:
-            return
-        salt, length, flags, topic_id, partition, _ = _ENTRY.unpack(rest)
+    elif (first := _header_at(view, FILE_HEADER_BYTES)) is not None:
+        # The two stand in one sector: a crash does not tear them apart, only damage does.
+        salt = first[0]
+        passed_over.add(FILE_HEADER_BYTES)
+    else:
+        return
+    at: int | None = FILE_HEADER_BYTES
+    while at is not None:
+        header = _header_at(view, at)
+        if header is None or header[0] != salt:
+            damaged, at = at, _next_header(data, at + 1, salt)
+            if at is not None:
+                passed_over.add(at - damaged)
+            continue
+        _, length, flags, topic_id, partition = header
         start = at + ENTRY_HEADER_BYTES
-        if salt != head[0] or start + length > len(view):
+        if start + length > len(view):
+            passed_over.add(len(view) - at)
             return
         batch = view[start : start + length]
         yield Entry(UUID(bytes=topic_id), partition, bool(flags & ACKS_ONE), batch)
         at = start + length
+
+
+def _header_at(view: memoryview, at: int) -> tuple[int, int, int, bytes, int] | None:
+    """Salt, length, flags, topic id and partition; None: there is no whole header."""
+    if at + ENTRY_HEADER_BYTES > len(view):
+        return None
+    magic, checksum = _ENTRY_HEAD.unpack_from(view, at)
+    rest = view[at + _ENTRY_HEAD.size : at + ENTRY_HEADER_BYTES]
+    if magic != _ENTRY_MAGIC or crc32c.crc32c(rest) != checksum:
+        return None
+    salt, length, flags, topic_id, partition, _ = _ENTRY.unpack(rest)
+    return salt, length, flags, topic_id, partition
+
+
+def _next_header(data: bytes | memoryview, at: int, salt: int) -> int | None:
+    """Where the next whole header with that salt begins, from *at* on."""
+    whole = data if isinstance(data, bytes) else bytes(data)
+    view = memoryview(whole)
+    # (By magic and salt: both are searched at the speed of memory, and a file may be all magics.)
+    salted = salt.to_bytes(8, "big")
+    found = whole.find(salted, at + _ENTRY_HEAD.size)
+    while found >= 0:
+        begin = found - _ENTRY_HEAD.size
+        header = _header_at(view, begin)
+        if header is not None and header[0] == salt:
+            return begin
+        found = whole.find(salted, found + 1)
+    return None

@@ -338,20 +338,20 @@ class Elsewhere:
     ) -> None:
         """Queue what of a file is to be appended."""
         since = 0
-        try:
-            for entry in entries(data, number):
-                stream = streams.get(TopicPartition(entry.topic_id, entry.partition))
-                if stream is None or not entry.acks_one or not stream.active:
-                    continue
+        for entry in entries(data, number):
+            stream = streams.get(TopicPartition(entry.topic_id, entry.partition))
+            if stream is None or not entry.acks_one or not stream.active:
+                continue
+            try:
                 header = check_batch(entry.batch, from_client=False)
-                if stream.leftover.has(entry, header):
-                    stream.ready.append((entry, header))
-                since += len(entry.batch)
-                if since >= _BREATHE_BYTES:
-                    since = 0
-                    await asyncio.sleep(0)
-        except CorruptBatchError:
-            pass  # torn, as `recovery` says; what is behind it in this file was never promised
+            except CorruptBatchError:
+                continue  # torn or damaged, as `recovery` says
+            if stream.leftover.has(entry, header):
+                stream.ready.append((entry, header))
+            since += len(entry.batch)
+            if since >= _BREATHE_BYTES:
+                since = 0
+                await asyncio.sleep(0)
 
     async def _send(self, directory: Directory, streams: Iterable[_Stream]) -> None:
         """Append what is queued, to all leaders at once."""

@@ -21,7 +21,9 @@ appends its newest epoch again.  Which is the n-th follows from the directory's 
 alone.
 Files of a dead session do not change, but that the power may take what was not synced; of one
 partition that is all behind a certain batch, for acks=1 is refused behind one that could not be
-synced (`buffer`), and so those before it keep their numbers.
+synced (`buffer`), and so those before it keep their numbers.  (A disk that damages a promised batch
+after a start has appended some shifts the numbers of those behind it: as many of them as it has
+damaged may be taken for repeats.)
 
 A batch that had a producer id of its own loses it.  Kafka's idempotent producers send acks=all and
 nothing else (ProducerConfig refuses the rest), so nobody relies on it; and the present leader may

@@ -8,6 +8,7 @@
 Writes happen on the event loop's thread: `write` to the page cache takes less than
 handing it to a thread would.  `fdatasync` runs on a thread of its own, and so does what is
 done to folders and small files, with its `fsync`: one thread each, so that both keep their order.
+Folders and files are the agent's alone: 0700 and 0600, also those that an earlier release made.
 The name of a buffer file is durable with the file's first sync: before, nothing in it is promised.
 
 Adapter.
@@ -18,6 +19,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,6 +39,11 @@ _POOL_BYTES: Final = 32 * 1024 * 1024
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _FILE: Final = re.compile(r"[0-9]+\.buf")
 _NOTE: Final = "leftovers.json"
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_OTHERS: Final = 0o077
+"""Bits of a mode that group and others have."""
+_OWN_FOLDERS: Final = ("buffer", "kept", "spool")
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -58,6 +65,7 @@ class PosixBufferFile:
         "_torn",
         "alive",
         "descriptor",
+        "identity",
         "path",
         "trusted",
     )
@@ -67,6 +75,7 @@ class PosixBufferFile:
     ) -> None:
         self.descriptor = descriptor
         self.path = path
+        self.identity = _identity(os.fstat(descriptor))
         self.alive = True
         self.trusted = True
         self._executor = executor
@@ -165,9 +174,16 @@ class PosixDisk:
         self._folders = ThreadPoolExecutor(1, "folders")
         self._pool = BufferPool(_POOL_BYTES)
         self._files: set[PosixBufferFile] = set()
+        self.tightened = 0
+        """Folders and files that others could read, and cannot any more."""
+        self.open_to_others = ""
+        """Why the directory could not be tightened."""
         try:
-            self._buffer.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            root.parent.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+            self._buffer.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._lock = os.open(root / "lock", flags, _FILE_MODE)
         except OSError as error:
             raise UnavailableError(
                 f"cannot use {root} as data directory: {error.strerror}"
@@ -183,6 +199,42 @@ class PosixDisk:
             ) from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._tighten()
+        self._identities = {
+            root / "lock": _identity(os.fstat(self._lock)),
+            self._buffer: _identity(self._buffer.stat()),
+        }
+
+    def _tighten(self) -> None:
+        """Take from others what an earlier release, or a mkdir, has given them.
+
+        Objects below the directory keep their modes: nobody else gets to them through it.
+        """
+        try:
+            paths = [self._root, *self._root.iterdir()]
+            for name in _OWN_FOLDERS:
+                paths += (self._root / name).rglob("*")
+            for path in paths:
+                status = path.lstat()
+                if status.st_mode & _OTHERS and not stat.S_ISLNK(status.st_mode):
+                    path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+                    self.tightened += 1
+        except OSError as error:  # another user's, such as a mounted volume
+            self.open_to_others = str(error)
+
+    def removed(self) -> str | None:
+        """What was removed or replaced since it was opened; None: nothing that can be seen."""
+        expected = {**self._identities, **{file.path: file.identity for file in self._files}}
+        for path, identity in expected.items():
+            try:
+                there = _identity(path.stat())
+            except (FileNotFoundError, NotADirectoryError):
+                return str(path)
+            except OSError:
+                continue  # whoever reads or writes it hears that
+            if there != identity:
+                return str(path)
+        return None
 
     def sessions(self) -> list[str]:
         try:
@@ -204,7 +256,7 @@ class PosixDisk:
         path = self._path(session_id, number)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(path, flags, 0o644)
+            descriptor = os.open(path, flags, _FILE_MODE)
         except OSError as error:
             raise UnavailableError(f"cannot create {path}: {error.strerror}") from error
         return self._opened(PosixBufferFile(descriptor, path, self._executor, self._pool))
@@ -295,7 +347,7 @@ class PosixDisk:
 
 
 def _make_folder(path: Path) -> None:
-    path.mkdir(exist_ok=True)  # made, and not synced, a moment ago
+    path.mkdir(mode=_FOLDER_MODE, exist_ok=True)  # made, and not synced, a moment ago
     _sync_directory(path.parent)
 
 
@@ -315,8 +367,16 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _move_into(parent: Path, folder: Path) -> None:
-    parent.mkdir(exist_ok=True)
+    parent.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     folder.rename(parent / folder.name)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _sync_directory(path: Path) -> None:
@@ -339,7 +399,7 @@ def _load(path: Path) -> bytes | None:
 def _save(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

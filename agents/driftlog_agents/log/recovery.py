@@ -44,7 +44,7 @@ import structlog
 
 from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.availability import ObjectUnavailableError
-from driftlog_agents.log.buffer_format import Entry, entries
+from driftlog_agents.log.buffer_format import Entry, PassedOver, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import Batch
@@ -177,18 +177,34 @@ class Recovery:
         session_id = directory.session_id
         data = await self._patiently(partial(self._disk.read_file, session_id, number))
         since = 0
-        try:
-            for entry in entries(data, number):
+        passed_over = PassedOver()
+        for entry in entries(data, number, passed_over):
+            try:
                 header = check_batch(entry.batch, from_client=False)
-                await self._learn_epochs(entry, header)
-                self._take(directory, number, entry, header)
-                since += len(entry.batch)
-                if since >= _BREATHE_BYTES:
-                    since = 0
-                    await asyncio.sleep(0)
-        except CorruptBatchError:
-            # Torn: by the crash, or by a write that failed.  It was not synced, and so nothing
-            # behind it in this file was; what was promised later is in later files.
+            except CorruptBatchError:
+                passed_over.add(len(entry.batch))
+                continue
+            passed_over.followed()
+            await self._learn_epochs(entry, header)
+            self._take(directory, number, entry, header)
+            since += len(entry.batch)
+            if since >= _BREATHE_BYTES:
+                since = 0
+                await asyncio.sleep(0)
+        if passed_over.entries:
+            # What follows the gap of its partition goes elsewhere: `_take`.
+            self._log.warning(
+                "buffer_file_damaged",
+                session=session_id,
+                file=number,
+                entries_skipped=passed_over.entries,
+                bytes_skipped=passed_over.size_bytes,
+                advice="the disk has damaged it: check the disk; what was acknowledged with acks=1 "
+                "and stood there alone is lost, what stands before and behind it is kept",
+            )
+        if passed_over.torn:
+            # By the crash, or by a write that failed: it was not synced, and nothing follows it in
+            # this file; what was promised later is in later files.
             self._log.info("buffer_file_torn", session=session_id, file=number)
         while self._flusher.overloaded:  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_S)  # once in a start, for seconds

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import contextlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,8 @@ def run(options: argparse.Namespace) -> int:
         same += ["--rack", options.rack]
     for config in options.config or ():
         same += ["--config", config]
+    if options.store is None or options.store.startswith(("s3://", "s3a://")):
+        os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
     lock = local_cluster.DirectoryLock(directory)
     try:
         # Whatever can be refused is, before there is anything on the disk.

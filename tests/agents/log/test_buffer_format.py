@@ -12,6 +12,7 @@ from driftlog_agents.log.buffer_format import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
     Entry,
+    PassedOver,
     decode_file_header,
     encode_entry_header,
     encode_file_header,
@@ -201,3 +202,46 @@ def test_a_file_of_another_version_is_refused_with_the_way_out() -> None:
     for read in (lambda: decode_file_header(data), lambda: list(entries(data))):
         with pytest.raises(CorruptError, match=r"version 2; this release reads 1: .* SIGTERM"):
             read()
+
+
+# ── Damaged ──
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_what_follows_a_damaged_header_is_read(bit: int) -> None:
+    """
+    One entry is lost and counted; those before and behind it are whole.
+    """
+    written = some(b"first" * 9, b"second" * 9, b"third" * 9, b"fourth" * 9)
+    data = bytearray(encode(7, written))
+    second, third = (len(encode(7, written[:n])) for n in (1, 2))
+    for at in range(second, second + ENTRY_HEADER_BYTES):
+        passed_over = PassedOver()
+        data[at] ^= 1 << bit
+        assert [written[0], *written[2:]] == list(entries(bytes(data), passed_over=passed_over))
+        data[at] ^= 1 << bit
+        passed_over.followed()
+        assert (1, third - second) == (passed_over.entries, passed_over.size_bytes)
+
+
+def test_what_follows_a_damaged_file_header_is_read() -> None:
+    """
+    Its salt stands in each entry.
+    """
+    written = some(b"first", b"second")
+    data = bytearray(encode(7, written))
+    data[9] ^= 1
+
+    assert written == list(entries(bytes(data), 1))
+
+
+def test_a_batch_that_looks_like_entries_is_none() -> None:
+    """
+    A client sends what was an entry of another file: behind damage it is not taken for one.
+    """
+    forged = encode(8, some(b"forged"))[FILE_HEADER_BYTES:]
+    written = some(b"first", forged, b"third")
+    data = bytearray(encode(7, written))
+    data[len(encode(7, written[:1]))] ^= 1
+
+    assert [written[0], written[2]] == list(entries(bytes(data)))

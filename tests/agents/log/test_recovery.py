@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log import recovery
 from driftlog_agents.log.buffer import BufferSettings
-from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES
+from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.leftovers import Leftover, Note
 from driftlog_agents.log.partition import State
 from driftlog_metadata.errors import UnavailableError
@@ -186,6 +186,40 @@ async def test_a_torn_entry_ends_its_file_and_hides_nothing_that_was_promised_la
 
     expected = [(0, 0, b"torn on the disk"), (1, 0, b"promised")]
     assert expected == await life.committed()
+
+
+@on_virtual_time
+@pytest.mark.parametrize("at", [-1, -70])
+async def test_a_flipped_bit_costs_one_batch_and_is_said(at: int) -> None:
+    """
+    In a batch or in the header before it (*at*: from its end): what was promised before it keeps
+    its place, and what was promised behind it is appended behind that, once and in order.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    for n in range(6):
+        assert await life.produce(b"promised %d" % n, acks=ONE).answer() == "synced"
+    life.kill()
+    [pages] = world.platter.sessions[life.session_id].values()
+    whole = list(entries(bytes(pages.data)))
+    damaged = FILE_HEADER_BYTES
+    damaged += sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in whole[:3])
+    pages.data[damaged + at] ^= 1
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        values = [value for *_, value in await life.committed()]
+        for _ in range(100):
+            if len(values) == 5:
+                break
+            await asyncio.sleep(0.1)
+            values = [value for *_, value in await life.committed()]
+
+    assert [b"promised %d" % n for n in (0, 1, 3, 4, 5)] == values
+    [said] = [line for line in logs if line["event"] == "buffer_file_damaged"]
+    assert ("warning", 1) == (said["log_level"], said["entries_skipped"])
 
 
 @on_virtual_time

@@ -1,0 +1,5 @@
+"""The log of the process: what it says on standard error, which may be full, closed or unread.
+
+Imports nothing of the agent's other folders.
+Pure.
+"""

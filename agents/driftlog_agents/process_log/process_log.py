@@ -1,0 +1,260 @@
+"""The process's log: structlog, `logging`, warnings and uncaught errors, all to standard error.
+
+    structlog ─▶ limits ─▶ escaping ─▶ one line ─▶ ┐
+    logging   ─▶ limits ─▶ escaping ─▶ one line ─▶ ├─▶ `StreamWriter` ─▶ standard error
+    print, uncaught errors ──────────▶ lines ────▶ ┘
+
+Saying something never raises and never waits; what is left out is counted and said by a later
+line, ``log_lines_left_out``.  `close` writes what is queued, for a bounded time.
+
+Shell.
+"""
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, TextIO
+
+import structlog
+
+from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped, escaped_line
+from driftlog_agents.process_log.line_limits import Kind, LineLimits
+from driftlog_agents.process_log.stream_writer import StreamWriter
+
+_CLOSE_S: Final = 2.0
+"""How long the end of the process waits for whoever reads the log."""
+
+_LAST_STANDARD: Final = 2
+"""The descriptor of standard error."""
+
+_LAST_WORDS_BYTES: Final = 64 * 1024
+"""Of text without a newline: then it is a line."""
+
+
+class ProcessLog:
+    """See the module.  One per process: `install` makes it the way of all that is said."""
+
+    def __init__(self, level: str) -> None:
+        self._level = getattr(logging, level.upper(), logging.INFO)
+        _occupy_standard_descriptors()
+        self._limits = LineLimits()
+        self._lock = threading.RLock()
+        self._errors = StreamWriter(_descriptor(sys.stderr), "log", self._say_left_out)
+        self._output = StreamWriter(_descriptor(sys.stdout), "output", lambda _: None)
+        self._told_dropped = 0
+        self._renderer = structlog.dev.ConsoleRenderer(colors=_is_terminal(sys.stderr))
+        self._time = structlog.processors.TimeStamper(fmt="iso")
+
+    def install(self) -> None:
+        """From now on structlog, `logging`, standard error and standard output come here."""
+        structlog.configure(
+            processors=[structlog.processors.add_log_level, self._processed],
+            wrapper_class=structlog.make_filtering_bound_logger(self._level),
+            logger_factory=lambda *_: _QueuedLines(self._errors),
+            cache_logger_on_first_use=True,
+        )
+        sys.stderr = _Lines(self._errors, sys.stderr)
+        sys.stdout = _Lines(self._output, sys.stdout)
+        logging.raiseExceptions = False
+        logging.getLogger().addHandler(_Handler(self))
+        logging.captureWarnings(True)
+        atexit.register(self.close)  # after the traceback of an error that nobody caught
+
+    def set_lines_per_second(self, lines: int) -> None:
+        """Of one event and client address: the config ``driftlog.log.lines.per.second``."""
+        with self._lock:
+            self._limits.lines_per_second = lines
+
+    def dropped(self) -> Mapping[str, int]:
+        """Lines that were not written, by reason."""
+        failed = self._errors.dropped
+        return {
+            "rate": self._limits.left_out,
+            "queue": failed["queue"],
+            "write": failed["write"],
+        }
+
+    def close(self) -> None:
+        """Write what is queued, for a bounded time: the process ends."""
+        self._errors.close(_CLOSE_S)
+        self._output.close(_CLOSE_S)
+
+    def say_stacks(self) -> None:
+        """What each thread does: for a person who must find out why the process did not end."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for ident, frame in sys._current_frames().items():
+            stack = "".join(traceback.format_stack(frame))
+            self._errors.put(f"Thread {names.get(ident)}:\n{stack}".encode(), important=True)
+
+    # ── One line ──
+
+    def _processed(
+        self, _: Any, method: str, fields: MutableMapping[str, Any]
+    ) -> tuple[tuple[bytes, bool], dict[str, Any]]:
+        """The last processor of structlog: the line, and whether it is important.
+
+        Raises:
+            DropEvent: it is left out.
+        """
+        kind = Kind.PROCESS
+        try:
+            event, client = str(fields.get("event")), fields.get("client")
+            if client is not None:
+                kind = Kind.CLIENT
+            elif method in ("error", "critical", "exception"):
+                kind = Kind.ERROR
+            if not self._admit(kind, event, _host(client)):
+                raise structlog.DropEvent
+            line = self._rendered(fields)
+        except structlog.DropEvent:
+            raise
+        except Exception as error:  # noqa: BLE001  # a value that cannot be shown: say at least that
+            line = f"log_line_not_shown {type(error).__name__}\n".encode()
+        return (line, kind is Kind.ERROR), {}
+
+    def _admit(self, kind: Kind, event: str, address: str) -> bool:
+        with self._lock:
+            return self._limits.admit(kind, event[:OWN_CHARACTERS], address, _now_ms())
+
+    def _rendered(self, fields: MutableMapping[str, Any]) -> bytes:
+        fields = structlog.processors.format_exc_info(None, "", dict(fields))
+        fields = self._time(None, "", escaped_line(fields))
+        return f"{self._renderer(None, '', fields)}\n".encode(errors="backslashreplace")
+
+    def _say_left_out(self, closing: bool) -> None:
+        """Called by the thread that writes; what a stream that fails would lose is said later."""
+        if not self._errors.works:
+            return
+        with self._lock:
+            events = self._limits.summary(_now_ms(), at_once=closing)
+        lost = self._errors.dropped.total()
+        lost, self._told_dropped = lost - self._told_dropped, lost
+        if not events and not lost:
+            return
+        fields: dict[str, Any] = {"event": "log_lines_left_out", "level": "warning"}
+        fields["lines"] = sum(events.values()) + lost
+        if events:
+            fields["events"] = ", ".join(f"{event} {count}" for event, count in events.items())
+        if lost:
+            fields["not_taken"] = lost
+            fields["advice"] = "the log's disk is full or closed, or its reader is too slow"
+        self._errors.put(self._rendered(fields), important=True)
+
+    def said_by_logging(self, record: logging.LogRecord) -> None:
+        """A record of `logging`, as a line of ours."""
+        kind = Kind.ERROR if record.levelno >= logging.ERROR else Kind.PROCESS
+        if not self._admit(kind, f"{record.name}: {record.msg}", ""):
+            return
+        fields: dict[str, Any] = {
+            "event": escaped(record.getMessage(), OWN_CHARACTERS),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            fields["exc_info"] = record.exc_info
+        self._errors.put(self._rendered(fields), important=kind is Kind.ERROR)
+
+
+class _QueuedLines:
+    """What structlog calls with each line."""
+
+    def __init__(self, writer: StreamWriter) -> None:
+        self._writer = writer
+
+    def msg(self, line: bytes, important: bool) -> None:
+        self._writer.put(line, important=important)
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _Handler(logging.Handler):
+    """What `logging` calls with each record; as its last resort, it shows warnings and errors."""
+
+    def __init__(self, log: ProcessLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # what cannot be formatted
+            self._log.said_by_logging(record)
+
+
+class _Lines(io.TextIOBase):
+    """A text stream whose lines are put into a writer's queue: of Python's own tracebacks, too."""
+
+    def __init__(self, writer: StreamWriter, stream: TextIO | None) -> None:
+        self._writer = writer
+        self._stream = stream
+        self._rest = ""
+        self._lock = threading.RLock()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return _is_terminal(self._stream)
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            whole, newline, self._rest = (self._rest + text).rpartition("\n")
+            if len(self._rest) > _LAST_WORDS_BYTES:
+                whole, newline, self._rest = whole + newline + self._rest, "\n", ""
+            if newline:
+                self._put(whole)
+        return len(text)
+
+    def flush(self) -> None:
+        """What has no newline yet waits for it, or for the end."""
+
+    def _put(self, text: str) -> None:
+        data = f"{text}\n".encode(errors="backslashreplace")
+        self._writer.put(data, important=True)
+
+
+def _host(client: object) -> str:
+    """Of HOST:PORT: who connects again has another port."""
+    return "" if client is None else str(client).rpartition(":")[0]
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """Of a stream that is there: what was closed at the start may be any other file by now."""
+    try:
+        descriptor = -1 if stream is None else stream.fileno()
+        os.fstat(descriptor)
+    except (OSError, ValueError):
+        return None
+    return descriptor
+
+
+def _occupy_standard_descriptors() -> None:
+    """Standard streams that were closed become /dev/null.
+
+    Else a socket or the database gets the number, and native code that writes to standard error
+    writes there.  (libuv aborts when it is to close such a descriptor.)
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(descriptor)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (OSError, ValueError):
+        return False
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

@@ -1,0 +1,139 @@
+"""Standard error that is full, closed or read by nobody, and clients that fill it."""
+
+import os
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients.batches import good
+from tests.clients.conftest import make_topic
+from tests.clients.sockets import Raw
+from tests.support.driftlog_process import DriftlogProcess
+
+STREAMS: Final = {
+    "full": 'exec "$@" 2>/dev/full',
+    "closed pipe": 'exec "$@" 2> >(exec true)',
+    "pipe that nobody reads": 'exec "$@" 2> >(exec sleep 60 >/dev/null 2>&1)',
+    "closed": 'exec "$@" 2>&-',
+}
+CLIENT_ID: Final = ("\x1b]0;x\x07\n\u202e" * 10_000).encode()[:32_000].decode(errors="ignore")
+
+
+def rude(port: int, client_id: str = CLIENT_ID) -> None:
+    """One request with that client id, and then bytes that are none: the agent says so."""
+    name = client_id.encode()
+    # Metadata, version 1, of no topic.
+    request = b"\0\3\0\1\0\0\0\1" + len(name).to_bytes(2, "big") + name + b"\0\0\0\0"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(len(request).to_bytes(4, "big") + request)
+        assert client.recv(4)
+        client.sendall(b"\xff" * 8)
+        while client.recv(65_536):
+            pass
+
+
+def status(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return int(answer.status)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_agent_serves_whatever_becomes_of_its_log(stream: str) -> None:
+    """
+    Standard error fails or takes nothing while clients cause lines: records are produced and
+    read, /healthz answers, what was not said is counted, and the agent drains when it is told to.
+    """
+    with DriftlogProcess(prefix=("bash", "-c", STREAMS[stream], "bash")) as agent:
+        topic = make_topic(agent)
+        for _ in range(20):
+            rude(agent.port)
+        with Raw(agent.port) as raw:
+            produced = raw.produce(topic, {0: good(b"said nothing")}, acks=-1)[0]
+            read = raw.fetch(topic, {0: produced.base_offset})[0].records
+        healthy = status(f"{agent.http}/healthz")
+        with urllib.request.urlopen(f"{agent.http}/metrics", timeout=20) as answer:
+            metrics = answer.read().decode()
+        code = agent.terminate()
+
+    dropped = {
+        line.split()[0]: float(line.split()[1])
+        for line in metrics.splitlines()
+        if line.startswith("driftlog_log_lines_dropped_total{")
+    }
+    assert (0, 200, 0) == (produced.error_code, healthy, code)
+    assert b"said nothing" in read
+    assert sum(dropped.values()) > 0
+
+
+def test_clients_cannot_flood_the_log() -> None:
+    """
+    200 requests with client ids of 32 KB: the lines are few, short, of visible characters, and say
+    how many were left out.
+    """
+    with DriftlogProcess() as agent:
+        before = len(agent.log)
+        for _ in range(200):
+            rude(agent.port)
+        deadline = time.monotonic() + 20
+        while "log_lines_left_out" not in agent.log and time.monotonic() < deadline:
+            time.sleep(0.1)
+        said = agent.log[before:]
+
+    assert "frame_refused" in said
+    assert "log_lines_left_out" in said
+    assert len(said) < 200_000
+    assert max(map(len, said.splitlines())) < 2_000
+    assert not set("\x1b\x07\u202e") & set(said)
+
+
+def test_what_ends_the_agent_is_said_although_the_log_was_flooded(tmp_path: Path) -> None:
+    """
+    The reason of a start that is refused is on standard error when the process has ended.
+    """
+    data = tmp_path / "data"
+    with DriftlogProcess(data) as agent:
+        second = DriftlogProcess(data)
+        second.launch()
+        assert second._process is not None
+        code = second._process.wait(30)
+        said = second.log
+        assert os.path.exists(f"/proc/{agent.pid}")
+    second._process = None
+    second.close()
+
+    assert code == 1
+    assert "another agent runs on" in said
+
+
+def test_a_pipe_of_the_ready_line_may_be_closed(tmp_path: Path) -> None:
+    """
+    Nobody reads standard output: the agent gets ready all the same.
+    """
+    script = 'exec "$@" > >(exec true)'
+    agent = DriftlogProcess(tmp_path / "data", prefix=("bash", "-c", script, "bash"))
+    agent.launch()
+    try:
+        with _connected(agent.port):
+            pass
+        time.sleep(0.5)
+        with Raw(agent.port) as raw:
+            assert raw.produce(make_topic(agent), {0: good(b"a")}, acks=-1)[0].error_code == 0
+    finally:
+        code = agent.terminate()
+        agent.close()
+    assert code == 0
+
+
+def _connected(port: int) -> socket.socket:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
