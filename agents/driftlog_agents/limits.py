@@ -11,6 +11,7 @@ are in `groups.settings`.
 Pure.
 """
 
+import ipaddress
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -23,6 +24,37 @@ KiB: Final = 1024
 MiB: Final = 1024 * KiB
 
 INT, LONG, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
+
+
+def connections_by_address(text: str) -> dict[str, int]:
+    """``ADDRESS:CONNECTIONS,...``, Kafka's ``max.connections.per.ip.overrides``.
+
+    Raises:
+        ValueError: it is not; says what to do.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        address, _, connections = entry.rpartition(":")
+        try:
+            key = ipaddress.ip_address(address.strip("[]")).compressed
+        except ValueError as error:
+            raise ValueError(
+                f"{entry!r} is not ADDRESS:CONNECTIONS, for example 10.0.0.7:5000; names are not "
+                f"looked up"
+            ) from error
+        if not connections.isdecimal():
+            raise ValueError(f"{entry!r} is not ADDRESS:CONNECTIONS: {connections!r} is no number")
+        found[key] = int(connections)
+    return found
+
+
+def overrides_fault(value: object) -> str | None:
+    """What is wrong with the text of `connections_by_address`; None: nothing."""
+    try:
+        connections_by_address(str(value))
+    except ValueError as error:
+        return f"Invalid value for configuration {{name}}: {error}"
+    return None
 
 
 def _limit(
@@ -48,7 +80,10 @@ class Limits:
         1_000, "Connections from one address; more are closed as they come."
     )
     max_connections_per_ip_overrides: str = _limit(
-        "", "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.", STRING
+        "",
+        "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.",
+        STRING,
+        overrides_fault,
     )
     max_connection_creation_rate: int = _limit(
         200, "Connections accepted a second; those over it wait to be accepted."
