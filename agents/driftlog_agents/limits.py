@@ -88,17 +88,15 @@ class Limits:
     max_connection_creation_rate: int = _limit(
         200, "Connections accepted a second; those over it wait to be accepted."
     )
-    driftlog_http_max_connections: int = _limit(
-        64, "Connections to the HTTP port; more are closed as they come."
-    )
+    driftlog_http_max_connections: int = _limit(64, "Connections to the HTTP port.")
 
     # ── Requests and answers ──
 
     queued_max_requests: int = _limit(
-        500, "Requests that wait to be answered; connections are not read while there are more."
+        500, "Requests other than Produce that wait for their turn on their connections."
     )
     queued_max_request_bytes: int = _limit(
-        256 * MiB, "Bytes of them; connections are not read while there are more.", LONG
+        256 * MiB, "Bytes of requests other than Produce, from the frame to the answer.", LONG
     )
     driftlog_connection_max_queued_requests: int = _limit(
         8,
@@ -161,6 +159,11 @@ class Limits:
     driftlog_log_lines_per_second: int = _limit(
         10, "Lines of one event and client address a second; what is left out is counted."
     )
+
+    @property
+    def connections_by_address(self) -> dict[str, int]:
+        """In place of `max_connections_per_ip`."""
+        return connections_by_address(self.max_connections_per_ip_overrides)
 
     @property
     def configs(self) -> dict[str, str]:

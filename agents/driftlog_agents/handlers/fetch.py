@@ -159,6 +159,7 @@ class _Fetch:
             # Not one of ours: there are none (FetchSessionCache#newContext).
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
+        self._keep_little()
         if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
             self._owner.spawn(self._begin_large())
             return
@@ -267,6 +268,7 @@ class _Fetch:
     def _out_of_time(self) -> None:
         """Answer with what there is."""
         self._forget()
+        self._keep_little()
         if len(self._waits_for) > _MANY_PARTITIONS:
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
                 self._owner.spawn(self._read_cold())
@@ -413,6 +415,7 @@ class _Fetch:
 
     def _go_cold(self) -> None:
         self._done = True
+        self._keep_little()
         if not self._slot.connection.answers.room(self._most_bytes(), self._go_cold):
             return
         self._owner.cold_reads += 1
@@ -478,6 +481,11 @@ class _Fetch:
             data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return data, 0
         return data, self._put(data, buffers, limit, first=size == 0)
+
+    def _keep_little(self) -> None:
+        """Ask for less while answers that nobody takes hold much."""
+        request = self._request
+        request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
 
     def _most_bytes(self) -> int:
         """What the answer may come to, as far as it is known before it is read."""

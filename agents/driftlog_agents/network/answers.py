@@ -25,6 +25,12 @@ _UNCOUNTED_BYTES: Final = 4 * 1024
 _TAKES_BYTES: Final = 16 * 1024 * 1024
 """A client that has taken so much takes answers, it seems: what kernels buffer is less."""
 
+_CROWDED_SHARE: Final = 4
+"""From this part of the room on, answers to strangers are kept little."""
+
+_LITTLE_BYTES: Final = 1024 * 1024
+_MOST_BYTES: Final = 2**31 - 1
+
 _SLOWEST_BYTES: Final = 256 * 1024
 """A client that takes less in `stalled_ms` takes none."""
 
@@ -66,6 +72,14 @@ class Answers:
         self.held_bytes = 0
         """What is counted."""
         self.trusted = False
+
+    @property
+    def most_bytes(self) -> int:
+        """What the next answer should come to at most: little where much is held by all, unless
+        the client is known to take what it asks for.  So many can be answered."""
+        budget = self._budget
+        crowded = budget.held_bytes - self.held_bytes > budget.limit_bytes // _CROWDED_SHARE
+        return _LITTLE_BYTES if crowded and not self.trusted else _MOST_BYTES
 
     def room(self, size_bytes: int, then: Callable[[], None]) -> bool:
         """Claim room for the next answer; False: *then* is called when there is."""

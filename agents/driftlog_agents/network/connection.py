@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it has as many requests as it may have."""
         queued, requests = self._queued, self._server.requests
         if queued and requests.full:
-            requests.held_up.add(self)
+            requests.held_up[self] = None
             return True
         return queued >= self._server.max_queued or len(self._slots) >= _MAX_BEHIND
 
@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._frames.release()
         requests = self._server.requests
-        requests.held_up.discard(self)
+        requests.held_up.pop(self, None)
         if self._rest is not None:
             requests.budget.note(-self._rest[1])
             self._rest = None

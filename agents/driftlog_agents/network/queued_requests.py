@@ -18,7 +18,10 @@
 Shell.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.network.memory_budget import MemoryBudget
@@ -32,6 +35,9 @@ REQUEST_BYTES: Final = 1_024
 
 _SMALL_BYTES: Final = 4 * 1024
 """Frames up to here never wait for room to be decoded."""
+
+_AT_ONCE: Final = 16
+"""Requests that have waited for their turn and begin in one turn of the loop."""
 
 _COPIED_BYTES: Final = 32 * 1024
 """Frames up to here share what a socket brought at once: those that wait are copied out of it."""
@@ -53,8 +59,12 @@ class RequestQueue:
         self.budget = budget
         self.waiting = 0
         """Requests that wait for their turn."""
-        self.held_up: set[Connection] = set()
+        self.held_up: dict[Connection, None] = {}
         """Connections that are not read because there is too much of all."""
+        self._loop = asyncio.get_running_loop()
+        self._looking = False
+        self._turns: deque[QueuedRequest] = deque()
+        """Whose turn it is on their connections."""
 
     @property
     def full(self) -> bool:
@@ -62,11 +72,32 @@ class RequestQueue:
         return self.waiting > self._max_requests or self.budget.pressed
 
     def look(self) -> None:
-        """Something went: read those again that may be."""
+        """Something went: read those again that may be, one each turn of the loop."""
+        if self.held_up and not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
         if self.held_up and not self.full:
-            held_up, self.held_up = self.held_up, set()
-            for connection in held_up:
-                connection.reconsider()
+            connection = next(iter(self.held_up))
+            del self.held_up[connection]
+            connection.reconsider()
+            self.look()
+
+    def begin(self, request: "QueuedRequest") -> None:
+        """It has waited, and its turn has come: a few begin in each turn of the loop, so that
+        those that wait for one answer at a time come between."""
+        self._turns.append(request)
+        if len(self._turns) == 1:
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._turns))):
+            request = self._turns.popleft()
+            request.connection.on_loop(request.begin_now)
+        if self._turns:
+            self._loop.call_soon(self._begin)
 
 
 class QueuedRequest(Slot):
@@ -77,8 +108,8 @@ class QueuedRequest(Slot):
         "_cost",
         "_frame",
         "_queue",
+        "_waits",
         "_weight",
-        "begun",
         "held_bytes",
         "runs",
         "trusted",
@@ -100,7 +131,7 @@ class QueuedRequest(Slot):
         self._weight = weight
         self._begin = begin
         self._cost = 0
-        self.begun = False
+        self._waits = False
         self.runs = False
         """A task has it, which goes on when the connection is gone: it says when it has ended."""
         self.trusted = False
@@ -119,19 +150,22 @@ class QueuedRequest(Slot):
         """It is not its turn."""
         assert self._frame is not None
         self._queue.waiting += 1
+        self._waits = True
         if len(self._frame) <= _COPIED_BYTES:
             self._frame = memoryview(bytes(self._frame))
-        self.begin = self._waited
+        self.begin = partial(self._queue.begin, self)
 
-    def _waited(self) -> None:
-        self._queue.waiting -= 1
-        self.start()
-        self._queue.look()
+    def begin_now(self) -> None:
+        """It has waited for its turn."""
+        if self._waits:
+            self._waits = False
+            self._queue.waiting -= 1
+            self.start()
+            self._queue.look()
 
     def start(self) -> None:
         """Its turn: begin, now or when there is room for what it is when it is decoded."""
         assert self._frame is not None
-        self.begun = True
         size = len(self._frame)
         cost = size * self._weight
         if size > _SMALL_BYTES:
@@ -158,7 +192,8 @@ class QueuedRequest(Slot):
 
     def release(self) -> None:
         """It holds nothing any more."""
-        if self._frame is not None and not self.begun and self.begin is not None:
+        if self._waits:
+            self._waits = False
             self._queue.waiting -= 1
         self._frame = self.begin = None
         held, self.held_bytes = self.held_bytes, 0

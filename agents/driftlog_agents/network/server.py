@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.limits import Limits, Refusals, connections_by_address
+from driftlog_agents.limits import Limits, Refusals
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.connection_limits import ConnectionLimits
@@ -86,7 +86,7 @@ class Server:
             ConnectionLimits(
                 most=max_connections,
                 per_address=limits.max_connections_per_ip,
-                overrides=connections_by_address(limits.max_connections_per_ip_overrides),
+                overrides=limits.connections_by_address,
                 rate=limits.max_connection_creation_rate,
             ),
             now_ms,

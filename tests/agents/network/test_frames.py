@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.buffer_pool import BufferPool
 
@@ -33,7 +33,8 @@ def framed(*bodies: bytes) -> bytes:
 
 def feed(reader: FrameReader, data: bytes | memoryview) -> list[memoryview]:
     """Give *data* as a socket does: as much as there is room for at a time."""
-    view, frames = memoryview(data), []
+    view = memoryview(data)
+    frames: list[memoryview] = []
     while view:
         buffer = reader.buffer()
         size = min(len(buffer), len(view))
@@ -181,7 +182,8 @@ def test_the_limits_themselves_are_requests(size: int) -> None:
 
 def test_who_announces_much_gets_little() -> None:
     """
-    100 MiB announced and two bytes sent hold 2 MiB; more comes as it is earned, a fourfold at a time.
+    100 MiB announced and two bytes sent hold 2 MiB; more comes as it is earned, a fourfold at a
+    time.
     """
     reader = make_reader()
     feed(reader, struct.pack(">i", 100 * MiB) + b"xy")

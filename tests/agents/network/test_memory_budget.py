@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.buffer_pool import BufferPool
 
