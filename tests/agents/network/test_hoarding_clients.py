@@ -204,14 +204,15 @@ async def fill(agent: Serving, batches: int) -> None:
 
 async def test_answers_that_nobody_takes_are_bounded_and_given_up(agent: Serving) -> None:
     """
-    Thirty clients ask for 8 MiB and read nothing: what is held is the budget and an answer; and a good one that asks for as much is answered with a batch at least.
+    Thirty clients ask for 8 MiB and read nothing: what is held is the budget and an answer; and a
+    good one that asks for as much is answered with a batch at least.
     """
     server = agent.process.server
     server.stalled_ms = 1_000.0
     await fill(agent, 9)
     wanted = fetching("full", {0: 0}, partition_max_bytes=8 * MiB)
     highest = 0
-    with capture_logs() as lines:
+    with capture_logs():
         async with AsyncExitStack() as stack:
             for _ in range(30):
                 client = await stack.enter_async_context(agent.client())
