@@ -28,9 +28,9 @@ KIND: Final = re.compile(r"^(Pure|Port|Adapter|Shell|Root)(\.|: \S.*\.)$", re.DO
 PURE_STDLIB: Final = set(
     (
         "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses "
-        "datetime decimal difflib enum errno fractions functools gzip hashlib heapq io itertools "
-        "json math numbers operator random re statistics string struct sys textwrap threading "
-        "types typing unicodedata urllib uuid warnings zlib"
+        "datetime decimal difflib enum errno fractions functools gzip hashlib heapq io "
+        "ipaddress itertools json math numbers operator random re statistics string struct sys "
+        "textwrap threading types typing unicodedata urllib uuid warnings zlib"
     ).split()
 )
 """What computes.  Some of these do other things too: see the next two."""

@@ -28,6 +28,7 @@ from driftlog_agents.collector import Collector
 from driftlog_agents.fitness_watch import FitnessWatch, set_within
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.identity import WrongClusterError, join_cluster, node_id
+from driftlog_agents.limits import Refusals
 from driftlog_agents.listeners import ListenAt, refused, take_all
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.durations import Durations
@@ -128,6 +129,7 @@ class AgentProcess:
         self.collector: Collector
         self.fitness: FitnessWatch
         self.quota = Quota()
+        self.refusals = Refusals()
         self._strangers = Strangers()
         self.sessions = 0
         self._engine: Engine | None = None
@@ -232,10 +234,12 @@ class AgentProcess:
             socket_request_max_bytes=settings.broker.socket_request_max_bytes,
             max_connections=settings.broker.max_connections,
             connections_max_idle_ms=settings.broker.connections_max_idle_ms,
+            limits=settings.broker.limits,
+            refusals=self.refusals,
         )
         self._listening = self._listening or await take_all(settings.listeners)
         for at, sockets in zip(settings.listeners, self._listening, strict=True):
-            await self.server.use(at.name, sockets)
+            self.server.use(at.name, sockets)
             self.listeners += (at.advertised(sockets[0].getsockname()[1]),)
         self.address = f"{self.listeners[0].host}:{self.listeners[0].port}"
         self._started_at_ms = time.time_ns() // 1_000_000
@@ -254,6 +258,7 @@ class AgentProcess:
                 now_ms=now_ms,
             ),
             wall_ms=_wall_ms,
+            refusals=self.refusals,
         )
         self.broker.topics = Topics(self.broker)
         self.broker.producer_ids = ProducerIds(self.broker)
@@ -424,7 +429,7 @@ class AgentProcess:
         # At once: other agents name this one already.
         for at, sockets in zip(self.settings.listeners, self._listening, strict=True):
             try:
-                await self.server.start(at.name)
+                self.server.start(at.name)
             except OSError as error:
                 port = sockets[0].getsockname()[1]
                 raise refused(error, at.host, port, _LISTENER) from error

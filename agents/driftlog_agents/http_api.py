@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 
 from driftlog_agents import metrics
 from driftlog_agents.agent import AgentProcess
+from driftlog_agents.http_guard import HttpGuard
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.loss import LedElsewhereError, NotLostError
 from driftlog_agents.log.partition import PartitionLog
@@ -38,6 +39,8 @@ from driftlog_metadata.model import TopicPartition
 _SEAL_DEADLINE_S: Final = 600
 _FAILING_MS: Final = 5_000
 """Commits that fail for less are a hiccup: the retries are for that."""
+
+_BODY_S: Final = 10.0
 
 _BETWEEN: Final = "the agent is between two sessions: try again"
 
@@ -71,10 +74,17 @@ class HttpApi:
     def __init__(self, agent: AgentProcess) -> None:
         self._agent = agent
         self._runner: web.AppRunner | None = None
+        self._guard: HttpGuard | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on sockets that are bound."""
-        app = web.Application()
+        settings = self._agent.settings
+        guard = self._guard = HttpGuard(
+            settings.broker.limits.driftlog_http_max_connections,
+            [at.advertised_host for at in settings.listeners if at.advertised_host],
+            self._agent.refusals,
+        )
+        app = web.Application(middlewares=[guard.middleware])
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -89,11 +99,13 @@ class HttpApi:
         logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FINISH_S)
         await self._runner.setup()
-        for bound in sockets:
-            await web.SockSite(self._runner, bound).start()
+        assert self._runner.server is not None
+        guard.start(self._runner.server, sockets)
 
     async def stop(self) -> None:
         """Close the port."""
+        if self._guard is not None:
+            self._guard.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -177,7 +189,10 @@ class HttpApi:
 
     async def _accept_loss(self, request: web.Request) -> web.Response:
         try:
-            shown = await request.json()
+            async with asyncio.timeout(_BODY_S):
+                shown = await request.json()
+        except TimeoutError:
+            return _error(408, "the body did not come")
         except ValueError:
             return _error(400, "the body is not JSON")
         if not isinstance(shown, dict):

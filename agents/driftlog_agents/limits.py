@@ -11,6 +11,7 @@ are in `groups.settings`.
 Pure.
 """
 
+import ipaddress
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -23,6 +24,37 @@ KiB: Final = 1024
 MiB: Final = 1024 * KiB
 
 INT, LONG, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
+
+
+def connections_by_address(text: str) -> dict[str, int]:
+    """``ADDRESS:CONNECTIONS,...``, Kafka's ``max.connections.per.ip.overrides``.
+
+    Raises:
+        ValueError: it is not; says what to do.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        address, _, connections = entry.rpartition(":")
+        try:
+            key = ipaddress.ip_address(address.strip("[]")).compressed
+        except ValueError as error:
+            raise ValueError(
+                f"{entry!r} is not ADDRESS:CONNECTIONS, for example 10.0.0.7:5000; names are not "
+                f"looked up"
+            ) from error
+        if not connections.isdecimal():
+            raise ValueError(f"{entry!r} is not ADDRESS:CONNECTIONS: {connections!r} is no number")
+        found[key] = int(connections)
+    return found
+
+
+def overrides_fault(value: object) -> str | None:
+    """What is wrong with the text of `connections_by_address`; None: nothing."""
+    try:
+        connections_by_address(str(value))
+    except ValueError as error:
+        return f"Invalid value for configuration {{name}}: {error}"
+    return None
 
 
 def _limit(
@@ -48,22 +80,23 @@ class Limits:
         1_000, "Connections from one address; more are closed as they come."
     )
     max_connections_per_ip_overrides: str = _limit(
-        "", "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.", STRING
+        "",
+        "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.",
+        STRING,
+        overrides_fault,
     )
     max_connection_creation_rate: int = _limit(
         200, "Connections accepted a second; those over it wait to be accepted."
     )
-    driftlog_http_max_connections: int = _limit(
-        64, "Connections to the HTTP port; more are closed as they come."
-    )
+    driftlog_http_max_connections: int = _limit(64, "Connections to the HTTP port.")
 
     # ── Requests and answers ──
 
     queued_max_requests: int = _limit(
-        500, "Requests that wait to be answered; connections are not read while there are more."
+        500, "Requests other than Produce that wait for their turn on their connections."
     )
     queued_max_request_bytes: int = _limit(
-        256 * MiB, "Bytes of them; connections are not read while there are more.", LONG
+        256 * MiB, "Bytes of requests other than Produce, from the frame to the answer.", LONG
     )
     driftlog_connection_max_queued_requests: int = _limit(
         8,
@@ -126,6 +159,11 @@ class Limits:
     driftlog_log_lines_per_second: int = _limit(
         10, "Lines of one event and client address a second; what is left out is counted."
     )
+
+    @property
+    def connections_by_address(self) -> dict[str, int]:
+        """In place of `max_connections_per_ip`."""
+        return connections_by_address(self.max_connections_per_ip_overrides)
 
     @property
     def configs(self) -> dict[str, str]:

@@ -483,13 +483,23 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
         seal_ms=options.seal_ms,
         auto_create_topics_enable=options.auto_create_topics,
         log_level=options.log_level,
-        max_connections=connections_possible(),
         groups=GroupSettings(classic=classic),
     )
     try:
-        broker = with_configs(broker, options.configs)
+        limits = with_configs(broker, options.configs).limits
+        possible = connections_possible(limits.driftlog_http_max_connections)
+        broker = with_configs(replace(broker, max_connections=possible), options.configs)
     except InvalidConfigError as error:
         raise StartError(f"--config: {error}") from error
+    if broker.max_connections > possible:
+        structlog.get_logger().warning(
+            "max_connections_lowered",
+            wanted=broker.max_connections,
+            used=possible,
+            advice="so many files may be open less those of the log, the stores and the HTTP port; "
+            "raise the limit (ulimit -n)",
+        )
+        broker = replace(broker, max_connections=possible)
     return AgentSettings(
         listeners=listeners,
         rack=options.rack,

@@ -94,6 +94,21 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         agent.server.frame_budget.waiting,
     )
     yield _gauge(
+        "driftlog_queued_requests",
+        "Requests that wait for their turn on their connections",
+        agent.server.requests.waiting,
+    )
+    yield _gauge(
+        "driftlog_queued_request_bytes",
+        "Memory of requests other than Produce, until they are answered",
+        agent.server.requests.budget.held_bytes,
+    )
+    yield _gauge(
+        "driftlog_response_queue_bytes",
+        "Memory of answers that clients have not taken",
+        agent.server.answers.held_bytes,
+    )
+    yield _gauge(
         "driftlog_agents", "Live agents, as this one sees them", len(agent.broker.view.agents)
     )
     yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)

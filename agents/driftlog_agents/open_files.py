@@ -14,8 +14,9 @@ MOST: Final = 2**31 - 1
 """Kafka's default of ``max.connections``."""
 
 
-def connections_possible() -> int:
-    """Raise the soft limit of open files to the hard one; how many connections that leaves."""
+def connections_possible(http_connections: int) -> int:
+    """Raise the soft limit of open files to the hard one; how many connections that leaves beside
+    those of the HTTP port."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
@@ -23,4 +24,4 @@ def connections_possible() -> int:
             soft = hard
     if soft == resource.RLIM_INFINITY:
         return MOST
-    return max(_FEWEST, min(MOST, soft - _OURS))
+    return max(_FEWEST, min(MOST, soft - _OURS - http_connections))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from driftlog_agents.network.frame_budget import FrameBudget
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
@@ -61,7 +61,7 @@ def read_connection(stream: bytes) -> None:
         Anything but CorruptFrameError: a bug.
     """
     wanted, refused = _plain_frames(stream)
-    budget = FrameBudget(256 << 20)
+    budget = MemoryBudget(256 << 20)
     reader = FrameReader(REQUEST_MAX_BYTES, _shared, _pool, budget)
     seen = 0
     try:

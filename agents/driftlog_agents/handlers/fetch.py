@@ -36,7 +36,8 @@ from driftlog_agents.handlers.slices import off_the_loop, sliced
 from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
-from driftlog_agents.network.server import Slot
+from driftlog_agents.network.answers import SMALL_BYTES
+from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -158,6 +159,7 @@ class _Fetch:
             # Not one of ours: there are none (FetchSessionCache#newContext).
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
+        self._keep_little()
         if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
             self._owner.spawn(self._begin_large())
             return
@@ -266,8 +268,10 @@ class _Fetch:
     def _out_of_time(self) -> None:
         """Answer with what there is."""
         self._forget()
+        self._keep_little()
         if len(self._waits_for) > _MANY_PARTITIONS:
-            self._owner.spawn(self._read_cold())
+            if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
+                self._owner.spawn(self._read_cold())
             return
         found, size, cold = self._read()
         if cold:
@@ -411,6 +415,9 @@ class _Fetch:
 
     def _go_cold(self) -> None:
         self._done = True
+        self._keep_little()
+        if not self._slot.connection.answers.room(self._most_bytes(), self._go_cold):
+            return
         self._owner.cold_reads += 1
         self._owner.spawn(self._read_cold())
 
@@ -475,10 +482,24 @@ class _Fetch:
             return data, 0
         return data, self._put(data, buffers, limit, first=size == 0)
 
+    def _keep_little(self) -> None:
+        """Ask for less while answers that nobody takes hold much."""
+        request = self._request
+        request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
+
+    def _most_bytes(self) -> int:
+        """What the answer may come to, as far as it is known before it is read."""
+        asked = sum(
+            p.partition_max_bytes for topic in self._request.topics for p in topic.partitions
+        )
+        return max(0, min(asked, self._request.max_bytes))
+
     # ── Answering ──
 
     def _answer(self, responses: list[FetchableTopicResponse], size: int) -> None:
         self._done = True
+        if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
+            return  # what was read is read again when there is room for it
         self._owner.bytes += size
         self._respond(FetchResponse(responses=responses))
 
@@ -488,6 +509,8 @@ class _Fetch:
             self._answer(responses, size)
             return
         self._done = True
+        if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
+            return
         self._owner.bytes += size
         connection, response = self._slot.connection, FetchResponse(responses=responses)
         add_to_fetch(self._broker, self._version, response, connection.listener)

@@ -32,7 +32,8 @@ from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.network.server import Connection, Slot
+from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.slots import Slot
 from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (

@@ -16,7 +16,8 @@ from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.leader_hints import add_to_produce
 from driftlog_agents.handlers.produce_answers import encode_success
 from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.network.server import Connection, Slot
+from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.produce import (
     API,

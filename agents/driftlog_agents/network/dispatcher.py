@@ -1,8 +1,9 @@
 """From frames to handlers, and from what they return to frames.
 
-    frame ──▶ header ──▶ Produce, Fetch: at once, on the hot path
+    frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path
                   │
-                  └────▶ the others: one after the other on their connection, as Kafka does
+                  └────▶ the others: kept as they came, decoded and run one after the other on
+                         their connection, as Kafka does
 
 Unknown keys and versions close the connection; an ApiVersions request of an unknown version
 is answered in version 0 (KIP-511).
@@ -13,6 +14,7 @@ Shell.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -22,7 +24,9 @@ from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.handlers.slices import off_the_loop
 from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
-from driftlog_agents.network.server import Connection, Slot
+from driftlog_agents.network.answers import SMALL_BYTES
+from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.api import (
     MAX_REQUEST_ELEMENTS,
@@ -45,6 +49,18 @@ _MANY_ELEMENTS: Final = 2_000
 
 _SWEEP_S: Final = 0.1
 
+_LARGE_BYTES: Final = 64 * 1024
+"""Frames of more are decoded by a thread."""
+
+_DECODED_WEIGHT: Final = 8
+"""Times its bytes: a partition of a Fetch takes 16 to 33 bytes, and as an object some 200."""
+
+_COPIED_WEIGHT: Final = 1
+"""What others have of size are strings and blobs."""
+
+_FORGOTTEN: Final = 0.9
+"""Of what an answer was expected to be, when smaller ones are made."""
+
 
 class Dispatcher:
     """Routes the requests of all connections of one agent."""
@@ -59,6 +75,8 @@ class Dispatcher:
         self._counts: Counter[ApiKey] = Counter()
         self.longest_stall_ms = 0.0
         """How late the event loop came to what was due."""
+        self._answer_bytes: Counter[ApiKey] = Counter()
+        """What answers of each kind came to lately."""
 
     def requests(self) -> Mapping[ApiKey, int]:
         """How many were taken of each kind."""
@@ -112,50 +130,83 @@ class Dispatcher:
                 connection.one_batch.learn(frame, header, request)
             self.producing.handle(connection, version, header.correlation_id, request)
         elif key is ApiKey.FETCH:
-            wanted = fetch.API.decode_request(version, frame, header.body_offset)
-            slot = connection.turn()
-            correlation_id = header.correlation_id
-            connection.in_turn(
-                slot, lambda: self.fetching.handle(slot, version, correlation_id, wanted)
-            )
             self._counts[key] += 1
+            connection.ask(frame, _DECODED_WEIGHT, partial(self._fetch, header))
         else:
-            self._other(connection, header, frame)
             self._counts[key] += 1
+            self._other(connection, header, frame)
+
+    def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        if len(frame) > _LARGE_BYTES:
+            self.spawn(self._fetch_large(header, slot, frame))
+            return
+        request = fetch.API.decode_request(header.api_version, frame, header.body_offset)
+        self.fetching.handle(slot, header.api_version, header.correlation_id, request)
+
+    async def _fetch_large(
+        self, header: RequestHeader, slot: QueuedRequest, frame: memoryview
+    ) -> None:
+        try:
+            request = await off_the_loop(
+                fetch.API.decode_request, header.api_version, frame, header.body_offset
+            )
+            if not slot.connection.closed:
+                self.fetching.handle(slot, header.api_version, header.correlation_id, request)
+        except CorruptFrameError as error:
+            self._undecodable(slot.connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            slot.connection.broken()
+
+    def _undecodable(self, connection: Connection, error: CorruptFrameError) -> None:
+        if isinstance(error, OverLimitError):
+            self._broker.refusals.count(error.limit)
+        connection.hang_up("frame_refused", str(error))
 
     def _other(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         api = API[header.api_key]
         if header.api_version not in api.served:
             assert header.api_key is ApiKey.API_VERSIONS
             answer = api.encode_response(0, header.correlation_id, unsupported_version_response())
-            connection.turn().respond([answer])
+            connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
             return
+        connection.client_id = header.client_id
+        weight = _DECODED_WEIGHT if header.api_key is ApiKey.LIST_OFFSETS else _COPIED_WEIGHT
+        connection.ask(frame, weight, partial(self._begin, header))
+
+    def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        """Run it; where such requests have large answers, when there is room for one."""
+        expected = self._answer_bytes[header.api_key]
+        run = partial(self._run, header, slot, frame)
+        if expected <= SMALL_BYTES or slot.connection.answers.room(expected, run):
+            run()
+
+    def _run(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        if not slot.connection.closed:
+            slot.runs = True
+            self.spawn(self._decoded(header, slot, frame))
+
+    async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
         most = limits.driftlog_max_request_elements
         if header.api_key is ApiKey.LIST_OFFSETS:
             most = MAX_REQUEST_ELEMENTS
-        request = api.decode_request(
-            header.api_version, frame, header.body_offset, most, limits.driftlog_max_tagged_fields
-        )
-        connection.client_id = header.client_id
-        slot = connection.turn()
-        connection.chain.append(lambda: self._handle(connection, slot, header, request))
-        if not connection.chain_running:
-            connection.chain_running = True
-            self.spawn(self._run_chain(connection))
-
-    async def _run_chain(self, connection: Connection) -> None:
+        tags = limits.driftlog_max_tagged_fields
+        decode, version = API[header.api_key].decode_request, header.api_version
         try:
-            while connection.chain:
-                await connection.chain.popleft()()
-                # A handler may never wait: others come between one request and the next.
-                await asyncio.sleep(0)
-                await connection.writable()
+            if len(frame) > _LARGE_BYTES:
+                request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
+            else:
+                request = decode(version, frame, header.body_offset, most, tags)
+            del frame
+            await self._handle(slot.connection, slot, header, request)
+        except CorruptFrameError as error:
+            self._undecodable(slot.connection, error)
         finally:
-            connection.chain_running = False
+            if slot.answer is None:
+                slot.release()
 
     async def _handle(
-        self, connection: Connection, slot: Slot, header: RequestHeader, request: Any
+        self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
         context = RequestContext(
             api_version=header.api_version,
@@ -190,7 +241,11 @@ class Dispatcher:
             )
             connection.close()
         else:
-            if not connection.closed:
+            key, size = header.api_key, len(answer)
+            self._answer_bytes[key] = max(size, int(self._answer_bytes[key] * _FORGOTTEN))
+            if connection.closed:
+                slot.release()
+            else:
                 slot.respond([answer])
 
     async def _encoded(self, header: RequestHeader, response: Any) -> bytes:

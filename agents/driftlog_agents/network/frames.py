@@ -7,8 +7,11 @@
                    disk and uploaded is the memory that the kernel filled
     huge frames    (> 2 MiB) get more as they come: who announces 100 MiB has not sent them
 
-What incomplete frames hold is counted in a `FrameBudget`: where it has no room, a connection
-is not read until it has.
+What incomplete frames hold is counted: where there is no room, a connection is not read until
+there is.  Produce has a budget of its own, for the log bounds what it holds later; a large frame of
+another request is counted from its first bytes until it is answered, in one budget.
+
+Frames are cut one by one: who has enough of them stops, and goes on with the rest later.
 
 A frame is ``int32 size`` and *size* bytes.  A size over the limit is refused before it is
 buffered.
@@ -16,11 +19,11 @@ buffered.
 Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Final
 
-from driftlog_agents.network.frame_budget import FrameBudget
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.buffer_pool import BufferPool
 
@@ -28,6 +31,8 @@ LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8
 """Key, version and correlation id: there is no shorter request."""
 _SIZE: Final = Struct(">i")
+_WITH_KEY_BYTES: Final = 6
+"""Size and API key; Produce's is 0."""
 _TRUSTED_BYTES: Final = 2 * 1024 * 1024
 """Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
 _EARNED_BYTES: Final = 64 * 1024
@@ -45,7 +50,9 @@ class FrameReader:
         socket_request_max_bytes: hang up on a larger request, before buffering it.
         shared: where small reads land; may be shared, for it is emptied at once.
         pool: memory of large frames.
-        budget: what incomplete frames of all connections may hold.
+        budget: what incomplete Produce frames of all connections may hold.
+        requests: the same of other frames, which hold it until they are answered; None: they are
+            treated as Produce is.
     """
 
     __slots__ = (
@@ -57,10 +64,13 @@ class FrameReader:
         "_limit",
         "_little",
         "_pool",
+        "_produce",
+        "_requests",
         "_shared",
         "_size",
         "_tail",
         "completed",
+        "kept_bytes",
         "on_memory",
         "trusted",
         "waiting",
@@ -71,11 +81,16 @@ class FrameReader:
         socket_request_max_bytes: int,
         shared: memoryview,
         pool: BufferPool,
-        budget: FrameBudget,
+        budget: MemoryBudget,
+        requests: MemoryBudget | None = None,
     ) -> None:
         assert len(shared) > LARGE_BYTES
         self._pool = pool
-        self._budget = budget
+        self._budget = self._produce = budget
+        """Of the large frame that arrives now."""
+        self._requests = budget if requests is None else requests
+        self.kept_bytes = 0
+        """Of a whole frame in `requests` that nobody has taken over yet."""
         self._limit = socket_request_max_bytes
         self._shared = shared
         self._little = shared[:_LITTLE_BYTES]
@@ -114,12 +129,14 @@ class FrameReader:
         """Where the next bytes of the socket go."""
         if self._tail is not None:
             return self._tail
-        return self._little if self._budget.pressed and not self.trusted else self._shared
+        pressed = self._produce.pressed or self._requests.pressed
+        return self._little if pressed and not self.trusted else self._shared
 
-    def received(self, size: int) -> list[memoryview]:
-        """*size* bytes are in `buffer`; returns the frames that they complete, in order.
+    def received(self, size: int) -> Iterable[memoryview]:
+        """*size* bytes are in `buffer`; yields the frames that they complete, in order.
 
-        A frame is what follows its size; it is writable and nobody else's.
+        A frame is what follows its size; it is writable and nobody else's.  Nothing may be
+        received before all of them are taken.
 
         Raises:
             CorruptFrameError: a size that is negative, too small or too large.
@@ -132,18 +149,29 @@ class FrameReader:
                 self._tail = self._large[self._at :]
                 if not self._tail:
                     self._grow()
-                return []
+                return ()
             frame = self._large
             self._large = self._tail = None
             self.completed += 1
-            self._budget.complete(self, len(frame))
-            return [frame]
+            if self._budget is self._produce:
+                self._budget.complete(self, len(frame))
+            else:
+                self.kept_bytes = len(frame)
+                self._budget.arrived(self)
+            return (frame,)
         return self._cut(size)
 
     def release(self) -> None:
         """Nothing more will come."""
-        self._budget.release(self, self.buffered_bytes)
+        if self._large is None:
+            self._produce.note(-len(self._head))
+            self._budget.release(self, 0)
+        else:
+            self._budget.release(self, len(self._large))
         self._head = b""
+        if self.kept_bytes:
+            self._requests.release(self, self.kept_bytes)
+            self.kept_bytes = 0
         self._large = self._tail = None
         self.on_memory = None
 
@@ -153,39 +181,40 @@ class FrameReader:
         if self._large is None:
             head, self._head = self._head, b""
             self._fill(memoryview(head)[4:])
-            self._budget.note(-len(head))
+            self._produce.note(-len(head))
         else:
             self._exchange()
         if self.on_memory is not None:
             self.on_memory()
 
-    def _cut(self, size: int) -> list[memoryview]:
+    def _cut(self, size: int) -> Iterator[memoryview]:
         if self._head:
             chunk = bytearray(self._head)
-            self._budget.note(-len(chunk))
+            self._produce.note(-len(chunk))
             chunk += self._shared[:size]
             self._head = b""
         else:
             chunk = bytearray(self._shared[:size])
         view = memoryview(chunk)
-        frames: list[memoryview] = []
         at, end = 0, len(chunk)
         while end - at >= 4:
             (length,) = _SIZE.unpack_from(chunk, at)
             if not _MIN_BYTES <= length <= self._limit:
                 raise CorruptFrameError(_bad_size(length, self._limit))
             if end - at - 4 < length:
-                if length > LARGE_BYTES and self._begin_large(length, view[at + 4 :]):
-                    at = end
+                if length > LARGE_BYTES and end - at >= _WITH_KEY_BYTES:
+                    is_produce = not (chunk[at + 4] or chunk[at + 5])
+                    self._budget = self._produce if is_produce else self._requests
+                    if self._begin_large(length, view[at + 4 :]):
+                        return
                 break
             at += 4
-            frames.append(view[at : at + length])
+            self.completed += 1
+            yield view[at : at + length]
             at += length
-        self.completed += len(frames)
         if at < end:
             self._head = bytes(view[at:])
-            self._budget.note(end - at)
-        return frames
+            self._produce.note(end - at)
 
     def _begin_large(self, length: int, head: memoryview) -> bool:
         """Give the frame its memory; False: it must wait for it."""

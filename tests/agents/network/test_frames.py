@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.buffer_pool import BufferPool
 
@@ -19,11 +19,11 @@ TRUSTED = 2 * MiB
 
 
 def make_reader(
-    limit: int = LIMIT, *, shared_bytes: int = 64 * 1024, budget: FrameBudget | None = None
+    limit: int = LIMIT, *, shared_bytes: int = 64 * 1024, budget: MemoryBudget | None = None
 ) -> FrameReader:
     """Of one connection."""
     shared = memoryview(bytearray(shared_bytes))
-    return FrameReader(limit, shared, BufferPool(64 * MiB), budget or FrameBudget(256 * MiB))
+    return FrameReader(limit, shared, BufferPool(64 * MiB), budget or MemoryBudget(256 * MiB))
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -33,7 +33,8 @@ def framed(*bodies: bytes) -> bytes:
 
 def feed(reader: FrameReader, data: bytes | memoryview) -> list[memoryview]:
     """Give *data* as a socket does: as much as there is room for at a time."""
-    view, frames = memoryview(data), []
+    view = memoryview(data)
+    frames: list[memoryview] = []
     while view:
         buffer = reader.buffer()
         size = min(len(buffer), len(view))
@@ -102,7 +103,7 @@ def test_connections_may_share_where_small_reads_land() -> None:
     It is emptied at once: halves of requests that come in turns are not mixed up.
     """
     shared, pool = memoryview(bytearray(64 * 1024)), BufferPool(MiB)
-    readers = [FrameReader(LIMIT, shared, pool, FrameBudget(256 * MiB)) for _ in range(3)]
+    readers = [FrameReader(LIMIT, shared, pool, MemoryBudget(256 * MiB)) for _ in range(3)]
     sent = [framed(body(1_000 * (n + 1), n), body(40_000, n)) for n in range(3)]
     received: list[list[memoryview]] = [[], [], []]
     for at in range(0, 45_000, 700):
@@ -181,10 +182,11 @@ def test_the_limits_themselves_are_requests(size: int) -> None:
 
 def test_who_announces_much_gets_little() -> None:
     """
-    100 MiB announced and a byte sent hold 2 MiB; more comes as it is earned, a fourfold at a time.
+    100 MiB announced and two bytes sent hold 2 MiB; more comes as it is earned, a fourfold at a
+    time.
     """
     reader = make_reader()
-    feed(reader, struct.pack(">i", 100 * MiB) + b"x")
+    feed(reader, struct.pack(">i", 100 * MiB) + b"xy")
     assert TRUSTED == reader.buffered_bytes
 
     received = 1
@@ -267,7 +269,7 @@ def test_frames_of_many_connections_keep_their_contents() -> None:
     """
     rng, pool = Random(5), BufferPool(MiB)
     shared = memoryview(bytearray(64 * 1024))
-    readers = [FrameReader(LIMIT, shared, pool, FrameBudget(256 * MiB)) for _ in range(4)]
+    readers = [FrameReader(LIMIT, shared, pool, MemoryBudget(256 * MiB)) for _ in range(4)]
     held: list[tuple[bytes, memoryview]] = []
     for n in range(400):
         sent = body(rng.choice((40_000, 70_000, 200_000)), n)

@@ -1,15 +1,16 @@
-"""What frames that are not complete may hold, over all connections.
+"""What frames, requests or answers may hold, over all connections: one budget for each.
 
-    part of a frame ──take──▶ there is room: counted, read on
-                        │
-                        └───▶ there is none: not read, until others are complete or gone
+    part of a frame, an answer ──take──▶ there is room: counted, read or made
+                                   │
+                                   └───▶ there is none: it waits until others are done or gone
 
-1. Who has brought a large frame whole may use all of it; who has not, half of it: strangers
-   that begin frames and do not end them take nothing from those that work.
-2. One goes on beyond the limit, until its frame is complete or it is gone; then the next, of
-   those and of these in turn, who has waited longest: frames that all hold a part never wait
-   for one another.  So what is held is bounded by the limit and one frame.
-3. While it is `pressed`, its owner closes those that hold and do not bring: then 2 ends.  It
+1. Holders that have proved themselves (a large frame came whole, many answers were taken) may use
+   all of it, others half of it: strangers that begin and do not end take nothing from those that
+   work.
+2. One goes on beyond the limit, until it is done or gone; then the next, of those and of these in
+   turn, which has waited longest: holders that all have a part never wait for one another.  So
+   what is held is bounded by the limit and one frame or answer.
+3. While it is `pressed`, its owner closes those that hold and do not move: then 2 ends.  It
    gives up strangers that hold and wait, too, where none of them comes to its end: or a crowd
    that has begun and gone silent would be found out one by one.
 
@@ -23,20 +24,20 @@ _CALM_SHARE: Final = 8
 
 
 class Holder(Protocol):
-    """Somebody with an incomplete frame."""
+    """A connection's frame, request or answers."""
 
     trusted: bool
-    """It has brought a large frame whole."""
+    """It may use all of the budget."""
 
     def go_on(self) -> None:
         """What it waited for is counted, and its own."""
 
 
-class FrameBudget:
+class MemoryBudget:
     """Counts, and decides who waits.
 
     Args:
-        limit_bytes: more is held only by one frame.
+        limit_bytes: more is held only by one frame or answer.
         on_pressed: told when `pressed` becomes true.
     """
 
@@ -47,6 +48,7 @@ class FrameBudget:
         "_strangers_turn",
         "_trusted",
         "_waking",
+        "granted",
         "held_bytes",
         "limit_bytes",
         "pressed",
@@ -58,6 +60,8 @@ class FrameBudget:
         self.held_bytes = 0
         self.pressed = False
         """Somebody waits, or more is held than should be."""
+        self.granted = 0
+        """How often one that waited was told to go on."""
         self.welcomed = 0
         """Strangers that brought a large frame whole."""
         self._on_pressed = on_pressed
@@ -104,13 +108,30 @@ class FrameBudget:
 
     def complete(self, holder: Holder, size_bytes: int) -> None:
         """*holder* has its large frame whole, which held *size_bytes*."""
+        self.arrived(holder)
+        self.release(holder, size_bytes)
+
+    def arrived(self, holder: Holder) -> None:
+        """*holder* has its large frame whole, and goes on holding it."""
         if not holder.trusted:
             holder.trusted = True
             self.welcomed += 1
-        self.release(holder, size_bytes)
+
+    def pass_on(self, holder: Holder, other: Holder) -> None:
+        """What *holder* holds is *other*'s from now on."""
+        if self._ahead is holder:
+            self._ahead = other
+
+    def done(self, holder: Holder, size_bytes: int) -> None:
+        """*holder* holds *size_bytes* less, and nothing beyond the limit; it may wait for more."""
+        self.held_bytes -= size_bytes
+        if self.pressed:
+            if self._ahead is holder:
+                self._ahead = None
+            self._wake()
 
     def release(self, holder: Holder, size_bytes: int) -> None:
-        """*holder* has no incomplete frame any more: *size_bytes* are held no longer."""
+        """*holder* holds *size_bytes* less, and waits for nothing."""
         self.held_bytes -= size_bytes
         if self.pressed:
             self._trusted.pop(holder, None)
@@ -155,6 +176,7 @@ class FrameBudget:
 
     def _grant(self, queue: dict[Holder, int]) -> Holder:
         holder = _first(queue)
+        self.granted += 1
         self.held_bytes += queue.pop(holder)
         return holder
 

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.network.frame_budget import FrameBudget
 from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.buffer_pool import BufferPool
 
@@ -18,7 +18,7 @@ LITTLE = 4 * KiB
 class Peer:
     """A client and the reader of its connection: it sends frames, as far as it is read."""
 
-    def __init__(self, budget: FrameBudget, shared: memoryview, frames: list[bytes]) -> None:
+    def __init__(self, budget: MemoryBudget, shared: memoryview, frames: list[bytes]) -> None:
         self.reader = FrameReader(LARGEST, shared, BufferPool(0), budget)
         self.sent = list(frames)
         self.stream = memoryview(b"".join(struct.pack(">i", len(f)) + f for f in frames))
@@ -45,7 +45,7 @@ def test_frames_of_many_are_bounded_and_all_arrive(seed: int) -> None:
     """
     rng = Random(seed)
     limit = rng.choice((256 * KiB, MiB, 4 * MiB))
-    budget = FrameBudget(limit)
+    budget = MemoryBudget(limit)
     shared = memoryview(bytearray(64 * KiB))
     sizes = (8, 5_000, 30_000, 33_000, 100_000, MiB, 3 * MiB, LARGEST)
     peers = [
@@ -67,7 +67,7 @@ def test_frames_of_many_are_bounded_and_all_arrive(seed: int) -> None:
     assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
 
 
-def begun(budget: FrameBudget, size: int, *, trusted: bool = False) -> Peer:
+def begun(budget: MemoryBudget, size: int, *, trusted: bool = False) -> Peer:
     """A client that has sent all but the last byte of a frame, as far as it was read."""
     peer = Peer(budget, memoryview(bytearray(64 * KiB)), [bytes(size)])
     peer.reader.trusted = trusted
@@ -81,7 +81,7 @@ def test_strangers_leave_half_of_it_to_those_who_have_brought_frames() -> None:
     A hundred begin frames and end none: beside one of them, which goes ahead, they hold half;
     who has brought a large frame before does not wait for them.
     """
-    budget = FrameBudget(8 * MiB)
+    budget = MemoryBudget(8 * MiB)
     strangers = [begun(budget, MiB) for _ in range(100)]
     held = budget.held_bytes
     good = begun(budget, MiB, trusted=True)
@@ -96,7 +96,7 @@ def test_who_waited_longest_goes_ahead_and_the_next_when_it_is_done() -> None:
     Frames larger than the whole budget come one after the other, in the order in which they
     asked.
     """
-    budget = FrameBudget(MiB)
+    budget = MemoryBudget(MiB)
     peers = [begun(budget, 2 * MiB, trusted=True) for _ in range(4)]
     order = []
     for _ in peers:
@@ -114,7 +114,7 @@ def test_strangers_and_others_go_ahead_in_turn() -> None:
     Neither a crowd of strangers nor those who always have frames keep the others from going
     ahead.
     """
-    budget = FrameBudget(MiB)
+    budget = MemoryBudget(MiB)
     peers = [begun(budget, 2 * MiB, trusted=n >= 6) for n in range(9)]
     order = []
     for _ in range(6):
@@ -132,7 +132,7 @@ def test_those_who_go_make_room(victim: int, trusted: bool) -> None:
     """
     Whether it was ahead, held its share or waited: what it held is given on, once.
     """
-    budget = FrameBudget(MiB)
+    budget = MemoryBudget(MiB)
     peers = [begun(budget, 600 * KiB, trusted=trusted) for _ in range(4)]
     waited = budget.waiting
     peers.pop(victim).reader.release()
@@ -151,7 +151,7 @@ def test_a_crowd_whose_frames_are_nearly_there_goes_on_one_after_the_other() -> 
     Each that gets its memory gives back a head that is nearly as large, and so lets the next go
     on: however many they are, none is forgotten on the way.
     """
-    budget = FrameBudget(40 * MiB)
+    budget = MemoryBudget(40 * MiB)
     shared = memoryview(bytearray(64 * KiB))
     first = [begun(budget, LARGEST, trusted=True) for _ in range(5)]
     crowd = [Peer(budget, shared, [bytes(34 * KiB)]) for _ in range(1_000)]
@@ -173,14 +173,14 @@ def test_a_frame_that_is_refused_is_counted_no_longer() -> None:
     """
     Its first bytes were held until the size showed what it is.
     """
-    budget = FrameBudget(MiB)
+    budget = MemoryBudget(MiB)
     reader = FrameReader(LARGEST, memoryview(bytearray(64 * KiB)), BufferPool(0), budget)
     reader.buffer()[:3] = b"\xff\xff\xff"
-    reader.received(3)
+    list(reader.received(3))
     held = budget.held_bytes
     reader.buffer()[:1] = b"\xff"
     with pytest.raises(CorruptFrameError):
-        reader.received(1)
+        list(reader.received(1))
     reader.release()
 
     assert (3, 0) == (held, budget.held_bytes)
@@ -191,7 +191,7 @@ def test_pressure_is_told_once_and_ends() -> None:
     Whoever watches it is told when it begins, not at every byte.
     """
     told: list[bool] = []
-    budget = FrameBudget(MiB, lambda: told.append(True))
+    budget = MemoryBudget(MiB, lambda: told.append(True))
     peers = [begun(budget, MiB) for _ in range(10)]
     during = budget.pressed
     for peer in peers:
@@ -206,7 +206,7 @@ def test_a_crowd_of_strangers_earns_its_memory() -> None:
     """
     Where an eighth is held, who announces 8 MiB and sends a little gets a little.
     """
-    budget = FrameBudget(64 * MiB)
+    budget = MemoryBudget(64 * MiB)
     shared = memoryview(bytearray(64 * KiB))
     peers = [Peer(budget, shared, [bytes(LARGEST)]) for _ in range(30)]
     for peer in peers:

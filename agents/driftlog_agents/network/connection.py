@@ -1,0 +1,381 @@
+"""Connections: requests are admitted as they are read, answers go out in request order.
+
+    socket ──▶ FrameReader ──▶ dispatch ──▶ Slot ──▶ answered ──▶ written in turn
+
+A connection is read continuously and does not wait for one answer before it admits the
+next request.  It is paused while its client does not read answers, while it has too many
+unanswered requests (`queued_requests`), while there is no memory for the rest of its frame, and
+while the log can buffer no more.
+
+What clients do not take of their answers is counted, over all connections: a large answer is made
+when there is room for it.  Small ones always are: of these a connection holds no more than
+`_WRITE_HIGH_BYTES`, for then it is not read and begins nothing.
+
+Shell.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, cast
+
+from driftlog_agents.log.flush import Source
+from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
+from driftlog_agents.network.slots import Buffer, Slot
+from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.one_batch import OneBatchReader
+
+if TYPE_CHECKING:
+    from driftlog_agents.network.server import Server
+
+_MAX_UNANSWERED: Final = 10_000
+"""Produce requests of one connection; Kafka admits 1, clients send 5, a raw benchmark thousands."""
+
+_MAX_BEHIND: Final = 256
+"""The same while another request is unanswered: their answers wait for its."""
+
+_WRITE_HIGH_BYTES: Final = 64 * 1024
+"""Answers waiting for a client that does not read: then it is not read either."""
+
+_EARLY_BYTES: Final = 1024 * 1024
+"""Answers to Produce that wait for their turn: then the connection is not read."""
+
+_JOIN_BYTES: Final = 16 * 1024
+"""Buffers up to this size are joined into one write: cheaper than an iovec each."""
+
+_SLOWEST_BYTES: Final = 256 * 1024
+"""Who brings less of a frame in `stalled_ms` is stalled."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, server: "Server", listener: str, address: str) -> None:
+        self._server = server
+        self.address = address
+        self.listener = listener
+        """The name of the listener that it came in through."""
+        self._frames = FrameReader(
+            server.socket_request_max_bytes,
+            server.shared,
+            server.pool,
+            server.frame_budget,
+            server.requests.budget,
+        )
+        self._frames.on_memory = self._pause_or_resume
+        self._rest: tuple[Iterator[memoryview], int] | None = None
+        """Frames that are there and not taken yet, and bytes that they hold."""
+        self._queued = 0
+        """Unanswered requests other than Produce."""
+        self.answers = Answers(server.answers, self.soon)
+        self._progress: tuple[float, int, int] | None = None
+        """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
+        self._slots: deque[Slot] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._reading = True
+        self.source = Source()
+        self.client_host = ""
+        self.client_id: str | None = None
+        self.closed = False
+        self.one_batch = OneBatchReader()
+        self.produces = False
+        """It has sent a Produce request: it waits while the log can take no more."""
+        self.on_close: set[Callable[[], None]] = set()
+        """Who must hear that nobody waits for the answer any more."""
+
+    # ── asyncio ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods and not the class.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.source.heard_ms = self._server.now_ms()
+        self._server.connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.source.heard_ms = self._server.now_ms()
+        self._take(self._frames.received(nbytes), nbytes)
+        self._pause_or_resume()
+
+    def _take(self, frames: Iterable[memoryview], size_bytes: int) -> None:
+        try:
+            for frame in frames:
+                self._server.dispatch(self, frame)
+                if self.closed:
+                    break  # what came behind what it was closed for is not taken
+                if self._queued and self._has_enough():
+                    self._rest = iter(frames), size_bytes
+                    self._server.requests.budget.note(size_bytes)
+                    break
+        except CorruptFrameError as error:
+            self.hang_up("frame_refused", str(error))
+        except Exception:  # noqa: BLE001
+            self.broken()
+
+    def _take_rest(self) -> None:
+        """Go on with what was there when it had enough."""
+        if self._rest is not None and not self.closed and not self._has_enough():
+            (frames, size_bytes), self._rest = self._rest, None
+            self._server.requests.budget.note(-size_bytes)
+            self._take(frames, size_bytes)
+            self._pause_or_resume()
+
+    def _has_enough(self) -> bool:
+        """Whether it has as many requests as it may have."""
+        queued, requests = self._queued, self._server.requests
+        if queued and requests.full:
+            requests.held_up[self] = None
+            return True
+        return queued >= self._server.max_queued or len(self._slots) >= _MAX_BEHIND
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._server.left(self)
+        for hear in list(self.on_close):
+            self.on_loop(hear)
+        self.on_close.clear()
+        for slot in self._slots:
+            if isinstance(slot, QueuedRequest) and not slot.runs:
+                slot.release()
+        self._slots.clear()
+        self._frames.release()
+        requests = self._server.requests
+        requests.held_up.pop(self, None)
+        if self._rest is not None:
+            requests.budget.note(-self._rest[1])
+            self._rest = None
+        requests.look()
+        self.answers.close()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._pause_or_resume()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self.answers.settle(0)
+        self.answered()
+        self._pause_or_resume()
+
+    # ── Answers ──
+
+    def turn(self) -> Slot:
+        """The place of the next answer."""
+        slot = Slot(self)
+        self.queue(slot)
+        return slot
+
+    def queue(self, slot: Slot) -> None:
+        """Give *slot* the next turn."""
+        self._slots.append(slot)
+        self.source.requests += 1
+
+    def ask(self, frame: memoryview, weight: int, begin: Begin) -> None:
+        """Take a request other than Produce: *begin* is called with its slot when it is its turn.
+
+        Args:
+            weight: how many times its bytes it comes to when it is decoded.
+        """
+        requests = self._server.requests
+        slot = QueuedRequest(self, requests, frame, weight, begin)
+        if self._frames.kept_bytes:
+            requests.budget.pass_on(self._frames, slot)
+            slot.take_over(self._frames.kept_bytes)
+            self._frames.kept_bytes = 0
+            slot.hold(REQUEST_BYTES)
+        else:
+            slot.hold(REQUEST_BYTES + len(frame))
+        self._queued += 1
+        self.queue(slot)
+        if self._slots[0] is slot and not self._write_paused:
+            slot.start()
+        else:
+            slot.wait()
+
+    def _begin_first(self) -> None:
+        if self._slots and not self._write_paused and not self.closed:
+            begin, self._slots[0].begin = self._slots[0].begin, None
+            if begin is not None:
+                begin()
+
+    def answered(self) -> None:
+        """Some slot has its answer: write what is in turn, once this turn of the loop."""
+        if not self._flush_scheduled and not self.closed:
+            self._flush_scheduled = True
+            self._server.loop.call_soon(self.on_loop, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed or self._transport is None:
+            return
+        slots = self._slots
+        ready: list[Buffer] = []
+        small: list[Buffer] = []
+        while slots and slots[0].answer is not None:
+            slot = slots.popleft()
+            answer = slot.answer
+            self.source.answers += 1
+            assert answer is not None
+            if slot.queued:
+                assert isinstance(slot, QueuedRequest)
+                self._queued -= 1
+                slot.release()
+            if self.answers.unwritten_bytes:
+                self.answers.written(sum(map(len, answer)))
+            for buffer in answer:
+                if len(buffer) <= _JOIN_BYTES:
+                    small.append(buffer)
+                else:
+                    if small:
+                        ready.append(b"".join(small))
+                        small = []
+                    ready.append(buffer)
+        if small:
+            ready.append(b"".join(small))
+        if len(ready) == 1:
+            self._transport.write(ready[0])
+        elif ready:
+            self._transport.writelines(ready)
+        if self.answers.held_bytes:
+            self.answers.settle(self._untaken_bytes)
+        self._begin_first()
+        self._take_rest()
+        self._pause_or_resume()
+
+    @property
+    def _untaken_bytes(self) -> int:
+        """Of answers, as far as the client is slow to take them."""
+        if not self._write_paused or self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size()
+
+    # ── Flow ──
+
+    def _pause_or_resume(self) -> None:
+        wanted = not (
+            self._write_paused
+            or len(self._slots) >= _MAX_UNANSWERED
+            or self._rest is not None
+            or (self._queued and not self._frames.has_memory and self._has_enough())
+            or self.answers.unwritten_bytes >= _EARLY_BYTES
+            or self._frames.waiting
+            or (self.produces and self._server.overloaded)
+        )
+        if wanted != self._reading and not self.closed and self._transport is not None:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def reconsider(self) -> None:
+        """The log can buffer again, or no more; or there are fewer requests than there were."""
+        if self._rest is not None:
+            self.soon(self._take_rest)
+        self._pause_or_resume()
+
+    def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
+        """Others wait for memory: hang up if this holds some for nothing."""
+        frames = self._frames
+        if frames.waiting:
+            accused = frames.has_memory and not frames.trusted and not strangers_progress
+        else:
+            # Whom we do not read cannot bring anything; who takes no answers could.
+            accused = frames.buffered_bytes > 0 and (self._reading or self._write_paused)
+        if not accused:
+            self._progress = None
+            return
+        seen, completed, arrived_bytes = self._progress or (now_ms, -1, 0)
+        if completed != frames.completed or frames.arrived_bytes - arrived_bytes >= _SLOWEST_BYTES:
+            self._progress = now_ms, frames.completed, frames.arrived_bytes
+        elif now_ms - seen >= self._server.stalled_ms:
+            self._hang_up_stalled()
+
+    def _hang_up_stalled(self) -> None:
+        arrived, patience_s = self._frames.arrived_bytes, self._server.stalled_ms / 1000
+        if self._frames.waiting:
+            self.hang_up(
+                "frame_given_up",
+                f"{arrived} bytes of a request came, and there was no memory for the rest in "
+                f"{patience_s:g} s: too many clients begin large requests and do not end them",
+            )
+        else:
+            self.hang_up(
+                "frame_stalled",
+                f"{arrived} bytes of a request came, and hardly more in {patience_s:g} s, while "
+                "others wait for the memory: has this client died, or is its network slow?",
+            )
+
+    def forget_progress(self) -> None:
+        """Nobody waits any more: the next look is the first."""
+        self._progress = None
+
+    @property
+    def frames_trusted(self) -> bool:
+        """It has brought a large frame whole."""
+        return self._frames.trusted
+
+    @property
+    def request_bytes(self) -> int:
+        """What its requests hold."""
+        slots = (slot for slot in self._slots if isinstance(slot, QueuedRequest))
+        return sum(slot.held_bytes for slot in slots)
+
+    def takes_nothing(self, now_ms: float) -> bool:
+        """Others wait for room for answers: whether this holds some for nothing."""
+        return self.answers.stalled(now_ms, self._server.stalled_ms, self._untaken_bytes)
+
+    @property
+    def idle_ms(self) -> float:
+        """Since something was received, while nothing is owed."""
+        return 0.0 if self._slots else self._server.now_ms() - self.source.heard_ms
+
+    def hang_up(self, event: str, reason: str) -> None:
+        """Close, and say so once."""
+        if not self.closed:
+            self._server.log.warning(
+                event, client=self.client_host, client_id=self.client_id, reason=reason
+            )
+            self.close()
+
+    def soon(self, step: Callable[[], None]) -> None:
+        """Do *step* in the next turn of the loop."""
+        self._server.loop.call_soon(self.on_loop, step)
+
+    def on_loop(self, step: Callable[[], None]) -> None:
+        """Do *step*, which the event loop or the log calls: a bug in it costs this connection."""
+        try:
+            step()
+        except CorruptFrameError as error:
+            self.hang_up("frame_refused", str(error))
+        except Exception:  # noqa: BLE001
+            self.broken()
+
+    def broken(self) -> None:
+        """A bug in connection code must not take the agent, and all its partitions, along."""
+        self._server.log.exception("connection_bug", client=self.client_host)
+        self.close()
+
+    def finish(self) -> None:
+        """Close once what was answered is sent."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def close(self) -> None:
+        """Close now; answers that are owed are not sent."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()

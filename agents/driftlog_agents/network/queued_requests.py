@@ -1,0 +1,201 @@
+"""Requests other than Produce, from the frame to the answer: what they hold, and when they begin.
+
+    frame ──▶ its turn? ──▶ room to decode it? ──▶ begun ──▶ answered: it holds nothing
+                 │                  │
+                 └── as it came     └── as it came
+
+* A frame is kept as it came until it is its turn, and decoded then.  Of one connection at most one
+  request is begun, as with Kafka.
+* Its bytes count from the frame until the answer (`queued.max.request.bytes`), and what it comes to
+  when it is decoded from its beginning on; large ones wait for that room, in order.
+* Requests count while they wait for their turn (`queued.max.requests`), as Kafka's queue counts
+  those that no handler has taken: a consumer that waits for records is none of them.  While more
+  wait, or while the bytes are too many, each connection is read only when it has no unanswered
+  request: clients that ask one thing at a time notice nothing, those that pipeline wait.
+* Produce is not counted here: the log bounds what its frames hold, and a Produce that waits for a
+  flush must not wait for a Fetch.
+
+Shell.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.slots import Slot
+
+if TYPE_CHECKING:
+    from driftlog_agents.network.connection import Connection
+
+REQUEST_BYTES: Final = 1_024
+"""What a request holds beside its frame."""
+
+_SMALL_BYTES: Final = 4 * 1024
+"""Frames up to here never wait for room to be decoded."""
+
+_AT_ONCE: Final = 16
+"""Requests that have waited for their turn and begin in one turn of the loop."""
+
+_COPIED_BYTES: Final = 32 * 1024
+"""Frames up to here share what a socket brought at once: those that wait are copied out of it."""
+
+Begin = Callable[["QueuedRequest", memoryview], None]
+"""Decodes a frame and runs it."""
+
+
+class RequestQueue:
+    """The requests of all connections.
+
+    Args:
+        max_requests: more wait for their turn only where each connection has one.
+        budget: of their bytes.
+    """
+
+    def __init__(self, max_requests: int, budget: MemoryBudget) -> None:
+        self._max_requests = max_requests
+        self.budget = budget
+        self.waiting = 0
+        """Requests that wait for their turn."""
+        self.held_up: dict[Connection, None] = {}
+        """Connections that are not read because there is too much of all."""
+        self._loop = asyncio.get_running_loop()
+        self._looking = False
+        self._turns: deque[QueuedRequest] = deque()
+        """Whose turn it is on their connections."""
+
+    @property
+    def full(self) -> bool:
+        """Whether connections that have unanswered requests are not read."""
+        return self.waiting > self._max_requests or self.budget.pressed
+
+    def look(self) -> None:
+        """Something went: read those again that may be, one each turn of the loop."""
+        if self.held_up and not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if self.held_up and not self.full:
+            connection = next(iter(self.held_up))
+            del self.held_up[connection]
+            connection.reconsider()
+            self.look()
+
+    def begin(self, request: "QueuedRequest") -> None:
+        """It has waited, and its turn has come: a few begin in each turn of the loop, so that
+        those that wait for one answer at a time come between."""
+        self._turns.append(request)
+        if len(self._turns) == 1:
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._turns))):
+            request = self._turns.popleft()
+            request.connection.on_loop(request.begin_now)
+        if self._turns:
+            self._loop.call_soon(self._begin)
+
+
+class QueuedRequest(Slot):
+    """One of them; also the `Holder` of what it holds."""
+
+    __slots__ = (
+        "_begin",
+        "_cost",
+        "_frame",
+        "_queue",
+        "_waits",
+        "_weight",
+        "held_bytes",
+        "runs",
+        "trusted",
+    )
+
+    queued = True
+
+    def __init__(
+        self,
+        connection: "Connection",
+        queue: RequestQueue,
+        frame: memoryview,
+        weight: int,
+        begin: Begin,
+    ) -> None:
+        super().__init__(connection)
+        self._queue = queue
+        self._frame: memoryview | None = frame
+        self._weight = weight
+        self._begin = begin
+        self._cost = 0
+        self._waits = False
+        self.runs = False
+        """A task has it, which goes on when the connection is gone: it says when it has ended."""
+        self.trusted = False
+        self.held_bytes = 0
+
+    def hold(self, size_bytes: int) -> None:
+        """Count *size_bytes*, which are there."""
+        self.held_bytes += size_bytes
+        self._queue.budget.note(size_bytes)
+
+    def take_over(self, size_bytes: int) -> None:
+        """The same of what is counted."""
+        self.held_bytes += size_bytes
+
+    def wait(self) -> None:
+        """It is not its turn."""
+        assert self._frame is not None
+        self._queue.waiting += 1
+        self._waits = True
+        if len(self._frame) <= _COPIED_BYTES:
+            self._frame = memoryview(bytes(self._frame))
+        self.begin = partial(self._queue.begin, self)
+
+    def begin_now(self) -> None:
+        """It has waited for its turn."""
+        if self._waits:
+            self._waits = False
+            self._queue.waiting -= 1
+            self.start()
+            self._queue.look()
+
+    def start(self) -> None:
+        """Its turn: begin, now or when there is room for what it is when it is decoded."""
+        assert self._frame is not None
+        size = len(self._frame)
+        cost = size * self._weight
+        if size > _SMALL_BYTES:
+            self.trusted = self.connection.frames_trusted
+            self._cost = cost
+            if not self._queue.budget.take(self, cost):
+                if size <= _COPIED_BYTES:
+                    self._frame = memoryview(bytes(self._frame))
+                return
+            self.held_bytes += cost
+        else:
+            self.hold(cost)
+        self._run()
+
+    def go_on(self) -> None:
+        """The budget has counted what it waited for."""
+        self.held_bytes += self._cost
+        self.connection.soon(self._run)
+
+    def _run(self) -> None:
+        frame, self._frame = self._frame, None
+        if frame is not None and not self.connection.closed:
+            self._begin(self, frame)
+
+    def release(self) -> None:
+        """It holds nothing any more."""
+        if self._waits:
+            self._waits = False
+            self._queue.waiting -= 1
+        self._frame = self.begin = None
+        held, self.held_bytes = self.held_bytes, 0
+        self._queue.budget.release(self, held)
+        self._queue.look()

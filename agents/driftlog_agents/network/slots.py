@@ -1,0 +1,34 @@
+"""The turn of a request on its connection: answers go out in the order of the requests.
+
+Shell.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from driftlog_agents.network.connection import Connection
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Slot:
+    """The turn of one request on its connection."""
+
+    __slots__ = ("answer", "begin", "connection")
+
+    queued: ClassVar[bool] = False
+    """It is a `QueuedRequest`."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.begin: Callable[[], None] | None = None
+        """What starts the request when its turn comes; None: it has started."""
+        self.answer: Sequence[Buffer] | None = None
+
+    def respond(self, answer: Sequence[Buffer]) -> None:
+        """Answer with whole frames; empty takes the turn and writes nothing (acks=0)."""
+        assert self.answer is None, "answered twice"
+        self.answer = answer
+        self.connection.answers.made(sum(map(len, answer)), claimed=self.queued)
+        self.connection.answered()

@@ -1,0 +1,339 @@
+"""Clients that pipeline and do not wait, or ask and do not read: bounded, and others are served."""
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from benchmarks.batches import encode_batch
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.limits import Limits
+from driftlog_agents.protocol.messages import api_versions, fetch, metadata
+from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
+from driftlog_agents.protocol.messages.metadata import MetadataRequest
+from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
+
+QUEUE_BYTES = 16 * MiB
+ANSWER_BYTES = 16 * MiB
+
+LIMITS = Limits(
+    queued_max_requests=50,
+    queued_max_request_bytes=QUEUE_BYTES,
+    driftlog_max_response_queue_bytes=ANSWER_BYTES,
+)
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
+    """An agent with room for 16 MiB of requests and 16 MiB of answers."""
+    async with Serving(tmp_path, broker=BrokerSettings(limits=LIMITS)) as serving:
+        async with serving.client() as client:
+            await client.create("empty")
+            await client.create("full")
+        yield serving
+
+
+def batch(size: int, seed: int = 0) -> bytearray:
+    """One record of so many random bytes."""
+    return encode_batch([Random(seed).randbytes(size)], timestamp_ms=1).data
+
+
+def queued(agent: Serving) -> int:
+    """Unanswered requests other than Produce, counted where they are."""
+    return sum(len(c._slots) for c in agent.process.server.connections)
+
+
+async def settled(agent: Serving) -> None:
+    """Nothing more is taken."""
+    before = -1
+    while (now := queued(agent)) != before:
+        before = now
+        await asyncio.sleep(0.3)
+
+
+async def wake(agent: Serving) -> None:
+    """End the long polls of the empty topic."""
+    async with agent.client() as client:
+        await client.produce("empty", {0: batch(10)})
+
+
+async def ask(agent: Serving) -> None:
+    """A new client is answered."""
+    async with asyncio.timeout(10), agent.client() as client:
+        assert (await client.call(api_versions.API, 0, ApiVersionsRequest())).error_code == 0
+
+
+# ── Requests ──
+
+
+async def test_behind_a_request_that_waits_few_are_taken_and_all_are_answered(
+    agent: Serving,
+) -> None:
+    """
+    Of 20,000 requests behind a long poll seven are taken as they came, and not decoded; when the
+    poll is over all are answered, in their order.
+    """
+    async with agent.client() as client:
+        polled = client.send(fetch.API, 11, fetching("empty", {0: 0}, max_wait_ms=60_000))
+        asked = [client.send(api_versions.API, 0, ApiVersionsRequest()) for _ in range(20_000)]
+        await eventually(lambda: queued(agent) > 1)
+        await settled(agent)
+        held, waiting = queued(agent), agent.process.server.requests.waiting
+        await wake(agent)
+        answers = [(await client.receive())[0] for _ in range(20_001)]
+
+    assert (8, 7) == (held, waiting)
+    assert [polled, *asked] == answers
+    assert (0, 0) == (
+        agent.process.server.requests.waiting,
+        agent.process.server.requests.budget.held_bytes,
+    )
+
+
+async def test_produce_behind_a_long_poll_is_not_one_of_the_eight(agent: Serving) -> None:
+    """
+    Thirty of them are admitted, and the poll is answered by the first.
+    """
+    async with agent.client() as client:
+        polled = client.send(fetch.API, 11, fetching("full", {0: 0}, max_wait_ms=60_000))
+        sent = [client.send_produce("full", {0: batch(100, n)}) for n in range(30)]
+        answers = [await client.receive() for _ in range(31)]
+
+    assert [polled, *sent] == [number for number, _ in answers]
+    assert list(range(30)) == [
+        a.responses[0].partition_responses[0].base_offset for _, a in answers[1:]
+    ]
+
+
+async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> None:
+    """
+    With a hundred long polls, each with requests behind it, queued.max.requests is used up: each
+    connection has one that waits, and whoever asks one thing at a time is answered.
+    """
+    async with AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(agent.client()) for _ in range(100)]
+        for client in crowd:
+            client.send(fetch.API, 11, fetching("empty", {0: 0}, max_wait_ms=60_000))
+            for _ in range(20):
+                client.send(api_versions.API, 0, ApiVersionsRequest())
+        await eventually(lambda: queued(agent) >= 150)
+        await settled(agent)
+        held = queued(agent)
+        for _ in range(3):
+            await ask(agent)
+        await wake(agent)
+        for client in crowd:
+            for _ in range(21):
+                await client.receive()
+
+    assert held <= 100 + 50 + 8 + 100
+    assert 0 == agent.process.server.requests.waiting
+
+
+async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> None:
+    """
+    Forty clients begin a Fetch of 1.6 MB behind a long poll: held are the budget and one of them,
+    decoded none; small requests are answered beside them.
+    """
+    many = fetching("full", {0: 0}, max_wait_ms=0)
+    many.topics[0].partitions = many.topics[0].partitions * 60_000
+    server = agent.process.server
+    async with AsyncExitStack() as stack:
+        for _ in range(40):
+            client = await stack.enter_async_context(agent.client())
+            client.send(fetch.API, 11, fetching("empty", {0: 0}, max_wait_ms=60_000))
+            client.writer.write(fetch.API.encode_request(4, 2, "x", many))
+        await eventually(lambda: server.requests.budget.pressed)
+        await settled(agent)
+        held = server.requests.budget.held_bytes
+        frames = sum(
+            len(slot._frame or b"")
+            for c in server.connections
+            for slot in c._slots
+            if hasattr(slot, "_frame")
+        )
+        await ask(agent)
+
+        await wake(agent)
+
+    assert frames <= held <= QUEUE_BYTES + 2 * MiB
+    await eventually(lambda: server.requests.budget.held_bytes == 0)
+
+
+async def test_the_largest_holder_is_closed_when_nothing_moves(agent: Serving) -> None:
+    """
+    Long polls of 80,000 partitions hold their requests: who comes then waits, and is answered when
+    the largest was closed; one line says which.
+    """
+    server = agent.process.server
+    server.stalled_ms = 1_000.0
+    many = fetching("full", {0: 0}, max_wait_ms=0)
+    many.topics[0].partitions = many.topics[0].partitions * 3_000
+    parked = fetching("empty", {0: 0}, max_wait_ms=300_000)
+    parked.topics[0].partitions = parked.topics[0].partitions * 80_000
+    with capture_logs() as lines:
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                client = await stack.enter_async_context(agent.client())
+                client.writer.write(fetch.API.encode_request(4, 1, "x", parked))
+            await eventually(lambda: server.requests.budget.waiting > 0)
+            async with agent.client() as good:
+                answer = await good.call(fetch.API, 4, many)
+
+    assert 1 == len(answer.responses)
+    assert "requests_given_up" in [line["event"] for line in lines]
+    assert agent.process.refusals.counts["queued.max.request.bytes"] >= 1
+
+
+# ── Answers ──
+
+
+async def fill(agent: Serving, batches: int) -> None:
+    """So many MiB, which are read from their segment."""
+    async with agent.client() as client:
+        for n in range(batches):
+            await client.produce("full", {0: batch(MiB - 1_000, n)})
+    await agent.seal("full")
+
+
+async def test_answers_that_nobody_takes_are_bounded_and_given_up(agent: Serving) -> None:
+    """
+    Thirty clients ask for 8 MiB and read nothing: what is held is the budget and an answer; and a
+    good one that asks for as much is answered with a batch at least.
+    """
+    server = agent.process.server
+    server.stalled_ms = 1_000.0
+    await fill(agent, 9)
+    wanted = fetching("full", {0: 0}, partition_max_bytes=8 * MiB)
+    highest = 0
+    with capture_logs():
+        async with AsyncExitStack() as stack:
+            for _ in range(30):
+                client = await stack.enter_async_context(agent.client())
+                client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+                client.send(fetch.API, 11, wanted)
+            await eventually(lambda: server.answers.waiting > 0)
+            async with agent.client() as good:
+                number = good.send(fetch.API, 11, wanted)
+                answer = asyncio.create_task(good.receive())
+                while not answer.done():
+                    held = sum(
+                        c._transport.get_write_buffer_size()
+                        for c in server.connections
+                        if c._transport is not None
+                    )
+                    highest = max(highest, held, server.answers.held_bytes)
+                    await asyncio.sleep(0.02)
+                answered, response = await answer
+            await eventually(lambda: server.answers.waiting == 0)
+
+    assert number == answered
+    assert len(records(response.responses[0].partitions[0])) >= MiB - 1_000
+    assert highest <= ANSWER_BYTES + 10 * MiB
+    await eventually(lambda: server.answers.held_bytes == 0)
+
+
+async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
+    agent: Serving,
+) -> None:
+    """
+    Beside clients that hold all the room and read nothing a small fetch and a Metadata request are
+    answered at once; an answer of 17 MiB where 16 may wait is answered whole.
+    """
+    await fill(agent, 21)
+    wanted = fetching("full", {0: 0})
+    async with AsyncExitStack() as stack:
+        alone = await stack.enter_async_context(agent.client())
+        whole = await alone.fetch("full", {0: 0})
+        for _ in range(4):
+            client = await stack.enter_async_context(agent.client())
+            client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(fetch.API, 11, wanted)
+        await eventually(lambda: agent.process.server.answers.waiting > 0)
+        began = time.monotonic()
+        async with agent.client() as good:
+            await good.call(metadata.API, 5, MetadataRequest(topics=None))
+            await good.produce("empty", {0: batch(1_000)})
+            little = await good.fetch("empty", {0: 0})
+        took_s = time.monotonic() - began
+        # They are given up as soon as that is what others wait for.
+        agent.process.server.stalled_ms = 500.0
+        refused = agent.process.refusals.counts
+        await eventually(lambda: refused["driftlog.max.response.queue.bytes"] >= 1)
+
+    assert len(records(whole[0])) > ANSWER_BYTES
+    assert len(records(little[0])) > 1_000
+    assert took_s < 4.0
+
+
+# ── Addresses ──
+
+
+async def connect(agent: Serving, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection from an address of this machine."""
+    return await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(source, 0))
+
+
+async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether it is answered, and not closed."""
+    writer.write(api_versions.API.encode_request(0, 1, "x", ApiVersionsRequest()))
+    try:
+        async with asyncio.timeout(20):
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+    return True
+
+
+async def test_an_address_has_its_share_of_connections(tmp_path: Path) -> None:
+    """
+    Two of each, of one three; the others are closed, counted and told of in one line; when one
+    leaves another may come.
+    """
+    limits = Limits(max_connections_per_ip=2, max_connections_per_ip_overrides="127.0.0.3:3")
+    with capture_logs() as lines:
+        async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent:
+            served, kept = {}, []
+            for source in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
+                pairs = [await connect(agent, source) for _ in range(5)]
+                kept += pairs
+                served[source] = [await is_served(*pair) for pair in pairs]
+            kept[0][1].transport.abort()
+            await eventually(lambda: len(agent.process.server.connections) == 6)
+            again = await is_served(*await connect(agent, "127.0.0.2"))
+
+    assert {"127.0.0.2": 2, "127.0.0.3": 3, "127.0.0.4": 2} == {
+        source: sum(answered) for source, answered in served.items()
+    }
+    assert again
+    assert 8 == agent.process.refusals.counts["max.connections.per.ip"]
+    told = [line for line in lines if line["event"] == "connection_refused"]
+    assert 1 <= len(told) < 8
+
+
+async def test_connections_over_the_rate_wait_and_one_of_another_address_hardly(
+    tmp_path: Path,
+) -> None:
+    """
+    Of sixty from one address fifty are served at once, the others one after the other; one from
+    another address does not wait for all of them; none is closed.
+    """
+    limits = Limits(max_connection_creation_rate=10)
+    async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent:
+        flood = [await connect(agent, "127.0.0.2") for _ in range(60)]
+        other = await connect(agent, "127.0.0.3")
+        answered = [asyncio.create_task(is_served(*pair)) for pair in flood]
+        assert await is_served(*other)
+        waiting = sum(not task.done() for task in answered)
+        results = await asyncio.gather(*answered)
+
+    assert waiting > 0
+    assert [True] * 60 == results
+    assert agent.process.refusals.counts["max.connection.creation.rate"] >= 1

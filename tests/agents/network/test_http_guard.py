@@ -1,0 +1,124 @@
+"""The HTTP port: how many may use it, for how long, and that no web page may."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from driftlog_agents import http_guard
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.http_api import HttpApi
+from driftlog_agents.http_guard import is_foreign
+from driftlog_agents.limits import Limits
+from driftlog_agents.listeners import take
+from tests.agents.network.serving import Serving
+
+MOST = 4
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
+    """An agent of which four connections to the HTTP port may be open."""
+    limits = Limits(driftlog_http_max_connections=MOST)
+    async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as serving:
+        yield serving
+
+
+@pytest.fixture
+async def port(agent: Serving) -> AsyncIterator[int]:
+    """Where its HTTP port is."""
+    http = HttpApi(agent.process)
+    sockets = await take("127.0.0.1", 0, "--http-listener")
+    await http.start(sockets)
+    yield sockets[0].getsockname()[1]
+    await http.stop()
+
+
+async def status(port: int, *headers: str, path: str = "/healthz", method: str = "GET") -> int:
+    """What a request with these headers is answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{method} {path} HTTP/1.1", *headers, "Connection: close", "", ""]
+    writer.write("\r\n".join(lines).encode())
+    async with asyncio.timeout(20):
+        line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "foreign"),
+    [
+        ("127.0.0.1:9644", None, False),
+        ("[::1]:9644", None, False),
+        ("localhost:9644", "http://localhost:3000", False),
+        ("driftlog-1:9644", None, False),
+        ("agent.example.com", None, False),
+        ("AGENT.example.com.:9644", None, False),
+        ("evil.example.net:9644", None, True),
+        ("127.0.0.1:9644", "https://evil.example.net", True),
+        ("127.0.0.1:9644", "null", True),
+        ("", None, False),
+    ],
+)
+def test_another_sites_page_is_known_by_its_headers(
+    host: str, origin: str | None, foreign: bool
+) -> None:
+    """
+    By an Origin that is another host, or a Host with a dot that is not ours.
+    """
+    assert foreign == (is_foreign(host, origin, ["agent.example.com"]) is not None)
+
+
+async def test_a_page_seals_nothing_and_monitors_may_use_any_name(
+    agent: Serving, port: int
+) -> None:
+    """
+    A cross-site POST and a rebound name are refused; curl, and a monitor by a name, are not.
+    """
+    async with agent.client() as client:
+        await client.create("t")
+    seal = {"path": "/topics/t/seal", "method": "POST"}
+
+    assert 403 == await status(port, "Host: 127.0.0.1", "Origin: http://evil.example.net", **seal)
+    assert 403 == await status(port, "Host: evil.example.net", **seal)
+    assert 403 == await status(port, "Host: evil.example.net", path="/partitions/offline")
+    assert 403 == await status(port, "Host: 127.0.0.1", "Origin: http://evil.example.net")
+    assert 200 == await status(port, f"Host: 127.0.0.1:{port}", **seal)
+    assert 200 == await status(port, "Host: agent.monitoring.svc.cluster.local", path="/metrics")
+
+
+async def test_idle_connections_make_room_for_requests(agent: Serving, port: int) -> None:
+    """
+    Forty that say nothing, four at most at once: each request is answered, and they are counted.
+    """
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+    answered = [await status(port, "Host: 127.0.0.1") for _ in range(10)]
+    async with asyncio.timeout(20):
+        gone = [await reader.read() for reader, _ in idle[:-MOST]]
+    for _, writer in idle:
+        writer.close()
+
+    assert [200] * 10 == answered
+    assert [b""] * len(gone) == gone
+    assert agent.process.refusals.counts["driftlog.http.max.connections"] >= 36
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    agent: Serving, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Neither the first of a connection, begun or not, nor the next.
+    """
+    monkeypatch.setattr(http_guard, "_FIRST_S", 0.2)
+    monkeypatch.setattr(http_guard, "_IDLE_S", 0.2)
+    silent, _ = await asyncio.open_connection("127.0.0.1", port)
+    slow, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
+    kept, once = await asyncio.open_connection("127.0.0.1", port)
+    once.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    async with asyncio.timeout(20):
+        ends = [await reader.read() for reader in (silent, slow, kept)]
+
+    assert (b"", b"") == (ends[0], ends[1])
+    assert ends[2].startswith(b"HTTP/1.1 200")
