@@ -18,6 +18,10 @@ from tests.support.driftlog_process import DriftlogProcess
 MiB: Final = 1 << 20
 
 
+class ImpossibleError(Exception):
+    """This machine does not let the attack be made; the message says why."""
+
+
 class Budget(StrEnum):
     """How much memory an agent may take for an attack."""
 
@@ -134,5 +138,9 @@ class Attack:
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """What the agent needs around it from its start to its end."""
+        """What the agent needs around it from its start to its end.
+
+        Raises:
+            ImpossibleError: it cannot be had.
+        """
         yield

@@ -24,7 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.attack.attacks import CROWD_BYTES, REQUEST_BYTES, Attack, Budget, MiB, Target
+from tests.attack.attacks import (
+    CROWD_BYTES,
+    REQUEST_BYTES,
+    Attack,
+    Budget,
+    ImpossibleError,
+    MiB,
+    Target,
+)
 from tests.attack.healthy import Healthy, Seen
 from tests.attack.measures import Memory
 from tests.attack.state import fill, unreadable
@@ -58,6 +66,8 @@ class Outcome:
     seen: Seen | None = None
     survived: bool = True
     failures: list[str] = field(default_factory=list)
+    impossible: str = ""
+    """Why it was not made."""
     seconds: float = 0.0
 
     @property
@@ -85,9 +95,14 @@ def run(attack: Attack, *, seconds: float, seed: int, parent: Path | None = None
             )
             try:
                 rng = random.Random(f"{seed}/{attack.name}")
-                _run(attack, Target(agent, rng, seconds), outcome)
+                target = Target(agent, rng, seconds)
+                _run(attack, target, outcome)
+                outcome.sent = target.sent
+                outcome.failures += target.failures
             finally:
                 agent.kill()
+    except ImpossibleError as error:
+        outcome.impossible = str(error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     outcome.seconds = time.monotonic() - begun
@@ -98,7 +113,8 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
     agent = target.agent
     token = uuid.UUID(int=target.rng.getrandbits(128)).hex[:12]
     target.healthy_topic = f"healthy-{token}"
-    agent.start()
+    if not _started(target, outcome):
+        return
     with Connection(agent.port, address=HEALTHY_ADDRESS) as connection:
         fill(connection, target.healthy_topic)
     attack.prepare(target)
@@ -125,7 +141,8 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
             outcome.failures.append(f"the event loop stood still for {outcome.stall_ms:.0f} ms")
     if attack.readable:
         agent.kill()
-        agent.start()
+        if not _started(target, outcome):
+            return
         why = unreadable(agent.port, target.healthy_topic, acknowledged, target.groups)
         if why is not None:
             outcome.failures.append(f"after the restart: {why}")
@@ -136,8 +153,17 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
             outcome.failures.append(f"died after the restart ({_last_words(agent)})")
     if bugs := len(_BUG.findall(agent.log)):
         outcome.failures.append(f"{bugs:,} exceptions in answering, such as {_last_error(agent)}")
-    outcome.sent = target.sent
-    outcome.failures += target.failures
+
+
+def _started(target: Target, outcome: Outcome) -> bool:
+    """Whether it did; if not, the outcome says so."""
+    try:
+        target.agent.start()
+    except (RuntimeError, TimeoutError) as error:
+        outcome.survived = False
+        outcome.failures.append(f"does not start: {str(error)[:160]}")
+        return False
+    return True
 
 
 @contextlib.contextmanager

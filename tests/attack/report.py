@@ -43,8 +43,14 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         f"{before.p99_ms:,.0f} ms" if before else "",
         f"{seen.errors}" if seen else "",
         "yes" if outcome.survived else "NO",
-        "ok" if outcome.ok else "FAILED",
+        _verdict(outcome),
     )
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.impossible:
+        return f"not made: {outcome.impossible}"
+    return "ok" if outcome.ok else "FAILED"
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

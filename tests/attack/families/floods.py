@@ -14,6 +14,7 @@ from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.registry import API
 from tests.attack.attacks import Attack, Budget, MiB, Target
+from tests.attack.families.batches import seal
 from tests.attack.produce import fetch_request, sent
 from tests.attack.state import VICTIM, make_topic
 from tests.attack.wire import GONE, pour
@@ -76,7 +77,7 @@ class LargeJoins(Attack):
 
 
 class UnreadAnswers(Attack):
-    """60 connections that fetch 40 MB each, again and again, and read nothing."""
+    """60 connections that fetch 40 MB of sealed data each, again and again, and read nothing."""
 
     name = "unread-answers"
     item = "7"
@@ -90,6 +91,9 @@ class UnreadAnswers(Attack):
             for _ in range(42):
                 code, _ = sent(connection, "large", batch)
                 assert code == 0, f"the data: error {code}"
+        assert seal(target.agent, "large") == 200, "the data are not sealed"
+        target.agent.kill()
+        target.agent.start()
 
     def run(self, target: Target) -> None:
         """Five fetches on each connection."""

@@ -5,10 +5,10 @@ Shell.
 
 import contextlib
 import os
-import resource
 import shutil
 import stat
 import struct
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,18 +19,20 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.heartbeat import HeartbeatRequest
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
-from tests.attack.attacks import Attack, MiB, Target
+from tests.attack.attacks import Attack, ImpossibleError, MiB, Target
 from tests.attack.produce import fetched, produced, sent
 from tests.attack.state import make_topic
 from tests.attack.wire import GONE, Connection
 
 _LOG_BYTES: Final = 2 * MiB
 _EVENTS: Final = 400
+_AT_ONCE: Final = 50
 _BUFFERED: Final = 40
 
 
 def make_events(target: Target, count: int = _EVENTS) -> None:
-    """Frames that end their connections, each with a client id of 32 KB: a line of log each."""
+    """Requests that cannot be read, cannot be answered or are refused, with ids of 32 KB: a line of
+    log each."""
     client_id = b"\x1b[31m\x07" + b"c" * 32_000
     head = struct.pack(">hhih", ApiKey.METADATA, 4, 1, len(client_id)) + client_id
     data = head + struct.pack(">i", 2**31 - 1)  # topics that are not there
@@ -40,13 +42,19 @@ def make_events(target: Target, count: int = _EVENTS) -> None:
     body = struct.pack(">h", 1) + b"g" + struct.pack(">iihh", 10_000, 10_000, 0, 8) + b"consumer"
     body += struct.pack(">ih", 1, 1) + b"r" + struct.pack(">i", 0)
     unencodable = struct.pack(">i", len(head) + len(body)) + head + body
-    for number in range(count):
+    head = struct.pack(">hhih", ApiKey.INIT_PRODUCER_ID, 1, 1, len(client_id)) + client_id
+    body = struct.pack(">h", len(client_id)) + client_id + struct.pack(">i", 1_000)
+    refused = struct.pack(">i", len(head) + len(body)) + head + body
+    frames = (frame, unencodable, refused, refused)
+    for _ in range(0, count, _AT_ONCE):
         if not target.agent.is_alive():
             return
-        target.sent += 1
-        with contextlib.suppress(*GONE), target.connect(timeout_s=0.5) as connection:
-            connection.send(unencodable if number % 2 else frame)
-            connection.receive_size()
+        with target.crowd(_AT_ONCE, timeout_s=0.5) as crowd:
+            for number, connection in enumerate(crowd):
+                target.sent += 1
+                with contextlib.suppress(*GONE):
+                    connection.send(frames[number % len(frames)])
+            time.sleep(0.1)
 
 
 class LogFlood(Attack):
@@ -123,29 +131,40 @@ class LogUnread(_LogPipe):
 
 
 class DiskFull(Attack):
-    """No file of the agent may grow: buffer, metadata and objects are on a full disk; then there is
-    room again."""
+    """DIR is a small disk that is full for ten seconds, buffer and metadata on it, and objects
+    elsewhere; then there is room again."""
 
     name = "disk-full"
     item = "12"
+    readable = False
+    """The disk goes with its process."""
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        ran = subprocess.run(
+            [*_NAMESPACE, "mount -t tmpfs none /mnt"], capture_output=True, check=False, text=True
+        )
+        if ran.returncode:
+            raise ImpossibleError(f"no disk of its own: {ran.stderr.strip()[:60]}")
+        with tempfile.TemporaryDirectory(prefix="driftlog-attack-") as store:
+            self.prefix = (*_NAMESPACE, _SMALL_DISK, "sh")  # type: ignore[misc]  # of this one
+            self.arguments = ("--store", store)  # type: ignore[misc]
+            yield
 
     def run(self, target: Target) -> None:
-        """Reads and heartbeats go on meanwhile; what is acknowledged is checked after it."""
-        pid = target.agent.pid
+        """Reads and heartbeats go on meanwhile, for longer than a session lives without writes."""
+        agent = target.agent
+        filler = Path(f"/proc/{agent.pid}/root{agent.directory}/filler")
         with target.connect(timeout_s=10) as connection:
             make_topic(connection, "kept")
             offset = produced(connection, "kept", b"kept")[1]
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
-            try:
-                self._full(target, connection, offset)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    infinity = resource.RLIM_INFINITY
-                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (infinity, infinity))
+            _fill(filler)
+            self._full(target, connection, offset)
+        filler.unlink(missing_ok=True)
         self._recovered(target)
 
     def _full(self, target: Target, connection: Connection, offset: int) -> None:
-        until = time.monotonic() + max(4.0, min(10.0, target.seconds))
+        until = time.monotonic() + _FULL_S
         while time.monotonic() < until and target.agent.is_alive():
             target.sent += 3
             try:
@@ -155,7 +174,7 @@ class DiskFull(Attack):
                 request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
                 connection.ask(ApiKey.METADATA, 9, request)
             except GONE as error:
-                target.fail(f"not read while the disk is full: {type(error).__name__} {error}")
+                target.fail(f"not served while the disk is full: {type(error).__name__} {error}")
                 return
             if code or found.get(offset) != b"kept":
                 target.fail(f"a record is not read while the disk is full: error {code}")
@@ -172,6 +191,23 @@ class DiskFull(Attack):
                     return
             time.sleep(0.3)
         target.fail(f"nothing can be written where there is room again: error {code}")
+
+
+_NAMESPACE: Final = ("unshare", "--map-root-user", "--mount", "sh", "-c")
+_SMALL_DISK: Final = (
+    'for word in "$@"; do [ "$before" = --dir ] && dir=$word; before=$word; done; '
+    'mkdir -p "$dir" && mount -t tmpfs -o size=64m none "$dir" && exec "$@"'
+)
+_FULL_S: Final = 10.0
+
+
+def _fill(file: Path) -> None:
+    """Until the disk takes not one byte more."""
+    with file.open("wb", buffering=0) as out:
+        for size in (MiB, 4_096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    out.write(b"\xff" * size)
 
 
 class FlippedBit(Attack):
