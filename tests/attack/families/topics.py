@@ -4,7 +4,7 @@ Shell.
 """
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from driftlog_agents.limits import Limits
 from driftlog_agents.protocol.api import ApiKey
@@ -19,6 +19,8 @@ from tests.attack.state import all_topics, make_topic
 from tests.attack.wire import GONE
 
 _ANSWER_S: Final = 60.0
+_MADE_S: Final = 60.0
+_QUIET_S: Final = 2.0
 
 
 class _Bounded(Attack):
@@ -31,12 +33,19 @@ class _Bounded(Attack):
         raise NotImplementedError
 
     def count(self, target: Target, most_topics: int) -> None:
-        """Topics and partitions that are there."""
-        try:
-            with target.connect(timeout_s=_ANSWER_S) as connection:
-                topics = all_topics(connection)
-        except GONE:
-            return  # what the agent is then in is measured
+        """Topics and partitions that are there, when no more are being made."""
+        topics: list[Any] = []
+        deadline = time.monotonic() + _MADE_S
+        while time.monotonic() < deadline and target.agent.is_alive():
+            before = len(topics)
+            try:
+                with target.connect(timeout_s=_ANSWER_S) as connection:
+                    topics = all_topics(connection)
+            except GONE:
+                return  # what the agent is then in is measured
+            if len(topics) == before:
+                break
+            time.sleep(_QUIET_S)
         partitions = sum(len(topic.partitions) for topic in topics)
         if partitions > Limits().driftlog_max_partitions:
             target.fail(f"{partitions:,} partitions were made")
@@ -96,7 +105,6 @@ class AutomaticTopics(_Bounded):
         asked = [MetadataRequestTopic(name=f"auto-{n}") for n in range(5_000)]
         with target.connect(timeout_s=_ANSWER_S) as connection:
             target.ask(connection, ApiKey.METADATA, 8, MetadataRequest(topics=asked))
-        time.sleep(min(5.0, target.seconds))
         self.count(target, Limits().driftlog_max_topics_per_request + 10)
 
 
