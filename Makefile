@@ -14,15 +14,18 @@ WORKERS ?= 2
 SEEDS ?= 1000
 FRAMES ?= 10000000
 # Chaos: seconds of faults, the seed that draws them, and how many agents there are.
-SECONDS ?= 150
+# (Attacks: their seconds are theirs all together, and ONLY names one of them, or a family.)
+chaos: SECONDS ?= 150
+attack: SECONDS ?= 300
 SEED ?= 1
 AGENTS ?= 3
+ONLY ?=
 # More for pytest: make test ARGS='-k manifest'
 ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/*.pyx tiering/driftlog_tiering/*.pxd tiering/driftlog_tiering/*.h)
 
-.PHONY: help setup demo test check format bench sim fuzz chaos components kafka-jars spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test check format bench sim fuzz chaos attack components kafka-jars spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
@@ -34,6 +37,7 @@ help:
 	@echo "make sim SEEDS=n    the simulation, for n seeds"
 	@echo "make fuzz FRAMES=n  n mutated frames through the connection and the decoders"
 	@echo "make chaos          real agents, etcd and S3 killed, frozen and cut off (SECONDS=150 SEED=1 AGENTS=3)"
+	@echo "make attack         hostile clients against real agents, one attack after the other (SECONDS=300 SEED=1 ONLY=name)"
 	@echo "make components     what tests need beside Python packages: Kafka's and Spark's jars, LocalStack, kaskade, etcd"
 	@echo "make clean          what builds and tests leave; distclean: $(VENV) and .cache too"
 
@@ -125,6 +129,9 @@ fuzz: setup
 
 chaos: setup etcd localstack
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) --agents $(AGENTS) $(ARGS)
+
+attack: setup
+	@$(BIN)/python -m tests.attack --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

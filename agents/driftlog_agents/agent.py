@@ -40,6 +40,7 @@ from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.sealing import Spool
 from driftlog_agents.log.spawning import first_of
 from driftlog_agents.log.strangers import Strangers
+from driftlog_agents.loop_watch import LoopWatch
 from driftlog_agents.network.dispatcher import Dispatcher
 from driftlog_agents.network.peer import PeerLeader
 from driftlog_agents.network.server import Server
@@ -130,6 +131,7 @@ class AgentProcess:
         self.fitness: FitnessWatch
         self.quota = Quota()
         self.refusals = Refusals()
+        self.loop_watch = LoopWatch()
         self._strangers = Strangers()
         self.sessions = 0
         self._engine: Engine | None = None
@@ -163,6 +165,7 @@ class AgentProcess:
                 tasks.create_task(self.broker.topics.run()),
                 tasks.create_task(self.collector.run()),
                 tasks.create_task(self.store_watch.run()),
+                tasks.create_task(self.loop_watch.run()),
             ]
             if self._world.usage is not None:
                 watch = QuotaWatch(self.quota, self._world.usage)

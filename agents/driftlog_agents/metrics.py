@@ -268,6 +268,11 @@ def _process(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "process_max_resident_memory_bytes", "Largest resident size", usage.ru_maxrss * unit
     )
+    yield _gauge(
+        "driftlog_event_loop_longest_stall_seconds",
+        "Longest that the event loop was busy, or had no core, in the last minute or two",
+        agent.loop_watch.longest_stall_s,
+    )
     started = agent.broker.agent.started_at_ms / 1000
     yield _gauge("process_start_time_seconds", "Since 1970", started)
     yield _gauge("driftlog_uptime_seconds", "Since the start", time.time() - started)

@@ -86,6 +86,16 @@ class DriftlogProcess:
         return self._process.pid
 
     @property
+    def exit_code(self) -> int | None:
+        """How it ended by itself (below 0: by that signal); None: it runs."""
+        assert self._process is not None, "not started"
+        return self._process.poll()
+
+    def is_alive(self) -> bool:
+        """It was started, and has not ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> str:
         """What it has logged (stderr) since its first start."""
         return self._err.read_text(errors="replace")
@@ -169,6 +179,20 @@ class DriftlogProcess:
         """SIGSTOP: it holds its sockets and does nothing."""
         assert self._process is not None, "not started"
         self._process.send_signal(signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, and wait for nothing."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(number)
+
+    def wait(self, timeout_seconds: float) -> int:
+        """Wait until it has ended by itself; its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not.
+        """
+        assert self._process is not None, "not started"
+        return self._process.wait(timeout_seconds)
 
     def resume(self) -> None:
         assert self._process is not None, "not started"

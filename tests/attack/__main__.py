@@ -1,0 +1,68 @@
+"""`python -m tests.attack`: hostile clients against real agents, and what became of these.
+
+Root.
+"""
+
+import argparse
+import signal
+import sys
+import traceback
+
+from tests.attack.families import ALL
+from tests.attack.harness import Outcome, run
+from tests.attack.report import table
+
+
+def main() -> int:
+    """Run, and print the table.  Returns 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attack")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="of attacks, all together; starts come on top"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="this attack, or those of this family"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    options = parser.parse_args()
+    # As Ctrl-C: what was started is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if options.list:
+        for family, attacks in ALL.items():
+            for attack in attacks:
+                what = " ".join((attack.__doc__ or "").split())
+                print(f"{attack.name:<24} {family:<8} {attack.item:>3}  {what}")
+        return 0
+    chosen = [
+        attack
+        for family, attacks in ALL.items()
+        for attack in attacks
+        if not options.only or {family, attack.name} & set(options.only)
+    ]
+    if not chosen:
+        parser.error(f"no attack or family is called {' or '.join(options.only)}: --list")
+    outcomes = []
+    for attack in chosen:
+        outcome = _one(attack.name, options.seconds / len(chosen), options.seed)
+        print(f"{outcome.name}: {'; '.join(outcome.failures) or 'ok'}", file=sys.stderr, flush=True)
+        outcomes.append(outcome)
+    print(table(outcomes))
+    failed = [outcome.name for outcome in outcomes if not outcome.ok]
+    if failed:
+        only = " ".join(f"--only {name}" for name in failed)
+        print(f"again: python -m tests.attack --seed {options.seed} {only}")
+    return 1 if failed else 0
+
+
+def _one(name: str, seconds: float, seed: int) -> Outcome:
+    """An attack that cannot even be made has failed, and the next one is made."""
+    attack = next(each for attacks in ALL.values() for each in attacks if each.name == name)
+    try:
+        return run(attack(), seconds=seconds, seed=seed)
+    except Exception as error:  # noqa: BLE001  # whatever it was: the table says so
+        traceback.print_exc()
+        return Outcome(name, failures=[f"{type(error).__name__}: {error}"[:300]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Clients of the HTTP port that are many, slow, or sent by a web page.
+
+Shell.
+"""
+
+import contextlib
+import http.client
+import resource
+import select
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from driftlog_agents.limits import Limits
+from tests.attack.attacks import Attack, Budget, Target
+from tests.attack.state import VICTIM
+from tests.attack.wire import GONE, HOSTILE_ADDRESS
+
+_FILES: Final = 4_096
+"""Of the agent: enough for it and some crowds, and not for all that come."""
+_IDLE: Final = 2_000
+_CLOSED_S: Final = 3.0
+_HEADERS_S: Final = 40.0
+"""Longer than any time-out of headers that makes sense."""
+_SILENCE_S: Final = 10.0
+
+
+def _address(target: Target) -> tuple[str, int]:
+    url = urlsplit(target.agent.http)
+    assert url.hostname is not None
+    assert url.port is not None
+    return url.hostname, url.port
+
+
+def _opened(target: Target, size: int, say: bytes = b"") -> Iterator[socket.socket]:
+    for _ in range(size):
+        target.sent += 1
+        try:
+            one = socket.create_connection(_address(target), 2, (HOSTILE_ADDRESS, 0))
+            if say:
+                one.send(say)
+        except OSError:
+            return
+        yield one
+
+
+def _still_open(sockets: list[socket.socket]) -> int:
+    """How many the agent has not closed: nothing can be read from those."""
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN | select.POLLHUP)
+    return len(sockets) - len(poll.poll(0))
+
+
+class HttpIdle(Attack):
+    """2,000 idle connections to the HTTP port and 2,000 to Kafka's, of an agent that may have 4,096
+    files."""
+
+    name = "http-idle"
+    item = "10"
+    budget = Budget.CROWD
+    prefix = ("sh", "-c", f'ulimit -n {_FILES}; exec "$@"', "sh")
+
+    def run(self, target: Target) -> None:
+        """The store, the disk and healthy clients must have files left."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
+        with contextlib.ExitStack() as stack:
+            idle = [stack.enter_context(each) for each in _opened(target, _IDLE)]
+            time.sleep(_CLOSED_S)
+            still = _still_open(idle)
+            if still > 2 * Limits().driftlog_http_max_connections:
+                target.fail(f"{still:,} idle connections to the HTTP port are kept")
+            stack.enter_context(target.crowd(_IDLE, timeout_s=2))
+            time.sleep(max(_SILENCE_S, min(20.0, target.seconds)))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class HttpSlowHeaders(Attack):
+    """As many connections to the HTTP port as it takes, which send a header a byte at a time."""
+
+    name = "http-slow-headers"
+    item = "10"
+
+    def run(self, target: Target) -> None:
+        """A supervisor that asks /healthz gets its answer before long."""
+        size = Limits().driftlog_http_max_connections
+        with contextlib.ExitStack() as stack:
+            slow = [
+                stack.enter_context(each)
+                for each in _opened(target, size, b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+            ]
+            until = time.monotonic() + _HEADERS_S
+            while time.monotonic() < until and target.agent.is_alive():
+                for each in slow:
+                    with contextlib.suppress(OSError):
+                        each.send(b"x")
+                if _status(target, "GET", "/healthz", {}) == 200:
+                    return
+                time.sleep(1)
+        target.fail(f"/healthz did not answer for {_HEADERS_S:.0f} s")
+
+
+class HttpForeign(Attack):
+    """Requests that a web page makes a browser send: a foreign Origin, or a foreign Host that its
+    DNS sends here."""
+
+    name = "http-foreign"
+    item = "10"
+
+    def run(self, target: Target) -> None:
+        """None of them may do or tell anything; one without either must."""
+        foreign = {"Origin": "http://evil.example"}
+        rebound = {"Host": "evil.example"}
+        for method, path, headers in (
+            ("POST", f"/topics/{VICTIM}/seal", foreign),
+            ("POST", f"/topics/{VICTIM}/seal", rebound),
+            ("GET", "/metrics", rebound),
+            ("GET", "/partitions/offline", foreign),
+        ):
+            target.sent += 1
+            status = _status(target, method, path, headers)
+            if status == 200:
+                target.fail(f"{method} {path} with {headers} was answered")
+        if _status(target, "GET", "/metrics", {}) != 200:
+            target.fail("/metrics is not answered to those who may ask")
+
+
+def _status(target: Target, method: str, path: str, headers: Mapping[str, str]) -> int:
+    """Of the answer; 0: there is none."""
+    host, port = _address(target)
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        return connection.getresponse().status
+    except (*GONE, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+ATTACKS: Final = (HttpIdle, HttpSlowHeaders, HttpForeign)
