@@ -123,20 +123,6 @@ class Limits:
     driftlog_max_partitions: int = _limit(
         50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
     )
-    driftlog_max_message_bytes: int = _limit(
-        16 * MiB, "Most that max.message.bytes of a topic and message.max.bytes may be."
-    )
-    driftlog_max_seals_per_minute: int = _limit(20, "Seals by request, of one topic and a minute.")
-
-    # ── Batches ──
-
-    driftlog_max_batch_records: int = _limit(2_000_000, "Records of a batch.")
-    driftlog_max_batch_headers: int = _limit(
-        1_000_000, "Headers of all records of a batch that is written in columns."
-    )
-    driftlog_max_batch_decompressed_bytes: int = _limit(
-        64 * MiB, "Bytes of a batch that is decompressed, or 100 times its size where that is more."
-    )
 
     # ── Groups ──
 

@@ -65,11 +65,6 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
     for limit, count in sorted(counts.items()):
         refused.add_metric([limit], count)
     yield refused
-    yield _gauge(
-        "driftlog_event_loop_longest_stall_seconds",
-        "The latest that the event loop came to what was due, since the start",
-        agent.dispatcher.longest_stall_ms / 1000,
-    )
     dropped = CounterMetricFamily(
         "driftlog_log_lines_dropped",
         "Lines of the agent's log that were not written: left out for their rate, because nobody "

@@ -17,6 +17,7 @@ def test_each_config_has_the_place_that_it_names() -> None:
     other = {
         "auto.create.topics.enable": "false",
         "group.consumer.assignors": "range",
+        "max.connections.per.ip.overrides": "10.0.0.7:5000",
         "group.consumer.migration.policy": "upgrade",
     }
     bounds = {

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from driftlog_agents.configs import ConfigSource, ResourceType
+from driftlog_agents.limits import DEFINITIONS
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages import create_topics as ct
 from driftlog_agents.protocol.messages import delete_topics as dt
@@ -66,6 +67,7 @@ NOT_HERE: Final = {
 OURS: Final = {
     "driftlog.http.address": "where `driftlog segments` and people find the HTTP port",
     "driftlog.producer.state.max.bytes": "Kafka has no bound for what it remembers of producers",
+    **{name: "docs/limits.md" for name in DEFINITIONS if name.startswith("driftlog.")},
     "inter.broker.protocol.version": "user interfaces take it for the version of the cluster",
     "log.message.format.version": "so do older ones",
 }
@@ -75,7 +77,9 @@ OTHERWISE: Final = {
     "broker.session.timeout.ms": "--session-timeout-ms",
     "controller.listener.names": "there is no controller",
     "controller.quorum.bootstrap.servers": "there is no controller",
+    "group.consumer.max.size": "docs/limits.md",
     "group.coordinator.rebalance.protocols": "those that are served",
+    "group.max.size": "docs/limits.md",
     "listener.security.protocol.map": "of the listeners there are",
     "listeners": "each has its own",
     "log.dir": "the bucket",
@@ -83,10 +87,13 @@ OTHERWISE: Final = {
     "log.roll.hours": "segments are of an hour",
     "log.roll.ms": "and of a minute in `driftlog dev`",
     "log.segment.bytes": "and of 128 MiB",
+    "max.connection.creation.rate": "docs/limits.md",
     "max.connections": "as many as the process may open files",
+    "max.connections.per.ip": "docs/limits.md",
     "metric.reporters": "metrics are on the agent's HTTP port",
     "min.insync.replicas": "Kafka's feature eligible.leader.replicas sets it",
     "process.roles": "there is no controller",
+    "queued.max.request.bytes": "docs/limits.md",
     "sasl.enabled.mechanisms": "none",
 }
 """Configs whose value, source or synonyms are others."""

@@ -73,8 +73,6 @@ class Dispatcher:
         self.producing = Producing(broker, offload, self.spawn)
         self.fetching = Fetching(broker, self.spawn)
         self._counts: Counter[ApiKey] = Counter()
-        self.longest_stall_ms = 0.0
-        """How late the event loop came to what was due."""
         self._answer_bytes: Counter[ApiKey] = Counter()
         """What answers of each kind came to lately."""
 
@@ -88,10 +86,7 @@ class Dispatcher:
             self._tasks = tasks
             try:
                 while True:
-                    before_ms = self._now_ms()
                     await asyncio.sleep(_SWEEP_S)
-                    late_ms = self._now_ms() - before_ms - _SWEEP_S * 1000
-                    self.longest_stall_ms = max(self.longest_stall_ms, late_ms)
                     self.producing.sweep(self._now_ms())
             finally:
                 self._tasks = None

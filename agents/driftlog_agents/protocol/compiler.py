@@ -16,7 +16,7 @@ Pure.
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from driftlog_agents.protocol.errors import (
     ELEMENTS,
@@ -51,6 +51,8 @@ from driftlog_agents.protocol.types import (
 Cuts = list[tuple[int, Any]]
 Decode = Callable[[memoryview, int, int, int, int], Any]
 Encode = Callable[[Any, bytearray, Cuts], None]
+
+_MAX_MESSAGE_CHARS: Final = MAX_STRING_BYTES // 4
 
 
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
@@ -415,8 +417,10 @@ class _EncoderWriter(_Writer):
 
     def blob(self, kind: Blob, value: str, nullable: bool, out: str) -> None:
         data, size = self.fresh("s"), self.fresh("k")
+        # An error's message quotes names, each of which may be as long as a string can be.
+        said = f"{data}[:{_MAX_MESSAGE_CHARS}]" if value.endswith("error_message") else data
         present = {
-            "string": f"{data} = {data}.encode(); {size} = len({data})",
+            "string": f"{data} = {said}.encode(); {size} = len({data})",
             "bytes": f"{size} = len({data})",
             "records": f"{size} = records_size({data})",
         }[kind.name]

@@ -221,10 +221,6 @@ _RETRIABLE: Final = frozenset(
 )
 
 
-_MAX_MESSAGE: Final = 2_000
-"""Characters: messages quote names, which may be 32,767 bytes, and must be names' size at most."""
-
-
 class RefusedError(Exception):
     """We understood, and decline.  The dispatcher makes it the response's error code, once.
 
@@ -235,8 +231,6 @@ class RefusedError(Exception):
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         assert code is not ErrorCode.NONE, "a refusal without a reason"
-        if message is not None and len(message) > _MAX_MESSAGE:
-            message = message[:_MAX_MESSAGE] + "…"
         super().__init__(code, message)
         self.code = code
         self.message = message
