@@ -9,7 +9,7 @@ import sys
 import traceback
 
 from tests.attack.families import ALL
-from tests.attack.harness import Outcome, run
+from tests.attack.harness import STALL_MS, Outcome, run
 from tests.attack.report import table
 
 
@@ -23,6 +23,12 @@ def main() -> int:
         "--only", action="append", metavar="NAME", help="this attack, or those of this family"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--stall-ms",
+        type=float,
+        default=STALL_MS,
+        help="of the event loop that is too long; more where other work has the cores",
+    )
     parser.add_argument("--list", action="store_true", help="say what there is")
     options = parser.parse_args()
     # As Ctrl-C: what was started is ended.
@@ -43,7 +49,8 @@ def main() -> int:
         parser.error(f"no attack or family is called {' or '.join(options.only)}: --list")
     outcomes = []
     for attack in chosen:
-        outcome = _one(attack.name, options.seconds / len(chosen), options.seed)
+        seconds = options.seconds / len(chosen)
+        outcome = _one(attack.name, seconds, options.seed, options.stall_ms)
         print(f"{outcome.name}: {'; '.join(outcome.failures) or 'ok'}", file=sys.stderr, flush=True)
         outcomes.append(outcome)
     print(table(outcomes))
@@ -54,11 +61,11 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _one(name: str, seconds: float, seed: int) -> Outcome:
+def _one(name: str, seconds: float, seed: int, most_stall_ms: float) -> Outcome:
     """An attack that cannot even be made has failed, and the next one is made."""
     attack = next(each for attacks in ALL.values() for each in attacks if each.name == name)
     try:
-        return run(attack(), seconds=seconds, seed=seed)
+        return run(attack(), seconds=seconds, seed=seed, most_stall_ms=most_stall_ms)
     except Exception as error:  # noqa: BLE001  # whatever it was: the table says so
         traceback.print_exc()
         return Outcome(name, failures=[f"{type(error).__name__}: {error}"[:300]])

@@ -69,16 +69,24 @@ class Outcome:
     impossible: str = ""
     """Why it was not made."""
     seconds: float = 0.0
+    most_stall_ms: float = STALL_MS
 
     @property
     def ok(self) -> bool:
         return not self.failures
 
 
-def run(attack: Attack, *, seconds: float, seed: int, parent: Path | None = None) -> Outcome:
+def run(
+    attack: Attack,
+    *,
+    seconds: float,
+    seed: int,
+    parent: Path | None = None,
+    most_stall_ms: float = STALL_MS,
+) -> Outcome:
     """Attack an agent of its own with *attack* for up to about so many seconds."""
     begun = time.monotonic()
-    outcome = Outcome(attack.name)
+    outcome = Outcome(attack.name, most_stall_ms=most_stall_ms)
     folder = Path(tempfile.mkdtemp(prefix="driftlog-attack-", dir=parent))
     try:
         with attack.around():
@@ -137,7 +145,7 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
         if not agent.is_alive():
             outcome.survived = False
             outcome.failures.append(f"died ({_last_words(agent)})")
-        if outcome.stall_ms > STALL_MS:
+        if outcome.stall_ms > outcome.most_stall_ms:
             outcome.failures.append(f"the event loop stood still for {outcome.stall_ms:.0f} ms")
     if attack.readable:
         agent.kill()

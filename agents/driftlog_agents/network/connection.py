@@ -16,7 +16,7 @@ Shell.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from driftlog_agents.log.flush import Source
@@ -106,14 +106,14 @@ class Connection(asyncio.BufferedProtocol):
         self._take(self._frames.received(nbytes), nbytes)
         self._pause_or_resume()
 
-    def _take(self, frames: Iterable[memoryview], size_bytes: int) -> None:
+    def _take(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         try:
             for frame in frames:
                 self._server.dispatch(self, frame)
                 if self.closed:
                     break  # what came behind what it was closed for is not taken
                 if self._queued and self._has_enough():
-                    self._rest = iter(frames), size_bytes
+                    self._rest = frames, size_bytes
                     self._server.requests.budget.note(size_bytes)
                     break
         except CorruptFrameError as error:

@@ -19,7 +19,7 @@ buffered.
 Pure.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -132,7 +132,7 @@ class FrameReader:
         pressed = self._produce.pressed or self._requests.pressed
         return self._little if pressed and not self.trusted else self._shared
 
-    def received(self, size: int) -> Iterable[memoryview]:
+    def received(self, size: int) -> Iterator[memoryview]:
         """*size* bytes are in `buffer`; yields the frames that they complete, in order.
 
         A frame is what follows its size; it is writable and nobody else's.  Nothing may be
@@ -149,7 +149,7 @@ class FrameReader:
                 self._tail = self._large[self._at :]
                 if not self._tail:
                     self._grow()
-                return ()
+                return iter(())
             frame = self._large
             self._large = self._tail = None
             self.completed += 1
@@ -158,7 +158,7 @@ class FrameReader:
             else:
                 self.kept_bytes = len(frame)
                 self._budget.arrived(self)
-            return (frame,)
+            return iter((frame,))
         return self._cut(size)
 
     def release(self) -> None:

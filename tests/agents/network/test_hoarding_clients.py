@@ -14,8 +14,11 @@ from structlog.testing import capture_logs
 from benchmarks.batches import encode_batch
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.limits import Limits
-from driftlog_agents.protocol.messages import api_versions, fetch, metadata
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
+from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
 from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
 
@@ -337,3 +340,30 @@ async def test_connections_over_the_rate_wait_and_one_of_another_address_hardly(
     assert waiting > 0
     assert [True] * 60 == results
     assert agent.process.refusals.counts["max.connection.creation.rate"] >= 1
+
+
+async def test_a_large_request_is_run_once_while_there_is_too_much_of_all(tmp_path: Path) -> None:
+    """
+    Each of the connections has one answer, and the next one is to its next request.
+    """
+    settings = BrokerSettings(limits=Limits(queued_max_request_bytes=MiB))
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(2_000_000))],
+    )
+
+    async def ask(agent: Serving) -> int:
+        async with agent.client() as client:
+            refused = await client.call(join_group.API, 3, join)
+            await client.call(metadata.API, 9, MetadataRequest(topics=None))
+            return int(refused.error_code)
+
+    async with Serving(tmp_path, broker=settings) as agent:
+        codes = await asyncio.gather(*(ask(agent) for _ in range(6)))
+        requests = agent.process.dispatcher.requests()
+
+    assert [ErrorCode.INVALID_REQUEST] * 6 == codes
+    assert (6, 6) == (requests[ApiKey.JOIN_GROUP], requests[ApiKey.METADATA])

@@ -112,21 +112,21 @@ class HttpForeign(Attack):
     item = "10"
 
     def run(self, target: Target) -> None:
-        """None of them may do or tell anything; one without either must."""
+        """None of them may do or tell anything; a monitor may read under any name."""
         foreign = {"Origin": "http://evil.example"}
         rebound = {"Host": "evil.example"}
         for method, path, headers in (
             ("POST", f"/topics/{VICTIM}/seal", foreign),
             ("POST", f"/topics/{VICTIM}/seal", rebound),
-            ("GET", "/metrics", rebound),
+            ("GET", "/partitions/offline", rebound),
             ("GET", "/partitions/offline", foreign),
         ):
             target.sent += 1
             status = _status(target, method, path, headers)
             if status == 200:
                 target.fail(f"{method} {path} with {headers} was answered")
-        if _status(target, "GET", "/metrics", {}) != 200:
-            target.fail("/metrics is not answered to those who may ask")
+        if _status(target, "GET", "/metrics", rebound) != 200:
+            target.fail("/metrics is not answered to a monitor that has a name for the agent")
 
 
 def _status(target: Target, method: str, path: str, headers: Mapping[str, str]) -> int:
