@@ -12,6 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from driftlog_agents.log.flush import Source
+from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.produce import (
@@ -67,6 +69,11 @@ class _Sent:
     attempt: "_Attempt | None" = None
 
 
+def roomy() -> Answers:
+    """Room for any answer."""
+    return Answers(MemoryBudget(1 << 60), lambda _: None)
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """What handlers see of a connection, and of the client behind it."""
@@ -75,6 +82,7 @@ class _Connection:
     listener: str = "PLAINTEXT"
     closed: bool = False
     client_host: str = "simulated"
+    answers: Answers = field(default_factory=roomy)
 
     def hang_up(self, event: str, reason: str) -> None:
         """The agent closes it: the only way to say no to acks=0."""
@@ -146,6 +154,7 @@ class _Turn:
         self._attempt = attempt
         self._slot: Slot | None = None
         self.source = attempt.connection.source
+        self.answers = attempt.connection.answers
         self.on_loop = attempt.connection.on_loop
         self.broken = attempt.connection.broken
         self.listener = attempt.connection.listener

@@ -34,7 +34,6 @@ from driftlog_agents.log.flush import Source
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
 from driftlog_agents.network.answers import Answers
-from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -56,6 +55,7 @@ from driftlog_tiering.batch import check_batch
 from driftlog_tiering.object_store import Buffer
 from tests.simulation.agent import AgentProcess
 from tests.simulation.batches import rows_of
+from tests.simulation.clients import roomy
 from tests.simulation.oracle import Lookup, random_target
 
 if TYPE_CHECKING:
@@ -89,10 +89,6 @@ def has_requests(seed: int) -> bool:
     return seed % 50 in _SEEDS
 
 
-def _roomy() -> Answers:
-    return Answers(MemoryBudget(1 << 60), lambda _: None)
-
-
 @dataclass(slots=True, eq=False)
 class _Connection:
     """What handlers see of a connection."""
@@ -103,7 +99,7 @@ class _Connection:
     client_host: str = "simulated"
     closed: bool = False
     on_close: set[Callable[[], None]] = field(default_factory=set)
-    answers: Answers = field(default_factory=_roomy)
+    answers: Answers = field(default_factory=roomy)
 
     def on_loop(self, step: Callable[[], None]) -> None:
         step()
