@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least
+from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least, between
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -122,6 +122,12 @@ class Limits:
     driftlog_max_topics_per_request: int = _limit(1_000, "Topics that one request may make.")
     driftlog_max_partitions: int = _limit(
         50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
+    )
+
+    # ── Batches ──
+
+    driftlog_max_batch_records: int = _limit(
+        2_000_000, "Records of a batch, as its header says.", INT, between(1, 2_000_000)
     )
 
     # ── Groups ──

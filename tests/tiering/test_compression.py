@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
 from driftlog_tiering.batch import Codec, CorruptRecordsError
-from driftlog_tiering.compression import compress, decompress
+from driftlog_tiering.compression import compress, decompress, decompressed_limit
 
 MiB = 1024 * 1024
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -108,6 +108,30 @@ def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
         with pytest.raises(CorruptRecordsError):
             decompress(codec, bomb, limit_bytes)
     assert 32 * MiB == len(decompress(codec, bomb, 32 * MiB))
+
+
+def test_a_limit_is_a_multiple_of_what_came() -> None:
+    """
+    With room for small batches, and never more than 256 MiB.
+    """
+    assert [64 * MiB, 100 * MiB, 256 * MiB] == [
+        decompressed_limit(size) for size in (1_000, MiB, 16 * MiB)
+    ]
+
+
+def test_gzip_of_very_many_members_is_read_in_one_pass() -> None:
+    """
+    What is behind a member is not copied whole for each of them: 20,000 in half a megabyte
+    would be five gigabytes.
+    """
+    member = gzip.compress(b"ab")
+    whole = memoryview(member * 20_000)
+
+    assert b"ab" * 20_000 == decompress(Codec.GZIP, whole, MiB)
+    with pytest.raises(CorruptRecordsError):
+        decompress(Codec.GZIP, whole[:-1], MiB)
+    with pytest.raises(CorruptRecordsError):
+        decompress(Codec.GZIP, whole, 39_999)
 
 
 def test_an_uncompressed_section_has_the_limit_too() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import random
+import tracemalloc
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from driftlog_tiering.segment import (
     footer_start,
 )
 
+MiB = 1024 * 1024
 TOPIC_ID = UUID(int=5)
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """offset, timestamp (ms), timestamp type, key, value, headers."""
@@ -362,6 +364,41 @@ def test_a_batch_that_cannot_be_decoded_leaves_the_segment_as_it_was() -> None:
     assert (30, before) == (writer.next_offset, writer.raw_bytes)
     info = writer.finish(30)
     assert 30 == info.records == len(read_rows(sink.getvalue()))
+
+
+def test_a_batch_that_comes_to_very_much_in_columns_is_refused() -> None:
+    """
+    A kilobyte of empty headers would be tens of megabytes, and 23 kB of them gigabytes: it is
+    refused before its columns are made, and what is kept as it came costs its own bytes.
+    """
+    writer = SegmentWriter(io.BytesIO(), topic="t", topic_id=TOPIC_ID, partition=0, base=0)
+
+    def with_headers(count: int) -> bytes:
+        body = b"\0\0\0\1\1" + zigzag(count) + b"\0\1" * count
+        section = compress(Codec.ZSTD, zigzag(len(body)) + body)
+        return bytes(build_batch(section, **_fields(0, codec=4)))
+
+    for count in (columns.MAX_HEADERS + 1, 50_000_000):
+        batch = with_headers(count)
+        tracemalloc.start()
+        with pytest.raises(CorruptRecordsError):
+            writer.append(batch)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 200 * MiB
+    writer.append(with_headers(10_000))
+
+    assert 1 == writer.next_offset
+
+
+def zigzag(value: int) -> bytes:
+    """As in records."""
+    out = bytearray()
+    value <<= 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
 
 
 def _fields(base: int, codec: int) -> dict[str, int]:

@@ -40,12 +40,17 @@ from driftlog_tiering.batch import (
     fill_header,
     parse_header,
 )
-from driftlog_tiering.compression import compress, decompress
+from driftlog_tiering.compression import compress, decompress, decompressed_limit
 from driftlog_tiering.kernel_py import Batch, Sizes
 from driftlog_tiering.manifest import LeaderEpoch
 
 DECOMPRESSED_LIMIT_BYTES: Final = 256 * 1024 * 1024
-"""Of one batch.  A larger one is no honest batch, and must not eat an agent's memory."""
+"""Of one batch, whatever `decompressed_limit` says."""
+
+MAX_RECORDS: Final = 2_000_000
+MAX_HEADERS: Final = 1_000_000
+"""Of one batch.  In columns an empty record or header is tens of bytes: a batch of 23 kB could come
+to gigabytes.  What has more is no honest batch, and is kept as it came."""
 
 _INT32_MAX: Final = 2**31 - 1
 
@@ -111,7 +116,7 @@ class ColumnBuilder:
 
         Raises:
             CorruptBatchError: header or CRC.
-            CorruptRecordsError: a valid CRC around what cannot be decoded.
+            CorruptRecordsError: a valid CRC around what cannot be decoded, or is too much.
             OverflowError: a column would reach 2 GiB; `take` first.
         """
         view = memoryview(batch)
@@ -126,16 +131,21 @@ class ColumnBuilder:
         if count == 0 and len(records):
             raise CorruptRecordsError("bytes after the last field")
         if count and attributes & CODEC_MASK:
-            records = decompress(header.codec, records, self._limit_bytes)
+            limit = min(self._limit_bytes, decompressed_limit(len(records)))
+            records = decompress(header.codec, records, limit)
         # Enough for every column: none has more bytes or rows than its records have bytes.
         raw_bytes = self.raw_bytes + HEADER_BYTES + len(records)
         if raw_bytes > _INT32_MAX:
             raise OverflowError("a column over 2 GiB")
+        if count > MAX_RECORDS:
+            raise CorruptRecordsError(f"{count} records, and a segment takes {MAX_RECORDS}")
         log_append_time = attributes & LOG_APPEND_TIME_FLAG != 0
         base_timestamp = header.base_timestamp
         sizes = kernel.scan(
             records, count, header.last_offset_delta, base_timestamp, log_append_time
         )
+        if sizes[2] > MAX_HEADERS:
+            raise CorruptRecordsError(f"{sizes[2]} headers, and a segment takes {MAX_HEADERS}")
         self._sizes.append(sizes)
         self._batches.append(
             (
@@ -399,7 +409,8 @@ def max_timestamp(batch: Buffer) -> tuple[int, int] | None:
 
 
 def _records(header: BatchHeader, batch: Buffer) -> Buffer:
-    return decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
+    section = memoryview(batch)[HEADER_BYTES:]
+    return decompress(header.codec, section, decompressed_limit(len(section)))
 
 
 def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:

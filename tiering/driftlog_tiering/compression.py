@@ -41,8 +41,24 @@ _LZ4_LARGEST_RATIO: Final = 255
 _DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 1, Codec.ZSTD: 3}
 """Kafka's ``compression.*.level`` defaults, but for lz4 (there 9, which is slow)."""
 
+_GZIP_STEP_BYTES: Final = 4 * 1024
+
 _BE32: Final = struct.Struct(">i")
 _LE32: Final = struct.Struct("<I")
+
+
+_MOST_BYTES: Final = 256 * 1024 * 1024
+_ALWAYS_BYTES: Final = 64 * 1024 * 1024
+_RATIO: Final = 100
+
+
+def decompressed_limit(size_bytes: int) -> int:
+    """What a record section of *size_bytes* may be when it is decompressed.
+
+    100 times its size, which hardly any data come to, and 64 MiB in any case; never more than
+    256 MiB: a kilobyte on the wire must not cost memory without end.
+    """
+    return min(_MOST_BYTES, max(_ALWAYS_BYTES, _RATIO * size_bytes))
 
 
 def decompress(codec: Codec, view: Buffer, limit_bytes: int) -> Buffer:
@@ -121,21 +137,26 @@ _contexts: Final = _Contexts()
 
 def _gunzip(view: Buffer, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
-    total = 0
-    rest: Buffer = view
-    while True:
+    data = memoryview(view)
+    total = at = 0
+    while at < len(data) or not parts:
         member = zlib.decompressobj(wbits=31)
-        # One byte more than allowed is enough to know.
-        part = member.decompress(rest, limit_bytes - total + 1)
-        parts.append(part)
-        total += len(part)
-        if total > limit_bytes:
-            raise _too_large(Codec.GZIP, limit_bytes)
-        if not member.eof:
-            raise CorruptRecordsError("GZIP: cut off")
-        rest = member.unused_data
-        if not rest:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        step = _GZIP_STEP_BYTES
+        while not member.eof:
+            if at == len(data):
+                raise CorruptRecordsError("GZIP: cut off")
+            # What is behind a member is copied for its successor: little, where members are small.
+            taken = data[at : at + step]
+            at += len(taken)
+            step *= 2
+            # One byte more than allowed is enough to know.
+            part = member.decompress(taken, limit_bytes - total + 1)
+            total += len(part)
+            if total > limit_bytes:
+                raise _too_large(Codec.GZIP, limit_bytes)
+            parts.append(part)
+        at -= len(member.unused_data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _unzstd(view: Buffer, limit_bytes: int) -> bytes:

@@ -54,6 +54,9 @@ _TRANSACTIONAL: Final = 0x10
 _LOG_APPEND_TIME: Final = 0x08
 _CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
+_LEAST_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, no key, no value, no headers."""
+_BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
@@ -242,6 +245,17 @@ class Producing:
             raise RefusedError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+            )
+        records, most = checked[0], self._broker.settings.limits.driftlog_max_batch_records
+        if records > most:
+            self._broker.refusals.count(_BATCH_RECORDS)
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD,
+                f"a batch of {records} records, and {most} are allowed ({_BATCH_RECORDS})",
+            )
+        if not attributes & _CODEC_MASK and records * _LEAST_RECORD_BYTES > size:
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD, f"a batch of {size} bytes does not hold {records} records"
             )
         if attributes & _CODEC_MASK == _ZSTD and version < 7:
             raise RefusedError(

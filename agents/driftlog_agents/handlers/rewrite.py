@@ -17,9 +17,8 @@ from driftlog_agents.topic_configs import TopicLimits
 from driftlog_tiering import batch as batches
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import HEADER_BYTES, Codec
-from driftlog_tiering.compression import compress, decompress
+from driftlog_tiering.compression import compress, decompress, decompressed_limit
 
-_DECOMPRESSED_LIMIT_BYTES: Final = 256 * 1024 * 1024
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 
@@ -51,7 +50,8 @@ def rewrite(limits: TopicLimits, records: memoryview, checked: tuple[int, ...]) 
     """
     header = batches.parse_header(records)
     codec = Codec(header.codec_id)
-    plain = decompress(codec, records[HEADER_BYTES:], _DECOMPRESSED_LIMIT_BYTES)
+    section = records[HEADER_BYTES:]
+    plain = decompress(codec, section, decompressed_limit(len(section)))
     sizes = kernel.scan(plain, header.record_count, header.last_offset_delta, header.base_timestamp)
     if limits.compacted and sizes[5]:
         raise RefusedError(

@@ -32,8 +32,7 @@ from driftlog_tiering.batch import (
     TimestampType,
     parse_header,
 )
-from driftlog_tiering.columns import DECOMPRESSED_LIMIT_BYTES
-from driftlog_tiering.compression import decompress
+from driftlog_tiering.compression import decompress, decompressed_limit
 from driftlog_tiering.kernel_py import iterate_records
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import Manifest, SegmentRef
@@ -207,7 +206,8 @@ def _stand_in(header: BatchHeader, start: int) -> _Found:
 
 def _times(batch: Buffer, header: BatchHeader, start: int) -> Iterator[_Found]:
     """Record by record, for the one batch that *start* is within."""
-    section = decompress(header.codec, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
+    section: Buffer = memoryview(batch)[HEADER_BYTES:]
+    section = decompress(header.codec, section, decompressed_limit(len(section)))
     append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     for record in iterate_records(section, header.record_count):
         time_ms = header.base_timestamp + record.timestamp_delta

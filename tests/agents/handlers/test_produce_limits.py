@@ -13,7 +13,13 @@ from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
 from driftlog_tiering.batch import check_batch
 from tests.agents.network.serving import Serving, eventually, fetching, records
-from tests.clients.batches import ATTRIBUTES, MAX_TIMESTAMP, with_field
+from tests.clients.batches import (
+    ATTRIBUTES,
+    COUNT,
+    LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
+    with_field,
+)
 
 HOUR_MS = 3_600_000
 
@@ -289,3 +295,34 @@ async def test_attributes_that_a_producer_may_not_set_are_refused_at_once(agent:
 
     assert ErrorCode.INVALID_TIMESTAMP == refused[0].error_code
     assert 0 == taken[0].error_code
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+async def test_a_count_that_lies_takes_no_offsets(agent: Serving, codec: Codec) -> None:
+    """
+    Twenty batches of a record each could take all the offsets of a hundred years.
+    """
+    liar = with_field(batch(codec=codec), COUNT, 2**31 - 1)
+    liar = with_field(liar, LAST_OFFSET_DELTA, 2**31 - 2)
+    async with agent.client() as client:
+        await client.create("t")
+        refused = (await client.produce("t", {0: bytearray(liar)}))[0]
+        taken = (await client.produce("t", {0: batch(codec=codec)}))[0]
+
+    assert ErrorCode.INVALID_RECORD == refused.error_code
+    assert (0, 0) == (taken.error_code, taken.base_offset)
+    assert 1 == agent.process.broker.refusals.counts["driftlog.max.batch.records"]
+
+
+async def test_an_uncompressed_batch_holds_what_it_says(agent: Serving) -> None:
+    """
+    No record has fewer than seven bytes.
+    """
+    liar = with_field(batch(), COUNT, 1_000)
+    liar = with_field(liar, LAST_OFFSET_DELTA, 999)
+    async with agent.client() as client:
+        await client.create("t")
+        refused = (await client.produce("t", {0: bytearray(liar)}))[0]
+
+    assert ErrorCode.INVALID_RECORD == refused.error_code
+    assert "does not hold 1000 records" in (refused.error_message or "")
