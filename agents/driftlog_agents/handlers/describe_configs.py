@@ -60,30 +60,20 @@ async def handle(
         )
 
     results: list[DescribeConfigsResult] = []
-    async for resource in sliced(_named_once(request.resources)):
-        result = _result(
-            broker,
-            resource,
-            lambda found: describe(found, read_only=False),
-            lambda found: describe(found, read_only=True),
-        )
-        context.answer.add(sum(map(_bytes, result.configs)))
-        results.append(result)
+    known: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
+    async for resource in sliced(request.resources):
+        keys = tuple(resource.configuration_keys or ())
+        asked = resource.resource_type, resource.resource_name, keys
+        if asked not in known:  # One that is named again is said again, as Kafka does.
+            known[asked] = _result(
+                broker,
+                resource,
+                lambda found: describe(found, read_only=False),
+                lambda found: describe(found, read_only=True),
+            )
+        results.append(known[asked])
+        context.answer.add(sum(map(_bytes, results[-1].configs)))
     return DescribeConfigsResponse(results=results)
-
-
-def _named_once(resources: list[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """One element a resource: one that is named again is asked for what all of them ask."""
-    found: dict[tuple[int, str], DescribeConfigsResource] = {}
-    for resource in resources:
-        first = found.setdefault((resource.resource_type, resource.resource_name), resource)
-        if first is resource:
-            continue
-        if first.configuration_keys and resource.configuration_keys:
-            first.configuration_keys += resource.configuration_keys
-        else:
-            first.configuration_keys = None
-    return list(found.values())
 
 
 def _bytes(config: DescribeConfigsResourceResult) -> int:

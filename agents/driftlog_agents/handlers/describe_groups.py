@@ -23,14 +23,22 @@ async def handle(
 ) -> DescribeGroupsResponse:
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    groups = [
-        await _described(broker, group_id, context.api_version)
+    described = {
+        group_id: await _described(broker, group_id, context.api_version)
         async for group_id in sliced(dict.fromkeys(request.groups))
-    ]
-    for group in groups:
+    }
+    for group in described.values():
         if not group.error_code:
             group.authorized_operations = operations
-    return DescribeGroupsResponse(groups=groups)
+    sizes = {group_id: _bytes(group) for group_id, group in described.items()}
+    for group_id in request.groups:  # Kafka describes a group as often as it is named.
+        context.answer.add(sizes[group_id])
+    return DescribeGroupsResponse(groups=[described[group_id] for group_id in request.groups])
+
+
+def _bytes(group: DescribedGroup) -> int:
+    members = group.members
+    return 64 + sum(64 + len(m.member_metadata) + len(m.member_assignment) for m in members)
 
 
 async def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:

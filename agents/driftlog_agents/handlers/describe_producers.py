@@ -24,6 +24,7 @@ from driftlog_agents.protocol.messages.describe_producers import (
 from driftlog_metadata.errors import UnavailableError
 
 _DEADLINE_S: Final = 30.0
+_PRODUCER_BYTES: Final = 37
 _NO_TRANSACTIONS: Final = -1
 """Coordinator epoch of a producer without a transactional id."""
 
@@ -31,29 +32,30 @@ _NO_TRANSACTIONS: Final = -1
 async def handle(
     broker: Broker,
     request: DescribeProducersRequest,
-    context: RequestContext,  # noqa: ARG001 - as all handlers
+    context: RequestContext,
 ) -> DescribeProducersResponse:
-    """Answer *request*."""
+    """Answer *request*; a partition that is named again is looked at once, and said again."""
+    known: dict[tuple[str, int], PartitionResponse] = {}
+
+    async def described(name: str, number: int) -> PartitionResponse:
+        answer = known.get((name, number))
+        if answer is None:
+            answer = known[name, number] = await _described(broker, name, number)
+        context.answer.add(16 + _PRODUCER_BYTES * len(answer.active_producers))
+        return answer
+
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=name,
+                name=topic.name,
                 partitions=[
-                    await _described(broker, name, number)
-                    async for number in sliced(dict.fromkeys(numbers))
+                    await described(topic.name, number)
+                    async for number in sliced(topic.partition_indexes)
                 ],
             )
-            for name, numbers in _named_once(request).items()
+            for topic in request.topics
         ]
     )
-
-
-def _named_once(request: DescribeProducersRequest) -> dict[str, list[int]]:
-    """Partitions by topic, whichever elements of the request name them."""
-    found: dict[str, list[int]] = {}
-    for topic in request.topics:
-        found.setdefault(topic.name, []).extend(topic.partition_indexes)
-    return found
 
 
 async def _described(broker: Broker, name: str, partition: int) -> PartitionResponse:

@@ -39,12 +39,23 @@ async def handle(
     """Answer *request*."""
     version = context.api_version
     if version >= 8:
+        # A group whose offsets are all asked for again is said again, and not looked up again.
+        whole: dict[tuple[str, str | None, int], asyncio.Task[OffsetFetchResponseGroup]] = {}
+        answers: list[asyncio.Task[OffsetFetchResponseGroup]] = []
         async with asyncio.TaskGroup() as tasks:
-            answers = [
-                tasks.create_task(_fetched(broker, group, version))
-                async for group in sliced(_named_once(request.groups))
-            ]
-        return OffsetFetchResponse(groups=[answer.result() for answer in answers])
+            async for group in sliced(request.groups):
+                who = group.group_id, group.member_id, group.member_epoch
+                answer = whole.get(who) if group.topics is None else None
+                if answer is None:
+                    answer = tasks.create_task(_fetched(broker, group, version))
+                if group.topics is None:
+                    whole[who] = answer
+                answers.append(answer)
+        groups = [answer.result() for answer in answers]
+        sizes = {id(group): _bytes(group) for group in groups}
+        for found in groups:
+            context.answer.add(sizes[id(found)])
+        return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
         topics = [
@@ -55,18 +66,11 @@ async def handle(
     return _alone(asked, await _fetched(broker, asked, version), version)
 
 
-def _named_once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """One element a group: a group that is named again is asked for what all of them ask."""
-    found: dict[str, OffsetFetchRequestGroup] = {}
-    for group in groups:
-        first = found.setdefault(group.group_id, group)
-        if first is group:
-            continue
-        if first.topics is None or group.topics is None:
-            first.topics = None
-        else:
-            first.topics += group.topics
-    return list(found.values())
+def _bytes(group: OffsetFetchResponseGroup) -> int:
+    return 16 + sum(
+        16 + len(topic.name) + sum(24 + len(p.metadata or "") for p in topic.partitions)
+        for topic in group.topics
+    )
 
 
 def _alone(
