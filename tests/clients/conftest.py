@@ -19,8 +19,12 @@ from tests.support.kafka_peer import KafkaPeer, kafka_jars
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[DriftlogProcess]:
-    """A real `driftlog dev`, killed at the end of the file if need be."""
-    with DriftlogProcess() as process:
+    """A real `driftlog dev`, killed at the end of the file if need be.
+
+    It says whatever a test provokes, however often in a second.
+    """
+    lines = ("--config", "driftlog.log.lines.per.second=10000")
+    with DriftlogProcess(arguments=lines) as process:
         yield process
 
 

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from os import environ
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from tests.support.process_usage import (
     Usage,
@@ -25,6 +26,8 @@ from tests.support.process_usage import (
 )
 
 _START_TIMEOUT_SECONDS = 60.0
+_LOG_LOOKS: Final = 20
+_LOG_PAUSE_S: Final = 0.05
 _DRAIN_TIMEOUT_SECONDS = 60.0
 
 
@@ -97,7 +100,17 @@ class DriftlogProcess:
 
     @property
     def log(self) -> str:
-        """What it has logged (stderr) since its first start."""
+        """What it has logged (stderr) since its first start.
+
+        A thread of the agent writes it, a moment after what it tells of.
+        """
+        seen = -1
+        for _ in range(_LOG_LOOKS):
+            size = self._err.stat().st_size
+            if size == seen:
+                break
+            seen = size
+            time.sleep(_LOG_PAUSE_S)
         return self._err.read_text(errors="replace")
 
     def usage(self) -> Usage:
