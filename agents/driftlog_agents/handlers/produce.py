@@ -129,7 +129,7 @@ class Producing:
             self._partition(engine, topic, partition, records, acks, version, one, one)
         except RefusedError as error:
             self._refused(one, error)
-        if acks < 0 and not one.done:
+        if not one.done:  # (acks=1 waits for the commit where the disk takes nothing)
             self._expect_by(one, one, timeout_ms)
 
     def _engine(self) -> Engine | None:
@@ -171,7 +171,7 @@ class Producing:
             self._acks_zero(pending, slot)
             return
         pending.one_done()
-        if not pending.done and acks < 0:
+        if not pending.done:
             self._expect_by(slot, pending, request.timeout_ms)
 
     def _name(self, version: int, topic: TopicProduceData) -> str | None:
