@@ -3,11 +3,13 @@
     one that goes on ─────▶ all the time, never refused
     short-lived ones ─────▶ refused while the budget is used up, taken when age has made room
     copies of their batches, within the time that they are remembered ──▶ duplicates
+    pipelining ones ───────▶ the first batch is refused, the second arrives when there is room
 
 1. A batch is refused for the budget only where that is used up, or was a moment ago; never one of
    a producer that is remembered.
 2. No producer is forgotten before `producer.id.expiration.ms`: a copy has the offset of the first.
 3. Every producer is answered in the end.
+4. No second batch of a producer passes for its first (`Producer`: there is no gap before it).
 
 In every hundred the seeds 20 to 29.
 """
@@ -31,12 +33,15 @@ _EXPIRATION_MS: Final = 20_000.0
 _ROOM: Final = 8
 """Producers of one batch for which each agent has room: there are more already."""
 _SHORT_LIVED: Final = 40
+_PIPELINING: Final = 5
 _FIRST_ID: Final = 500_000
 """Of a producer; those of others are lower."""
 _COUNTED_MS: Final = 8_000.0
 """A refusal follows within this the moment at which the budget was used up: a count a second, and
 five behind the last refusal."""
 _DEADLINE_S: Final = 300.0
+_PIPELINED_MS: Final = 4_000.0
+"""Between a refusal and the next batch, at most: less than `admission.SETTLED_MS`."""
 _SMALL: Final = ProducerSettings(
     expiration_ms=_EXPIRATION_MS, state_bytes=_ROOM * (PRODUCER_BYTES + 16)
 )
@@ -79,6 +84,9 @@ class ManyProducers:
                         place = self.rng.choice(places)
                         short.create_task(self._live_shortly(*place, _FIRST_ID + n))
                         await asyncio.sleep(self.rng.uniform(0, 0.3))
+                    for n in range(_PIPELINING):
+                        place = self.rng.choice(places)
+                        short.create_task(self._pipeline(*place, _FIRST_ID + _SHORT_LIVED + n))
                 self.stop = True
                 await lasting
         except TimeoutError as error:
@@ -117,6 +125,27 @@ class ManyProducers:
         await asyncio.sleep(self.rng.uniform(0, 0.8) * _EXPIRATION_MS / 1000)
         await producer.send_again()
 
+    async def _pipeline(self, topic: str, partition: int, producer_id: int) -> None:
+        """One whose second batch was on its way before it heard that the first was refused."""
+        producer = self._new(topic, partition, producer_id, known=False)
+        producer.window, producer.total = 5, 1
+        while not producer.promised:
+            producer.send_oldest()
+            until_ms = self.world.now_ms() + _PIPELINED_MS
+            while not producer.promised and self.world.now_ms() < until_ms:
+                await asyncio.sleep(self.rng.uniform(0, 0.1))
+                if producer.refused is not None and not self._is_full(producer.refused):
+                    self.world.count("batches behind a refused one")
+                    producer.send_behind(producer.refused)
+                    return await producer.run()
+        return await producer.run()
+
+    @staticmethod
+    def _is_full(refused: Attempt) -> bool:
+        """Whether the agent that refused it would do so again."""
+        engine = refused.process.engine
+        return engine is not None and engine.producers.full
+
     def _new(self, topic: str, partition: int, producer_id: int, *, known: bool) -> "_Refused":
         producer = _Refused(
             world=self.world,
@@ -147,9 +176,24 @@ class _Refused(Producer):
     """One that knows of the budget."""
 
     on_refused: Callable[[int], None] = field(default=lambda _: None)
+    refused: Attempt | None = None
+
+    def send_oldest(self) -> None:
+        """Send its first batch."""
+        self.refused, self.retry = None, False
+        self._send_all()
+
+    def send_behind(self, refused: Attempt) -> None:
+        """Send the next batch, and only then hear that the first was refused."""
+        (first,) = self.unacknowledged
+        self.retry, first.attempt = False, refused
+        self.total = self.produced + 1
+        self._send_all()
+        first.attempt = None
 
     def failed(self, attempt: Attempt, code: ErrorCode) -> None:
         if code is ErrorCode.NOT_ENOUGH_REPLICAS:
+            self.refused = attempt
             self.on_refused(attempt.process.node.number)
             code = ErrorCode.REQUEST_TIMED_OUT  # it does what it does then
         Producer.failed(self, attempt, code)

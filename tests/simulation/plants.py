@@ -63,7 +63,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "judged_by_half_of_the_window": (97,),
     "disk_never_tried_again": (40,),
     "sync_trusted_after_a_failed_one": (134,),
-    "what_comes_behind_a_refused_batch_is_taken": (41932,),
+    "what_comes_behind_a_refused_batch_is_taken": (24, 28),
     "released_with_flushes_on_their_way": (8, 12),
     "left_with_flushes_on_their_way": (32, 38),
     "commits_without_a_session": (145,),
@@ -171,6 +171,7 @@ def _aimed(kind: Kind) -> Kind:
 
 _AIMED: Final[dict[str, Kind]] = {
     "nobody_told_of_the_end": _aimed(_is_single),
+    "what_comes_behind_a_refused_batch_is_taken": has_many_producers,
     "acks_one_behind_a_hole": _aimed(_is_single),
     "epoch_rule_ignored": _aimed(_is_single),
     "released_without_an_answer_and_gone_on": _aimed(is_cluster),
