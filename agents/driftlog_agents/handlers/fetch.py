@@ -268,6 +268,8 @@ class _Fetch:
     def _out_of_time(self) -> None:
         """Answer with what there is."""
         self._forget()
+        if self._slot.connection.closed:
+            return
         self._keep_little()
         if len(self._waits_for) > _MANY_PARTITIONS:
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
@@ -415,6 +417,8 @@ class _Fetch:
 
     def _go_cold(self) -> None:
         self._done = True
+        if self._slot.connection.closed:
+            return
         self._keep_little()
         if not self._slot.connection.answers.room(self._most_bytes(), self._go_cold):
             return
@@ -423,6 +427,8 @@ class _Fetch:
 
     async def _read_cold(self) -> None:
         """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
+        if self._slot.connection.closed:
+            return
         try:
             await self._answer_slowly(*await self._read_slowly())
         except Exception:  # a bug here costs one connection, not the agent
