@@ -23,7 +23,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -37,7 +37,7 @@ from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
 from driftlog_agents.network.answers import SMALL_BYTES
-from driftlog_agents.network.slots import Slot
+from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -93,7 +93,9 @@ class Fetching:
         )
         self._unread = 0
 
-    def handle(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest) -> None:
+    def handle(
+        self, slot: QueuedRequest, version: int, correlation_id: int, request: FetchRequest
+    ) -> None:
         """Answer through *slot*, now or when there is something to say."""
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
@@ -129,7 +131,7 @@ class _Fetch:
         self,
         owner: Fetching,
         broker: Broker,
-        slot: Slot,
+        slot: QueuedRequest,
         version: int,
         correlation_id: int,
         request: FetchRequest,
@@ -161,7 +163,7 @@ class _Fetch:
             return
         self._keep_little()
         if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
-            self._owner.spawn(self._begin_large())
+            self._spawn(self._begin_large)
             return
         found, size, cold = self._read()
         if cold:
@@ -273,7 +275,7 @@ class _Fetch:
         self._keep_little()
         if len(self._waits_for) > _MANY_PARTITIONS:
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
-                self._owner.spawn(self._read_cold())
+                self._spawn(self._read_cold)
             return
         found, size, cold = self._read()
         if cold:
@@ -281,6 +283,9 @@ class _Fetch:
         else:
             assert found is not None
             self._answer(found, size)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._owner.spawn(self._slot.run(work))
 
     def _forget(self) -> None:
         self._done = True
@@ -423,12 +428,10 @@ class _Fetch:
         if not self._slot.connection.answers.room(self._most_bytes(), self._go_cold):
             return
         self._owner.cold_reads += 1
-        self._owner.spawn(self._read_cold())
+        self._spawn(self._read_cold)
 
     async def _read_cold(self) -> None:
         """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
-        if self._slot.connection.closed:
-            return
         try:
             await self._answer_slowly(*await self._read_slowly())
         except Exception:  # a bug here costs one connection, not the agent

@@ -133,7 +133,7 @@ class Dispatcher:
 
     def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if len(frame) > _LARGE_BYTES:
-            self.spawn(self._fetch_large(header, slot, frame))
+            self.spawn(slot.run(partial(self._fetch_large, header, slot, frame)))
             return
         request = fetch.API.decode_request(header.api_version, frame, header.body_offset)
         self.fetching.handle(slot, header.api_version, header.correlation_id, request)
@@ -177,8 +177,7 @@ class Dispatcher:
 
     def _run(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if not slot.connection.closed:
-            slot.runs = True
-            self.spawn(self._decoded(header, slot, frame))
+            self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
 
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
@@ -196,9 +195,6 @@ class Dispatcher:
             await self._handle(slot.connection, slot, header, request)
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
-        finally:
-            if slot.answer is None:
-                slot.release()
 
     async def _handle(
         self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
@@ -238,9 +234,7 @@ class Dispatcher:
         else:
             key, size = header.api_key, len(answer)
             self._answer_bytes[key] = max(size, int(self._answer_bytes[key] * _FORGOTTEN))
-            if connection.closed:
-                slot.release()
-            else:
+            if not connection.closed:
                 slot.respond([answer])
 
     async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
