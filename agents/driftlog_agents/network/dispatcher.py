@@ -195,6 +195,8 @@ class Dispatcher:
             await self._handle(slot.connection, slot, header, request)
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            slot.connection.broken()
 
     async def _handle(
         self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
