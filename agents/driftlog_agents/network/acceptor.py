@@ -172,8 +172,14 @@ class Acceptor:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(partial(serve, address), accepted)
         except OSError:  # it has gone before it was served
-            accepted.close()
-            self._limits.left(address)
+            self._not_served(accepted, address)
+        except Exception:  # noqa: BLE001  # a bug costs one connection, and leaves its place
+            self._log.exception("connection_bug", client=address)
+            self._not_served(accepted, address)
+
+    def _not_served(self, accepted: socket.socket, address: str) -> None:
+        accepted.close()
+        self._limits.left(address)
 
 
 def _is_gone(waiting: Accepted) -> bool:

@@ -36,9 +36,15 @@ class World:
     async def connect(self) -> None:
         """One more, and it is accepted before this returns."""
         before = self.limits._total
-        client = socket.create_connection(self.bound.getsockname())
-        self.clients.append(client)
+        self.begin_to_connect()
         await eventually(lambda: self.limits._total > before)
+
+    def begin_to_connect(self) -> socket.socket:
+        """One more."""
+        client = socket.create_connection(self.bound.getsockname())
+        client.setblocking(False)
+        self.clients.append(client)
+        return client
 
     @property
     def timers(self) -> int:
@@ -78,3 +84,27 @@ async def test_connections_that_come_while_others_wait_add_no_timer(world: World
 
     assert (1, 1) == (timers, world.timers)
     assert 15 == world.refusals.counts["max.connection.creation.rate"]
+
+
+async def test_a_bug_in_serving_a_connection_closes_it_and_leaves_its_place(world: World) -> None:
+    """
+    The log says so; the next one is served.
+    """
+
+    def serve(address: str) -> asyncio.BaseProtocol:
+        if world.served:
+            return world._serve(address)
+        world.served = 1
+        raise KeyError("a bug")
+
+    world.start(serve)
+    with capture_logs() as lines:
+        client = world.begin_to_connect()
+        async with asyncio.timeout(10):
+            ended = await asyncio.get_running_loop().sock_recv(client, 1)
+    left = world.limits._total
+    world.begin_to_connect()
+    await eventually(lambda: world.served == 2)
+
+    assert (b"", 0) == (ended, left)
+    assert ["connection_bug"] == [line["event"] for line in lines]
