@@ -497,11 +497,10 @@ class _Fetch:
         request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
 
     def _most_bytes(self) -> int:
-        """What the answer may come to, as far as it is known before it is read."""
-        asked = sum(
-            p.partition_max_bytes for topic in self._request.topics for p in topic.partitions
-        )
-        return max(0, min(asked, self._request.max_bytes))
+        """What is read of the bucket at most: that is the first partition with data, alone.  What
+        memory and disk have of others is claimed when it is known."""
+        asked = (p.partition_max_bytes for topic in self._request.topics for p in topic.partitions)
+        return max(0, min(max(asked, default=0), self._request.max_bytes))
 
     # ── Answering ──
 

@@ -275,6 +275,30 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     assert took_s < 4.0
 
 
+async def test_a_read_of_the_bucket_claims_what_one_partition_may_come_to(agent: Serving) -> None:
+    """
+    Of forty that are asked for, one is read there: room for one is claimed, and three clients read
+    beside one another where there is room for 8 MiB.
+    """
+    await fill(agent, 2)
+    partitions = dict.fromkeys(range(40), 0)
+    wanted = fetching("full", partitions, partition_max_bytes=2 * MiB)
+    server = agent.process.server
+    agent.objects.reads.close()
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(3)]
+        for client in clients:
+            client.send(fetch.API, 11, wanted)
+        await eventually(lambda: server.answers.held_bytes >= 3 * 2 * MiB)
+        held, waiting = server.answers.held_bytes, server.answers.waiting
+        agent.objects.reads.open()
+        answers = [(await client.receive())[1] for client in clients]
+
+    assert (3 * 2 * MiB, 0) == (held, waiting)
+    for answer in answers:
+        assert len(records(answer.responses[0].partitions[0])) >= MiB - 1_000
+
+
 # ── Addresses ──
 
 
