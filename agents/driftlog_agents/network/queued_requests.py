@@ -71,6 +71,12 @@ class RequestQueue:
         """Whether connections that have unanswered requests are not read."""
         return self.waiting > self._max_requests or self.budget.pressed
 
+    @property
+    def full_by(self) -> str:
+        """The config for which it is `full`."""
+        many = self.waiting > self._max_requests
+        return "queued.max.requests" if many else "queued.max.request.bytes"
+
     def look(self) -> None:
         """Something went: read those again that may be, one each turn of the loop."""
         if self.held_up and not self._looking:

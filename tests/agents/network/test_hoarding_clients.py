@@ -88,10 +88,11 @@ async def test_behind_a_request_that_waits_few_are_taken_and_all_are_answered(
         await eventually(lambda: queued(agent) > 1)
         await settled(agent)
         held, waiting = queued(agent), agent.process.server.requests.waiting
+        counted = agent.process.refusals.counts["driftlog.connection.max.queued.requests"]
         await wake(agent)
         answers = [(await client.receive())[0] for _ in range(20_001)]
 
-    assert (8, 7) == (held, waiting)
+    assert (8, 7, 1) == (held, waiting, counted)
     assert [polled, *asked] == answers
     assert (0, 0) == (
         agent.process.server.requests.waiting,
@@ -128,6 +129,7 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
         await eventually(lambda: queued(agent) >= 150)
         await settled(agent)
         held = queued(agent)
+        counted = agent.process.refusals.counts["queued.max.requests"]
         for _ in range(3):
             await ask(agent)
         await wake(agent)
@@ -136,6 +138,7 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
                 await client.receive()
 
     assert held <= 100 + 50 + 8 + 100
+    assert 80 <= counted <= 100
     assert 0 == agent.process.server.requests.waiting
 
 
