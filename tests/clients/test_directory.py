@@ -64,6 +64,35 @@ def test_metadata_that_are_removed_stop_the_agent_and_are_saved(replaced: bool) 
     assert b"before" in read
 
 
+def test_a_directory_that_is_removed_whole_loses_nothing(tmp_path: Path) -> None:
+    """
+    `rm -rf DIR`, objects are elsewhere: acks=1 is uploaded, the metadata are saved in a directory
+    of that name, and the agent goes on from them.
+    """
+    arguments = ("--store", str(tmp_path / "objects"))
+    with DriftlogProcess(tmp_path / "data", arguments=arguments) as agent:
+        topic = make_topic(agent)
+        with Raw(agent.port) as raw:
+            codes = [
+                raw.produce(topic, {0: good(b"kept %d" % acks)}, acks=acks)[0].error_code
+                for acks in (-1, 1)
+            ]
+            shutil.rmtree(agent.directory)
+        code = ended(agent)
+        said = agent.log
+        database = agent.directory / "metadata.db"
+        database.with_name("metadata.db.rescued").replace(database)
+        agent.start()
+        with Raw(agent.port) as raw:
+            read = bytes(raw.fetch(topic, {0: 0})[0].records)
+
+    assert [0, 0] == codes
+    assert 1 == code
+    assert "All metadata are saved in" in said
+    assert b"kept -1" in read
+    assert b"kept 1" in read
+
+
 @pytest.mark.parametrize("what", ["buffer", "buffer files", "lock"])
 def test_a_buffer_that_is_removed_stops_the_agent(what: str) -> None:
     """
