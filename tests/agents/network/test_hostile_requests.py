@@ -1,6 +1,7 @@
 """Requests that ask for more than they deserve: each costs its own connection at most."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -320,18 +321,19 @@ async def test_an_answer_over_its_limit_is_not_made(tmp_path: Path, api: str) ->
 async def test_deletions_that_are_refused_take_time_by_their_number(tmp_path: Path) -> None:
     """
     Not by its square: 12,000 entries with both a name and an id kept the event loop for half a
-    minute.
+    minute.  CPU time of this thread, which has the agent and the client: it is the same beside
+    others.
     """
     states = [DeleteTopicState(name=f"t{n}", topic_id=UUID(int=n + 1)) for n in range(12_000)]
     async with Serving(tmp_path) as agent, agent.client() as client:
-        response = await client.call(
-            delete_topics.API, 6, DeleteTopicsRequest(topics=states, timeout_ms=1_000)
-        )
-        stall_s = agent.process.loop_watch.longest_stall_s
+        begun_s = time.thread_time()
+        client.send(delete_topics.API, 6, DeleteTopicsRequest(topics=states, timeout_ms=1_000))
+        _, response = await client.receive()
+        took_s = time.thread_time() - begun_s
 
     assert {ErrorCode.INVALID_REQUEST} == {answer.error_code for answer in response.responses}
     assert 12_000 == len(response.responses)
-    assert stall_s < 5
+    assert took_s < 5
 
 
 # ── Topics ──
@@ -427,7 +429,9 @@ async def test_asking_for_topics_makes_a_limited_number(tmp_path: Path) -> None:
 # ── Fetches of very many partitions ──
 
 
-def fetching_many(numbers: list[int], *, min_bytes: int = 1, wait_ms: int = 20_000) -> FetchRequest:
+def fetching_many(
+    numbers: list[int], *, min_bytes: int = 1, wait_ms: int = 300_000
+) -> FetchRequest:
     """Partitions of topic ``t``, from their beginning."""
     partitions = [
         FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20) for n in numbers
@@ -458,8 +462,9 @@ async def test_a_commit_looks_at_the_partition_that_moved(
         await other.create("t", partitions)
         size = len(batch())
         client.send(fetch.API, 11, fetching_many(list(range(partitions)), min_bytes=2 * size - 1))
-        await eventually(lambda: len(agent.log("t", partitions - 1).waiting_fetches) == 1)
-        await asyncio.sleep(0.1)
+        waiting: Any = agent.log("t", partitions - 1).waiting_fetches
+        await eventually(lambda: len(waiting) == 1)
+        await eventually(lambda: all(fetch._timer is not None for fetch in waiting))
         monkeypatch.setattr(PartitionLog, "bytes_from", bytes_from)
         await other.produce("t", {7: batch()})
         first = list(looked)
@@ -499,14 +504,14 @@ async def test_a_fetch_of_very_many_partitions_keeps_nobody_waiting(tmp_path: Pa
         await other.create("t")
         client.send(fetch.API, 11, fetching_many(list(range(count)), wait_ms=0))
         answer = asyncio.create_task(client.receive())
-        produced = 0
+        served = 0
         while not answer.done():
-            await other.produce("t", {0: batch()})
-            produced += 1
+            await other.call(api_versions.API, 0, api_versions.ApiVersionsRequest())
+            served += 1
         _, response = await answer
 
     assert count == len(response.responses[0].partitions)
-    assert produced > 3
+    assert served > 3
 
 
 async def test_the_message_of_an_error_is_cut_where_it_quotes_a_long_name(tmp_path: Path) -> None:
