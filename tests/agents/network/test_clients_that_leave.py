@@ -111,6 +111,30 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> 
     assert NOTHING == agent.held_bytes
 
 
+# ── Connections that are not read ──
+
+
+async def test_who_leaves_while_it_is_not_read_is_noticed(agent: Serving) -> None:
+    """
+    Five clients pipeline behind Fetches that would wait for 24 days, and close: a second or two
+    later they count as connections no more, and nothing of them is held.
+    """
+    server = agent.process.server
+    wanted = fetching("full", {0: 5}, max_wait_ms=2**31 - 1)
+    clients = [agent.client() for _ in range(5)]
+    for client in clients:
+        await client.__aenter__()
+        for _ in range(20):
+            client.send(fetch.API, 11, wanted)
+    await eventually(lambda: [c._reading for c in server.connections] == [False] * 5)
+    for client in clients:
+        client.writer.close()
+    await gone(agent)
+
+    assert NOTHING == agent.held_bytes
+    assert not agent.log("full").waiting_fetches
+
+
 # ── Requests ──
 
 
