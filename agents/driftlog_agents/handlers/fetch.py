@@ -37,7 +37,7 @@ from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
 from driftlog_agents.network.answers import SMALL_BYTES
-from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.network.queued_requests import REQUEST_BYTES, QueuedRequest
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -59,6 +59,12 @@ _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
+
+_PARTITION_BYTES: Final = 512
+"""What a Fetch that waits keeps for each: 450 with what its log and the others know of it."""
+
+_TOPIC_BYTES: Final = 512
+"""The same of a topic that is here, with its name."""
 
 _PACE_S: Final = 10.0
 """Between two lines about reads that fail."""
@@ -100,6 +106,8 @@ class Fetching:
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
         request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
+        # Of what may be long, only what is asked for is kept.
+        request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
         _named_once(request)
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
@@ -162,13 +170,13 @@ class _Fetch:
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         self._keep_little()
-        if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
+        if self._partitions > _MANY_PARTITIONS:
             self._spawn(self._begin_large)
             return
         found, size, cold = self._read()
         if cold:
             self._go_cold()
-        elif found is not None and self._enough(found, size):
+        elif found is not None and (self._enough(found, size) or not self._may_wait()):
             self._answer(found, size)
         else:
             for log, asked in self._logs():
@@ -179,7 +187,7 @@ class _Fetch:
         """As `begin`, in slices.  Never leaves its slot unanswered."""
         try:
             found, size = await self._read_slowly()
-            if self._enough(found, size):
+            if self._enough(found, size) or not self._may_wait():
                 await self._answer_slowly(found, size)
                 return
             async for log, asked in sliced(self._logs()):
@@ -195,6 +203,10 @@ class _Fetch:
             self._forget()
             self._slot.connection.broken()
 
+    @property
+    def _partitions(self) -> int:
+        return sum(len(topic.partitions) for topic in self._request.topics)
+
     def _enough(self, found: list[FetchableTopicResponse], size: int) -> bool:
         """Whether to answer now.  Who asks for no partition waits for none: the Java consumer does
         so as it closes."""
@@ -205,6 +217,15 @@ class _Fetch:
             or _has_error(found)
             or not any(topic.partitions for topic in request.topics)
         )
+
+    def _may_wait(self) -> bool:
+        """Count it as what it keeps, if there is room for it to wait; else it is answered with what
+        there is, and its client asks again."""
+        topics, partitions = len(self._request.topics), self._partitions
+        may = self._slot.keep(REQUEST_BYTES + topics * _TOPIC_BYTES + partitions * _PARTITION_BYTES)
+        if not may:
+            self._broker.refusals.count("queued.max.request.bytes")
+        return may
 
     def _logs(self) -> Iterator[tuple[PartitionLog, FetchPartition]]:
         """What it asks for that is led here."""
@@ -544,7 +565,10 @@ def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
 
 
 def _named_once(request: FetchRequest) -> None:
-    """Leave of a partition that is named twice what is said last (FetchRequest#fetchData)."""
+    """Leave of a partition that is named twice what is said last, and nothing of a topic of which
+    no partition is named (FetchRequest#fetchData)."""
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
     if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):
         topics: dict[tuple[str, UUID], FetchTopic] = {}
         for topic in request.topics:
