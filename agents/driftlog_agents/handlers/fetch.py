@@ -186,7 +186,11 @@ class _Fetch:
     async def _begin_large(self) -> None:
         """As `begin`, in slices.  Never leaves its slot unanswered."""
         try:
-            found, size = await self._read_slowly()
+            here = await self._read_slowly(bucket=False)
+            if here is None:
+                self._go_cold()
+                return
+            found, size = here
             if self._enough(found, size) or not self._may_wait():
                 await self._answer_slowly(found, size)
                 return
@@ -453,22 +457,32 @@ class _Fetch:
 
     async def _read_cold(self) -> None:
         """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
+        answers = self._slot.connection.answers
+        answers.read_begins()
         try:
-            await self._answer_slowly(*await self._read_slowly())
+            found = await self._read_slowly(bucket=True)
+            assert found is not None
+            await self._answer_slowly(*found)
         except Exception:  # a bug here costs one connection, not the agent
             self._owner.log.exception("fetch_bug", client=self._slot.connection.client_host)
             self._slot.connection.close()
+        finally:
+            answers.read_ended()
 
-    async def _read_slowly(self) -> tuple[list[FetchableTopicResponse], int]:
-        """As `_read`, waiting for the bucket."""
+    async def _read_slowly(
+        self, *, bucket: bool
+    ) -> tuple[list[FetchableTopicResponse], int] | None:
+        """As `_read`, in slices.  None: some is only in the bucket, which is not to be read."""
         responses: list[FetchableTopicResponse] = []
         size = 0
         for topic in self._request.topics:
             partitions: list[PartitionData] = []
             async for asked in sliced(topic.partitions):
-                data, read = await self._read_one(topic.topic, topic.topic_id, asked, size)
-                partitions.append(data)
-                size += read
+                one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
+                if one is None:
+                    return None
+                partitions.append(one[0])
+                size += one[1]
             responses.append(
                 FetchableTopicResponse(
                     topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
@@ -477,8 +491,8 @@ class _Fetch:
         return responses, size
 
     async def _read_one(
-        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int
-    ) -> tuple[PartitionData, int]:
+        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int, *, bucket: bool
+    ) -> tuple[PartitionData, int] | None:
         engine = self._broker.engine
         entry = None if engine is None else self._topic(engine, topic, topic_id)
         data, log = self._check(engine, entry, topic, topic_id, asked)
@@ -487,9 +501,12 @@ class _Fetch:
             return data, 0
         limit = min(asked.partition_max_bytes, room)
         try:
-            if size:
-                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit) or []
-            else:
+            buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+            if buffers is None and size:
+                buffers = []  # the next request will begin with it
+            elif buffers is None:
+                if not bucket:
+                    return None
                 limits = self._broker.topics.limits.get(log.topic)
                 buffers = await self._broker.reader.read(
                     log,
@@ -534,10 +551,12 @@ class _Fetch:
 
     async def _answer_slowly(self, responses: list[FetchableTopicResponse], size: int) -> None:
         """As `_answer`; an answer of many partitions is encoded by a thread."""
+        self._done = True
+        if self._slot.connection.closed:
+            return
         if sum(len(topic.partitions) for topic in responses) <= _MANY_PARTITIONS:
             self._answer(responses, size)
             return
-        self._done = True
         if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
             return
         self._owner.bytes += size
