@@ -58,6 +58,8 @@ _DECODED_WEIGHT: Final = 8
 _COPIED_WEIGHT: Final = 1
 """What others have of size are strings and blobs."""
 
+_REQUEST_BYTES: Final = "queued.max.request.bytes"
+
 _FORGOTTEN: Final = 0.9
 """Of what an answer was expected to be, when smaller ones are made."""
 
@@ -129,7 +131,7 @@ class Dispatcher:
             self.producing.handle(connection, version, header.correlation_id, request)
         elif key is ApiKey.FETCH:
             self._counts[key] += 1
-            connection.ask(frame, _DECODED_WEIGHT, partial(self._fetch, header))
+            self._ask(connection, header, frame, _DECODED_WEIGHT, self._fetch)
         else:
             self._counts[key] += 1
             self._other(connection, header, frame)
@@ -176,7 +178,30 @@ class Dispatcher:
             return
         connection.client_id = header.client_id
         weight = _DECODED_WEIGHT if header.api_key is ApiKey.LIST_OFFSETS else _COPIED_WEIGHT
-        connection.ask(frame, weight, partial(self._begin, header))
+        self._ask(connection, header, frame, weight, self._begin)
+
+    def _ask(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        weight: int,
+        begin: Callable[[RequestHeader, QueuedRequest, memoryview], None],
+    ) -> None:
+        """Queue it, unless no room were enough for it: it would have all others wait.
+
+        Raises:
+            OverLimitError: hang up.
+        """
+        size, most = len(frame), self._broker.settings.limits.queued_max_request_bytes
+        if size * (weight + 1) > most:
+            raise OverLimitError(
+                _REQUEST_BYTES,
+                f"a {header.api_key.kafka_name} of {size} bytes may come to "
+                f"{size * (weight + 1)} when it is decoded, of {most} that all requests together "
+                f"may hold: ask for less at once",
+            )
+        connection.ask(frame, weight, partial(begin, header))
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         """Run it; where such requests have large answers, when there is room for one."""

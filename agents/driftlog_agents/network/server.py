@@ -21,6 +21,7 @@ from driftlog_agents.network.connection_limits import ConnectionLimits
 from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.queued_requests import RequestQueue
 from driftlog_agents.network.stall_watch import StallWatch
+from driftlog_agents.network.unread import UnreadWatch
 from driftlog_tiering.buffer_pool import BufferPool
 
 _SHARED_BYTES: Final = 256 * 1024
@@ -34,6 +35,9 @@ _INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
 
 _LOOK_S: Final = 0.5
 """How often stalled connections are looked for, while others wait for memory."""
+
+_SILENT_S: Final = 1.0
+"""How often clients are looked for that have left, or are silent."""
 
 _FINISH_S: Final = 1.0
 """How long leaving waits for clients to take their last answers."""
@@ -142,12 +146,14 @@ class Server:
         self.requests.look()
 
     async def close_idle(self) -> None:
-        """Close connections that were silent too long, for ever."""
+        """Close connections that were silent too long, and whose clients have left, for ever."""
+        unread = UnreadWatch()
         while True:
-            await asyncio.sleep(min(30.0, self._idle_ms / 4000))
+            await asyncio.sleep(min(_SILENT_S, self._idle_ms / 4000))
             for connection in list(self.connections):
                 if connection.idle_ms > self._idle_ms:
                     connection.close()
+            unread.look(self.connections)
 
     def stop_listening(self) -> None:
         """Accept no more."""

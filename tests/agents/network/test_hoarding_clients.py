@@ -1,9 +1,11 @@
 """Clients that pipeline and do not wait, or ask and do not read: bounded, and others are served."""
 
 import asyncio
+import re
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,14 +14,25 @@ from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
 from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.limits import Limits
+from driftlog_agents.groups.classic_messages import ClassicSettings
+from driftlog_agents.groups.settings import GroupSettings
+from driftlog_agents.limits import KiB, Limits
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
+from driftlog_agents.protocol.messages.fetch import FetchRequest, ForgottenTopic
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
-from tests.agents.network.serving import Client, MiB, Serving, eventually, fetching, records
+from tests.agents.network.serving import (
+    Client,
+    MiB,
+    Serving,
+    eventually,
+    fetched,
+    fetching,
+    records,
+)
 
 QUEUE_BYTES = 16 * MiB
 ANSWER_BYTES = 16 * MiB
@@ -45,6 +58,24 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 def batch(size: int, seed: int = 0) -> bytearray:
     """One record of so many random bytes."""
     return encode_batch([Random(seed).randbytes(size)], timestamp_ms=1).data
+
+
+def joining(group: str, size_bytes: int) -> JoinGroupRequest:
+    """A new member with so much metadata."""
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=300_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(size_bytes))],
+    )
+
+
+def padded(topic: str, size_bytes: int) -> FetchRequest:
+    """A long poll of one partition, and topics of no use that are forgotten."""
+    wanted = fetching(topic, {0: 0}, max_wait_ms=300_000)
+    forgotten = [ForgottenTopic(topic="f" * 20_000) for _ in range(size_bytes // 20_000)]
+    return replace(wanted, forgotten_topics_data=forgotten)
 
 
 def queued(agent: Serving) -> int:
@@ -173,29 +204,111 @@ async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> 
     await eventually(lambda: server.requests.budget.held_bytes == 0)
 
 
-async def test_the_largest_holder_is_closed_when_nothing_moves(agent: Serving) -> None:
+async def test_the_largest_holder_is_closed_when_nothing_moves(tmp_path: Path) -> None:
     """
-    Long polls of 80,000 partitions hold their requests: who comes then waits, and is answered when
-    the largest was closed; one line says which.
+    JoinGroups of 900 kB hold theirs as long as the others do not join: who comes then waits, and is
+    answered when the largest was closed; one line says which.
     """
-    server = agent.process.server
-    server.stalled_ms = 1_000.0
     many = fetching("full", {0: 0}, max_wait_ms=0)
     many.topics[0].partitions = many.topics[0].partitions * 3_000
-    parked = fetching("empty", {0: 0}, max_wait_ms=300_000)
-    parked.topics[0].partitions = parked.topics[0].partitions * 80_000
+    settings = BrokerSettings(
+        limits=Limits(queued_max_request_bytes=4 * MiB),
+        groups=GroupSettings(classic=ClassicSettings(initial_rebalance_delay_ms=300_000)),
+    )
     with capture_logs() as lines:
-        async with AsyncExitStack() as stack:
-            for _ in range(4):
+        async with Serving(tmp_path, broker=settings) as agent, AsyncExitStack() as stack:
+            server = agent.process.server
+            server.stalled_ms = 1_000.0
+            for n in range(4):
                 client = await stack.enter_async_context(agent.client())
-                client.writer.write(fetch.API.encode_request(4, 1, "x", parked))
+                client.send(join_group.API, 3, joining(f"g{n}", 900_000))
             await eventually(lambda: server.requests.budget.waiting > 0)
             async with agent.client() as good:
                 answer = await good.call(fetch.API, 4, many)
+            refused = agent.process.refusals.counts["queued.max.request.bytes"]
 
     assert 1 == len(answer.responses)
     assert "requests_given_up" in [line["event"] for line in lines]
-    assert agent.process.refusals.counts["queued.max.request.bytes"] >= 1
+    assert refused >= 1
+
+
+# ── Fetches that wait ──
+
+
+async def test_a_large_fetch_that_waits_counts_as_what_it_keeps(agent: Serving) -> None:
+    """
+    Four frames of 1.6 MB fill the room when they are decoded, and their clients wait for one
+    partition: whoever comes then is answered at once.
+    """
+    server = agent.process.server
+    parked = padded("empty", 1_600_000)
+    many = fetching("full", {0: 0}, max_wait_ms=0)
+    many.topics[0].partitions = many.topics[0].partitions * 3_000
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            client = await stack.enter_async_context(agent.client())
+            client.send(fetch.API, 11, parked)
+        await eventually(lambda: len(agent.log("empty").waiting_fetches) == 4)
+        await eventually(lambda: server.requests.budget.held_bytes <= 4 * 3 * KiB)
+        async with agent.client() as good:
+            answer = await good.call(fetch.API, 4, many)
+        waiting = len(agent.log("empty").waiting_fetches)
+
+    assert 1 == len(answer.responses)
+    assert 4 == waiting
+    await eventually(lambda: server.requests.budget.held_bytes == 0)
+    assert 0 == server.requests.kept_bytes
+
+
+async def test_fetches_that_would_keep_more_than_half_of_the_room_do_not_wait(
+    tmp_path: Path,
+) -> None:
+    """
+    Of four that wait for a thousand partitions each, with room for two of them, two are answered
+    with nothing, at once; a Fetch of one partition waits as ever.
+    """
+    settings = BrokerSettings(limits=Limits(queued_max_request_bytes=2 * MiB + 100 * KiB))
+    async with Serving(tmp_path, broker=settings) as agent, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(5)]
+        await clients[0].create("wide", 1_000)
+        wanted = fetching("wide", dict.fromkeys(range(1_000), 0), max_wait_ms=300_000)
+        for client in clients[:2]:
+            client.send(fetch.API, 11, wanted)
+        await eventually(lambda: len(agent.log("wide").waiting_fetches) == 2)
+        kept = agent.process.server.requests.kept_bytes
+        answers = [await client.call(fetch.API, 11, wanted) for client in clients[2:4]]
+        clients[4].send(fetch.API, 11, fetching("wide", {0: 0}, max_wait_ms=300_000))
+        await eventually(lambda: len(agent.log("wide").waiting_fetches) == 3)
+        refused = agent.process.refusals.counts["queued.max.request.bytes"]
+        waiting = agent.process.server.requests.budget.waiting
+
+    assert 2 * 1_000 * 500 < kept <= MiB + 50 * KiB
+    assert [[0] * 1_000] * 2 == [
+        [data.error_code for data in fetched(answer).values()] for answer in answers
+    ]
+    assert 0 == waiting
+    assert refused >= 2
+
+
+async def test_a_request_for_which_no_room_were_enough_is_refused(agent: Serving) -> None:
+    """
+    A Fetch of 2 MB may come to 18 MB, of the 16 that all requests may hold: it would have all
+    others wait.  The line says what it asked for, and it is counted.
+    """
+    with capture_logs() as lines:
+        async with agent.client() as client:
+            client.send(fetch.API, 11, padded("empty", 2_000_000))
+            closed = await client.closed()
+    (line,) = (line for line in lines if line["event"] == "frame_refused")
+
+    assert closed
+    assert re.match(
+        r"a Fetch of 20\d{5} bytes may come to 18\d{6} when it is decoded, of 16777216 that all "
+        r"requests together may hold: ask for less at once \(queued.max.request.bytes\)$",
+        line["reason"],
+    )
+    assert 1 == agent.process.refusals.counts["queued.max.request.bytes"]
+    await eventually(lambda: agent.process.server.requests.budget.held_bytes == 0)
 
 
 # ── Answers ──
@@ -376,14 +489,9 @@ async def test_a_large_request_is_run_once_while_there_is_too_much_of_all(tmp_pa
     """
     Each of the connections has one answer, and the next one is to its next request.
     """
-    settings = BrokerSettings(limits=Limits(queued_max_request_bytes=MiB))
-    join = JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=30_000,
-        rebalance_timeout_ms=30_000,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(2_000_000))],
-    )
+    limits = Limits(queued_max_request_bytes=MiB, driftlog_max_group_member_bytes=100_000)
+    settings = BrokerSettings(limits=limits)
+    join = joining("g", 400_000)
 
     async def ask(agent: Serving) -> int:
         async with agent.client() as client:
