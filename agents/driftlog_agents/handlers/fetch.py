@@ -98,7 +98,6 @@ class Fetching:
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
         request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
-        _named_once(request)
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
     def spawn(self, coroutine: Any) -> None:
@@ -160,9 +159,10 @@ class _Fetch:
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         self._keep_little()
-        if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
+        if _is_large(request):
             self._owner.spawn(self._begin_large())
             return
+        _named_once(request)
         found, size, cold = self._read()
         if cold:
             self._go_cold()
@@ -176,6 +176,7 @@ class _Fetch:
     async def _begin_large(self) -> None:
         """As `begin`, in slices.  Never leaves its slot unanswered."""
         try:
+            await off_the_loop(_named_once, self._request)
             found, size = await self._read_slowly()
             if self._enough(found, size):
                 await self._answer_slowly(found, size)
@@ -433,7 +434,7 @@ class _Fetch:
         """As `_read`, waiting for the bucket."""
         responses: list[FetchableTopicResponse] = []
         size = 0
-        for topic in self._request.topics:
+        async for topic in sliced(self._request.topics):
             partitions: list[PartitionData] = []
             async for asked in sliced(topic.partitions):
                 data, read = await self._read_one(topic.topic, topic.topic_id, asked, size)
@@ -473,7 +474,8 @@ class _Fetch:
             return data, 0
         except CorruptError as error:
             # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
-            self._owner.log.error("log_damaged", log=repr(log), error=str(error))
+            client = self._slot.connection.client_host
+            self._owner.log.error("log_damaged", client=client, log=repr(log), error=str(error))
             data.error_code = ErrorCode.CORRUPT_MESSAGE
             return data, 0
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
@@ -535,8 +537,17 @@ def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
     return entry.logs[partition]
 
 
+def _is_large(request: FetchRequest) -> bool:
+    """Whether it names more than is read, and made sure to be named once, where it is."""
+    topics = request.topics
+    if len(topics) > _MANY_PARTITIONS:
+        return True
+    return sum(len(topic.partitions) for topic in topics) > _MANY_PARTITIONS
+
+
 def _named_once(request: FetchRequest) -> None:
-    """Leave of a partition that is named twice what is said last (FetchRequest#fetchData)."""
+    """Leave of a partition that is named twice what is said last, and of a topic without partitions
+    nothing (FetchRequest#fetchData)."""
     if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):
         topics: dict[tuple[str, UUID], FetchTopic] = {}
         for topic in request.topics:
@@ -544,6 +555,8 @@ def _named_once(request: FetchRequest) -> None:
             if first is not topic:
                 first.partitions += topic.partitions
         request.topics = list(topics.values())
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
     for topic in request.topics:
         if len(topic.partitions) > 1:
             named = {asked.partition: asked for asked in topic.partitions}

@@ -1,7 +1,13 @@
-"""Long work in slices, so that no request keeps the event loop from the others.
+"""Long work in slices, so that no requests keep the event loop from the others.
 
     for item in items:                      async for item in sliced(items):
         …                          ──▶          …                      # others run every 5 ms
+
+    turn of the loop    │ sockets, timers, … │ one slice: who waits longest │ sockets, timers, … │ …
+
+A turn of the loop has one slice, however many requests work: what they have is not added up.  Who
+finds it used up waits for a turn of its own; those that have not waited yet go before those that
+have, every other time, so that a small request does not wait for all of the large ones.
 
 What depends on no state (to decode, to encode) is given to a thread instead, where Python
 switches every 5 ms by itself.
@@ -11,28 +17,130 @@ Shell.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextvars import Context
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 SLICE_S: Final = 0.005
 
 LARGE_BYTES: Final = 64 * 1024
 """Frames up to here are decoded where they are: that takes some milliseconds at most."""
 
-_LOOK_EVERY: Final = 16
-"""Items between two looks at the clock."""
+_NOT_BEGUN: Final = 0.0
+"""When a slice ends that was given to somebody who has not run since."""
+
+
+class Turns:
+    """The slices of one event loop, measured by *clock_s*."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        self._clock_s = clock_s
+        self._ends_s: float | None = None
+        """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
+        self._newcomers: deque[asyncio.Future[None]] = deque()
+        self._others: deque[asyncio.Future[None]] = deque()
+        self._have_waited: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._newcomers_first = True
+
+    def has_time(self) -> bool:
+        """Whether the slice of this turn is not over; who asks first begins it."""
+        if self._ends_s is None:
+            self._begin()
+            return True
+        return self._clock_s() < self._ends_s
+
+    async def next(self) -> None:
+        """Return in a turn whose slice is the caller's."""
+        task = asyncio.current_task()
+        assert task is not None
+        queue = self._others if task in self._have_waited else self._newcomers
+        self._have_waited.add(task)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.done():
+                self._over()  # It was given a slice and has no use for it.
+            raise
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ends_s = self._clock_s() + SLICE_S
+        # In no request's context: the slices of all go on, whatever becomes of this one.
+        asyncio.get_running_loop().call_soon(self._over, context=Context())
+
+    def _over(self) -> None:
+        """The turn is over: the next slice is of who waits longest."""
+        self._ends_s = None
+        first, second = self._newcomers, self._others
+        if not self._newcomers_first:
+            first, second = second, first
+        self._newcomers_first = not self._newcomers_first
+        for queue in (first, second):
+            while queue:
+                turn = queue.popleft()
+                if not turn.done():
+                    self._ends_s = _NOT_BEGUN
+                    turn.set_result(None)
+                    return
+
+
+_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDictionary()
+
+
+def measure_by(loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float]) -> None:
+    """Measure slices of *loop* by *clock_s*: where time is virtual, work takes none."""
+    _TURNS[loop] = Turns(clock_s)
+
+
+def _turns() -> Turns:
+    loop = asyncio.get_running_loop()
+    turns = _TURNS.get(loop)
+    if turns is None:
+        turns = _TURNS[loop] = Turns()
+    return turns
+
+
+async def time_to_work() -> None:
+    """Return when there is time in a turn of the loop."""
+    turns = _turns()
+    if not turns.has_time():
+        await turns.next()
 
 
 async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield *items*; others run between two of them when a slice is over."""
-    began_s = time.perf_counter()
-    for count, item in enumerate(items):
-        if not count % _LOOK_EVERY and time.perf_counter() - began_s >= SLICE_S:
-            await asyncio.sleep(0)
-            began_s = time.perf_counter()
+    turns = _turns()
+    for item in items:
+        if not turns.has_time():
+            await turns.next()
         yield item
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:
+    """What *work* returns of each of *items*, in their order: *at_once* workers take one after
+    the other, in slices."""
+    left = list(enumerate(items))
+    left.reverse()
+    results: dict[int, R] = {}
+
+    async def take() -> None:
+        while left:
+            await time_to_work()
+            if left:
+                number, item = left.pop()
+                results[number] = await work(item)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(at_once, len(left))):
+            tasks.create_task(take())
+    return [results[number] for number in range(len(results))]
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:

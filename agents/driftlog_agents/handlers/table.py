@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from driftlog_agents.broker import Broker, RequestContext
+from driftlog_agents.groups.budget import ASKING
 from driftlog_agents.handlers import (
     alter_configs,
     api_versions,
@@ -49,9 +50,10 @@ from driftlog_agents.handlers import (
     update_features,
 )
 from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.slices import time_to_work
 from driftlog_agents.protocol.api import ApiKey
 
-__all__ = ["ADVERTISED", "HANDLERS", "Handler", "unsupported_version_response"]
+__all__ = ["ADVERTISED", "HANDLERS", "OF_MANY", "Handler", "unsupported_version_response"]
 
 Handler = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
 """Of the request and response classes of one `Api`."""
@@ -68,7 +70,33 @@ def _changing(handle: Handler) -> Handler:
     return answer
 
 
-HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
+def _in_turn(handle: Handler) -> Handler:
+    """A handler that begins when there is time in a turn of the loop: what it does before its
+    first slice is not added to what others do.  Its task is its own, and knows who asks."""
+
+    async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
+        ASKING.set(context.client_host)
+        await time_to_work()
+        return await handle(broker, request, context)
+
+    return answer
+
+
+OF_MANY: Final = frozenset(
+    {
+        ApiKey.DELETE_RECORDS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    }
+)
+"""APIs whose requests name topics and partitions that are there, all of them if need be: their
+elements have no limit but that of Fetch, and what they do is cut into slices."""
+
+_HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
     {
         ApiKey.ALTER_CONFIGS: _changing(alter_configs.handle),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
@@ -113,4 +141,8 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
         ApiKey.UNREGISTER_BROKER: unregister_broker.handle,
         ApiKey.UPDATE_FEATURES: update_features.handle,
     }
+)
+
+HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
+    {key: _in_turn(handle) for key, handle in _HANDLERS.items()}
 )

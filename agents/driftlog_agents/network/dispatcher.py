@@ -23,7 +23,7 @@ from driftlog_agents.broker import AnswerBytes, Broker, RequestContext
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
 from driftlog_agents.handlers.slices import off_the_loop
-from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
+from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
@@ -165,7 +165,7 @@ class Dispatcher:
             connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
             return
         connection.client_id = header.client_id
-        weight = _DECODED_WEIGHT if header.api_key is ApiKey.LIST_OFFSETS else _COPIED_WEIGHT
+        weight = _DECODED_WEIGHT if header.api_key in OF_MANY else _COPIED_WEIGHT
         connection.ask(frame, weight, partial(self._begin, header))
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
@@ -183,7 +183,7 @@ class Dispatcher:
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
         most = limits.driftlog_max_request_elements
-        if header.api_key is ApiKey.LIST_OFFSETS:
+        if header.api_key in OF_MANY:
             most = MAX_REQUEST_ELEMENTS
         tags = limits.driftlog_max_tagged_fields
         decode, version = API[header.api_key].decode_request, header.api_version
