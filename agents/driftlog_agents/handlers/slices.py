@@ -6,8 +6,8 @@
     turn of the loop    │ sockets, timers, … │ one slice: who waits longest │ sockets, timers, … │ …
 
 A turn of the loop has one slice, however many requests work: what they have is not added up.  Who
-finds it used up waits for a turn of its own; those that have not waited yet go before those that
-have, every other time, so that a small request does not wait for all of the large ones.
+finds it used up waits for a turn of its own.  Every other turn is of a small request that has not
+waited yet, if there is one, so that it does not wait for all of the large ones.
 
 What depends on no state (to decode, to encode) is given to a thread instead, where Python
 switches every 5 ms by itself.
@@ -19,9 +19,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,6 +35,10 @@ _NOT_BEGUN: Final = 0.0
 """When a slice ends that was given to somebody who has not run since."""
 
 
+_LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
+"""Whether this is part of a request that is large, or has waited already."""
+
+
 class Turns:
     """The slices of one event loop, measured by *clock_s*."""
 
@@ -42,10 +46,9 @@ class Turns:
         self._clock_s = clock_s
         self._ends_s: float | None = None
         """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
-        self._newcomers: deque[asyncio.Future[None]] = deque()
-        self._others: deque[asyncio.Future[None]] = deque()
-        self._have_waited: WeakSet[asyncio.Task[Any]] = WeakSet()
-        self._newcomers_first = True
+        self._small: deque[asyncio.Future[None]] = deque()
+        self._large: deque[asyncio.Future[None]] = deque()
+        self._small_first = True
 
     def has_time(self) -> bool:
         """Whether the slice of this turn is not over; who asks first begins it."""
@@ -56,10 +59,8 @@ class Turns:
 
     async def next(self) -> None:
         """Return in a turn whose slice is the caller's."""
-        task = asyncio.current_task()
-        assert task is not None
-        queue = self._others if task in self._have_waited else self._newcomers
-        self._have_waited.add(task)
+        queue = self._large if _LARGE.get() else self._small
+        _LARGE.set(True)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)
         try:
@@ -78,10 +79,10 @@ class Turns:
     def _over(self) -> None:
         """The turn is over: the next slice is of who waits longest."""
         self._ends_s = None
-        first, second = self._newcomers, self._others
-        if not self._newcomers_first:
+        first, second = self._small, self._large
+        if not self._small_first:
             first, second = second, first
-        self._newcomers_first = not self._newcomers_first
+        self._small_first = not self._small_first
         for queue in (first, second):
             while queue:
                 turn = queue.popleft()
@@ -114,6 +115,13 @@ async def time_to_work() -> None:
         await turns.next()
 
 
+async def time_for_large() -> None:
+    """As `time_to_work`, for a large request: small ones go before it from here on.  What it does
+    before its first slice is not added to what others do."""
+    _LARGE.set(True)
+    await time_to_work()
+
+
 async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield *items*; others run between two of them when a slice is over."""
     turns = _turns()
@@ -124,21 +132,32 @@ async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:
-    """What *work* returns of each of *items*, in their order: *at_once* workers take one after
-    the other, in slices."""
+    """What *work* returns of each of *items*, in their order.
+
+    Workers take one after the other, in slices.  Each has another begin, up to *at_once*, in a
+    later turn: where nothing is waited for there are hardly any.
+    """
     left = list(enumerate(items))
     left.reverse()
     results: dict[int, R] = {}
+    workers = 0
 
     async def take() -> None:
+        nonlocal workers
+        workers += 1
+        begun = False
         while left:
             await time_to_work()
-            if left:
-                number, item = left.pop()
-                results[number] = await work(item)
+            if not left:
+                break
+            number, item = left.pop()
+            if left and not begun and workers < at_once:
+                begun = True
+                tasks.create_task(take())
+            results[number] = await work(item)
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(min(at_once, len(left))):
+        if left:
             tasks.create_task(take())
     return [results[number] for number in range(len(results))]
 

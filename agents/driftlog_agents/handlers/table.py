@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.groups.budget import ASKING
 from driftlog_agents.handlers import (
     alter_configs,
     api_versions,
@@ -50,7 +49,6 @@ from driftlog_agents.handlers import (
     update_features,
 )
 from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
-from driftlog_agents.handlers.slices import time_to_work
 from driftlog_agents.protocol.api import ApiKey
 
 __all__ = ["ADVERTISED", "HANDLERS", "OF_MANY", "Handler", "unsupported_version_response"]
@@ -70,18 +68,6 @@ def _changing(handle: Handler) -> Handler:
     return answer
 
 
-def _in_turn(handle: Handler) -> Handler:
-    """A handler that begins when there is time in a turn of the loop: what it does before its
-    first slice is not added to what others do.  Its task is its own, and knows who asks."""
-
-    async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
-        ASKING.set(context.client_host)
-        await time_to_work()
-        return await handle(broker, request, context)
-
-    return answer
-
-
 OF_MANY: Final = frozenset(
     {
         ApiKey.DELETE_RECORDS,
@@ -96,7 +82,7 @@ OF_MANY: Final = frozenset(
 """APIs whose requests name topics and partitions that are there, all of them if need be: their
 elements have no limit but that of Fetch, and what they do is cut into slices."""
 
-_HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
+HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
     {
         ApiKey.ALTER_CONFIGS: _changing(alter_configs.handle),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
@@ -141,8 +127,4 @@ _HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
         ApiKey.UNREGISTER_BROKER: unregister_broker.handle,
         ApiKey.UPDATE_FEATURES: update_features.handle,
     }
-)
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
-    {key: _in_turn(handle) for key, handle in _HANDLERS.items()}
 )

@@ -20,9 +20,10 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.broker import AnswerBytes, Broker, RequestContext
+from driftlog_agents.groups.budget import ASKING
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
-from driftlog_agents.handlers.slices import off_the_loop
+from driftlog_agents.handlers.slices import off_the_loop, time_for_large
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
@@ -48,6 +49,10 @@ _MANY_ELEMENTS: Final = 2_000
 """An answer of more is encoded by a thread: some milliseconds."""
 
 _SWEEP_S: Final = 0.1
+
+_SMALL_BYTES: Final = 2 * 1024
+"""Requests of more begin in a turn of their own: handlers may take a while before they make slices.
+What clients ask for again and again (heartbeats, commits, joins) is smaller."""
 
 _LARGE_BYTES: Final = 64 * 1024
 """Frames of more are decoded by a thread."""
@@ -192,6 +197,8 @@ class Dispatcher:
                 request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
             else:
                 request = decode(version, frame, header.body_offset, most, tags)
+            if len(frame) > _SMALL_BYTES:
+                await time_for_large()
             del frame
             await self._handle(slot.connection, slot, header, request)
         except CorruptFrameError as error:
@@ -203,6 +210,7 @@ class Dispatcher:
     async def _handle(
         self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
+        ASKING.set(connection.client_host)
         context = RequestContext(
             api_version=header.api_version,
             client_id=header.client_id,
