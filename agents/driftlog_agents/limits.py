@@ -114,7 +114,9 @@ class Limits:
         64 * MiB, "Bytes of one answer that is not to a Fetch; a larger one is refused."
     )
     driftlog_max_request_elements: int = _limit(
-        20_000, "Elements of a request other than Produce, Fetch and ListOffsets."
+        20_000,
+        "Elements of a request that makes or changes something or asks for groups or configs; one "
+        "that names topics and partitions that are there may have 262144.",
     )
     driftlog_max_tagged_fields: int = _limit(10_000, "Tagged fields of a request.")
 
@@ -184,6 +186,12 @@ DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
 """By config name."""
 
 
+MAX_SESSION_TIMEOUT: Final = "group.max.session.timeout.ms"
+"""A group config of Kafka's (`groups.settings`) that is counted as these are."""
+
+MAX_REBALANCE_TIMEOUT: Final = "driftlog.max.rebalance.timeout.ms"
+
+
 class Refusals:
     """How often each limit was why something was refused, closed or kept waiting.
 
@@ -193,7 +201,7 @@ class Refusals:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(DEFINITIONS, 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys((*DEFINITIONS, MAX_SESSION_TIMEOUT), 0))
 
     def count(self, limit: str) -> None:
         """One more by *limit*, a config's name."""

@@ -108,7 +108,6 @@ class Fetching:
         request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
         # Of what may be long, only what is asked for is kept.
         request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
-        _named_once(request)
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
     def spawn(self, coroutine: Any) -> None:
@@ -170,9 +169,10 @@ class _Fetch:
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         self._keep_little()
-        if self._partitions > _MANY_PARTITIONS:
+        if _is_large(request):
             self._spawn(self._begin_large)
             return
+        _named_once(request)
         found, size, cold = self._read()
         if cold:
             self._go_cold()
@@ -186,6 +186,7 @@ class _Fetch:
     async def _begin_large(self) -> None:
         """As `begin`, in slices.  Never leaves its slot unanswered."""
         try:
+            await off_the_loop(_named_once, self._request)
             here = await self._read_slowly(bucket=False)
             if here is None:
                 self._go_cold()
@@ -475,7 +476,7 @@ class _Fetch:
         """As `_read`, in slices.  None: some is only in the bucket, which is not to be read."""
         responses: list[FetchableTopicResponse] = []
         size = 0
-        for topic in self._request.topics:
+        async for topic in sliced(self._request.topics):
             partitions: list[PartitionData] = []
             async for asked in sliced(topic.partitions):
                 one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
@@ -520,7 +521,8 @@ class _Fetch:
             return data, 0
         except CorruptError as error:
             # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
-            self._owner.log.error("log_damaged", log=repr(log), error=str(error))
+            client = self._slot.connection.client_host
+            self._owner.log.error("log_damaged", client=client, log=repr(log), error=str(error))
             data.error_code = ErrorCode.CORRUPT_MESSAGE
             return data, 0
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
@@ -583,6 +585,14 @@ def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
     return entry.logs[partition]
 
 
+def _is_large(request: FetchRequest) -> bool:
+    """Whether it names more than is read, and made sure to be named once, where it is."""
+    topics = request.topics
+    if len(topics) > _MANY_PARTITIONS:
+        return True
+    return sum(len(topic.partitions) for topic in topics) > _MANY_PARTITIONS
+
+
 def _named_once(request: FetchRequest) -> None:
     """Leave of a partition that is named twice what is said last, and nothing of a topic of which
     no partition is named (FetchRequest#fetchData)."""
@@ -595,6 +605,8 @@ def _named_once(request: FetchRequest) -> None:
             if first is not topic:
                 first.partitions += topic.partitions
         request.topics = list(topics.values())
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
     for topic in request.topics:
         if len(topic.partitions) > 1:
             named = {asked.partition: asked for asked in topic.partitions}

@@ -20,10 +20,11 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.broker import AnswerBytes, Broker, RequestContext
+from driftlog_agents.groups.budget import ASKING
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
-from driftlog_agents.handlers.slices import off_the_loop
-from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
+from driftlog_agents.handlers.slices import off_the_loop, time_for_large
+from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
@@ -48,6 +49,10 @@ _MANY_ELEMENTS: Final = 2_000
 """An answer of more is encoded by a thread: some milliseconds."""
 
 _SWEEP_S: Final = 0.1
+
+_SMALL_BYTES: Final = 2 * 1024
+"""Requests of more begin in a turn of their own: handlers may take a while before they make slices.
+What clients ask for again and again (heartbeats, commits, joins) is smaller."""
 
 _LARGE_BYTES: Final = 64 * 1024
 """Frames of more are decoded by a thread."""
@@ -177,7 +182,7 @@ class Dispatcher:
             connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
             return
         connection.client_id = header.client_id
-        weight = _DECODED_WEIGHT if header.api_key is ApiKey.LIST_OFFSETS else _COPIED_WEIGHT
+        weight = _DECODED_WEIGHT if header.api_key in OF_MANY else _COPIED_WEIGHT
         self._ask(connection, header, frame, weight, self._begin)
 
     def _ask(
@@ -217,7 +222,7 @@ class Dispatcher:
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
         most = limits.driftlog_max_request_elements
-        if header.api_key is ApiKey.LIST_OFFSETS:
+        if header.api_key in OF_MANY:
             most = MAX_REQUEST_ELEMENTS
         tags = self._tags
         decode, version = API[header.api_key].decode_request, header.api_version
@@ -226,6 +231,8 @@ class Dispatcher:
                 request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
             else:
                 request = decode(version, frame, header.body_offset, most, tags)
+            if len(frame) > _SMALL_BYTES:
+                await time_for_large()
             del frame
             await self._handle(slot.connection, slot, header, request)
         except CorruptFrameError as error:
@@ -236,6 +243,7 @@ class Dispatcher:
     async def _handle(
         self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
+        ASKING.set(connection.client_host)
         context = RequestContext(
             api_version=header.api_version,
             client_id=header.client_id,

@@ -21,15 +21,21 @@ from driftlog_agents.protocol.messages import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
+    delete_records,
     delete_topics,
     describe_configs,
     describe_groups,
     describe_producers,
+    describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
+    init_producer_id,
     join_group,
     metadata,
+    offset_commit,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
 )
 from driftlog_agents.protocol.messages.create_partitions import (
@@ -37,6 +43,12 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from driftlog_agents.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from driftlog_agents.protocol.messages.delete_groups import DeleteGroupsRequest
+from driftlog_agents.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -47,16 +59,34 @@ from driftlog_agents.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
+from driftlog_agents.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
+from driftlog_agents.protocol.messages.describe_topic_partitions import (
+    TopicRequest as DescribedTopic,
+)
 from driftlog_agents.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
 from driftlog_agents.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_agents.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
+from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from driftlog_agents.protocol.messages.produce import (
     PartitionProduceData,
@@ -181,20 +211,136 @@ async def test_a_request_of_too_many_elements_is_refused_and_counted(tmp_path: P
     Before they are made; one fewer is answered.
     """
 
-    def topics(count: int) -> MetadataRequest:
-        names = [MetadataRequestTopic(name=f"t{n}") for n in range(count)]
-        return MetadataRequest(topics=names, allow_auto_topic_creation=False)
+    def groups(count: int) -> DeleteGroupsRequest:
+        return DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(count)])
 
     settings = limited(driftlog_max_request_elements=100)
     async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
-        answered = await client.call(metadata.API, 9, topics(100))
+        answered = await client.call(delete_groups.API, 1, groups(100))
         with capture_logs() as lines:
-            client.send(metadata.API, 9, topics(101))
+            client.send(delete_groups.API, 1, groups(101))
             closed = await client.closed()
         refused = agent.process.broker.refusals.counts["driftlog.max.request.elements"]
 
-    assert (100, True, 1) == (len(answered.topics), closed, refused)
+    assert (100, True, 1) == (len(answered.results), closed, refused)
     assert "driftlog.max.request.elements" in lines[0]["reason"]
+
+
+COUNT = 12_000
+MANY = [f"t{n}" for n in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "request_", "answered"),
+    [
+        (
+            metadata.API,
+            9,
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name=f"t{n}") for n in range(20_001)],
+                allow_auto_topic_creation=False,
+            ),
+            20_001,
+        ),
+        (
+            offset_fetch.API,
+            5,
+            OffsetFetchRequest(
+                group_id="g",
+                topics=[OffsetFetchRequestTopic(name=t, partition_indexes=[0]) for t in MANY],
+            ),
+            COUNT,
+        ),
+        (
+            offset_commit.API,
+            7,
+            OffsetCommitRequest(
+                group_id="g",
+                topics=[
+                    OffsetCommitRequestTopic(
+                        name=t,
+                        partitions=[
+                            OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+                        ],
+                    )
+                    for t in MANY
+                ],
+            ),
+            COUNT,
+        ),
+        (
+            delete_records.API,
+            1,
+            DeleteRecordsRequest(
+                timeout_ms=1000,
+                topics=[
+                    DeleteRecordsTopic(
+                        name=t, partitions=[DeleteRecordsPartition(partition_index=0, offset=0)]
+                    )
+                    for t in MANY
+                ],
+            ),
+            COUNT,
+        ),
+        (
+            offset_for_leader_epoch.API,
+            3,
+            OffsetForLeaderEpochRequest(
+                replica_id=-1,
+                topics=[
+                    OffsetForLeaderTopic(
+                        topic=t, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)]
+                    )
+                    for t in MANY
+                ],
+            ),
+            COUNT,
+        ),
+        (
+            describe_topic_partitions.API,
+            0,
+            DescribeTopicPartitionsRequest(
+                topics=[DescribedTopic(name=f"t{n}") for n in range(20_001)]
+            ),
+            20_001,
+        ),
+    ],
+    ids=lambda value: getattr(getattr(value, "key", None), "name", None),
+)
+async def test_a_request_may_name_all_topics_and_partitions_of_a_cluster(
+    tmp_path: Path, api: Any, version: int, request_: Any, answered: int
+) -> None:
+    """
+    Topics of one partition are two elements each: the limit of what is made is not theirs.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        response = await client.call(api, version, request_)
+
+    assert answered == len(response.topics)
+
+
+async def test_what_a_client_causes_in_the_log_names_the_client(tmp_path: Path) -> None:
+    """
+    Else its lines are neither cut nor counted as its own: 6,000 refusals wrote 4 MiB.
+    """
+    settings = limited(driftlog_max_group_member_bytes=10)
+    joining = JoinGroupRequest(
+        group_id="g" * 30_000,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x" * 11)],
+    )
+    transactional = InitProducerIdRequest(transactional_id="t" * 30_000, transaction_timeout_ms=1)
+    async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        with capture_logs() as lines:
+            await client.call(init_producer_id.API, 3, transactional)
+            await client.call(join_group.API, 3, joining)
+
+    events = {line["event"]: str(line["client"]).rpartition(":")[0] for line in lines}
+    expected = ["transactional_id_refused", "group_limit_reached"]
+    assert dict.fromkeys(expected, "127.0.0.1") == events
 
 
 async def test_tagged_fields_are_counted(tmp_path: Path) -> None:
