@@ -20,7 +20,7 @@ from driftlog_agents.log.object_reads import DamagedObjectError, ObjectReads, Re
 from driftlog_agents.offloading import Offload
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering import kernel
-from driftlog_tiering.batch import HEADER_BYTES, Codec, parse_header
+from driftlog_tiering.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
 from driftlog_tiering.columns import EncodedBatch, gap_batches
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef, overlaps
@@ -61,6 +61,13 @@ class Batches(NamedTuple):
     unit_end: int
 
 
+class RawBatch(NamedTuple):
+    """One of an object of batches that could not be decoded."""
+
+    header: BatchHeader
+    batch: memoryview
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """No segment holds the offset, and none does before *end*."""
@@ -94,7 +101,7 @@ class SegmentReads:
         self._index: ColdCache[str, SegmentReader | SegmentList] = ColdCache(
             budget_bytes=settings.index_cache_bytes, hold_ms=0, patience_ms=0, now_ms=now_ms
         )
-        self._raw: ColdCache[str, Buffer] = holding(budget_bytes=settings.flush_cache_bytes)
+        self._raw: ColdCache[str, list[RawBatch]] = holding(budget_bytes=settings.flush_cache_bytes)
 
     @property
     def row_groups_loaded(self) -> int:
@@ -118,7 +125,7 @@ class SegmentReads:
         if isinstance(place, Gap):
             return _covering(gap_batches(offset, place.end, manifest.leader_epochs), place.end)
         if place.kind is SegmentKind.RAW:
-            return Batches([await self.raw_batch(place)], place.end, place.end)
+            return _from(await self.raw_batches(place), offset, max_bytes, place.end)
         reader = await self.open(manifest, place)
         group = reader.row_group_at(offset)
         if group is None:
@@ -212,8 +219,8 @@ class SegmentReads:
         assert isinstance(reader, SegmentReader)
         return reader
 
-    async def raw_batch(self, ref: SegmentRef) -> Buffer:
-        """The batch that could not be decoded, as it came."""
+    async def raw_batches(self, ref: SegmentRef) -> list[RawBatch]:
+        """The batches that could not be decoded, as they came, in offset order."""
         return await self._raw.get(ref.key, ref.size_bytes, lambda: self._load_raw(ref))
 
     async def times(self, ref: SegmentRef, reader: SegmentReader, group: RowGroup) -> Buffer:
@@ -255,14 +262,9 @@ class SegmentReads:
             raise DamagedObjectError(ref.key, f"it is the segment {is_this}")
         return reader
 
-    async def _load_raw(self, ref: SegmentRef) -> Buffer:
+    async def _load_raw(self, ref: SegmentRef) -> list[RawBatch]:
         body = await self._reads.get(ref.key, 0, ref.size_bytes)
-        if isinstance(kernel.check(body, 0, len(body), False), int):
-            raise DamagedObjectError(ref.key, "no batch, or its CRC is wrong")
-        header = parse_header(body)
-        if (header.base_offset, header.end_offset) != (ref.base, ref.end):
-            raise DamagedObjectError(ref.key, "a batch of other offsets")
-        return body
+        return await self.run(ref.key, _raw_batches, body, ref)
 
     async def _row_group(
         self, ref: SegmentRef, reader: SegmentReader, group: RowGroup
@@ -280,6 +282,39 @@ class SegmentReads:
     ) -> tuple[list[Buffer], int]:
         largest = self._settings.batch_bytes
         return await self.run(key, _encode, batches, offset, codec, max_bytes, largest)
+
+
+def _raw_batches(body: Buffer, ref: SegmentRef) -> list[RawBatch]:
+    """The batches of an object: one behind the other, each with a CRC.
+
+    Raises:
+        CorruptError: they are not those of *ref*.
+    """
+    found: list[RawBatch] = []
+    for header, batch in iterate_batches(body):
+        if isinstance(kernel.check(batch, 0, len(batch), False), int):
+            raise CorruptError(f"a batch at offset {header.base_offset} is damaged")
+        if found and header.base_offset < found[-1].header.end_offset:
+            raise CorruptError(f"a batch at offset {header.base_offset} is not in its order")
+        found.append(RawBatch(header, batch))
+    ends = (found[0].header.base_offset, found[-1].header.end_offset) if found else None
+    if ends != (ref.base, ref.end):
+        raise CorruptError(f"batches of other offsets: {ends}")
+    return found
+
+
+def _from(raw: list[RawBatch], offset: int, max_bytes: int, unit_end: int) -> Batches:
+    """Those from *offset* on that fit *max_bytes*; one at least."""
+    first = bisect_right(raw, offset, key=lambda one: one.header.end_offset)
+    taken = [raw[first]]
+    room = max_bytes - len(taken[0].batch)
+    for one in raw[first + 1 :]:
+        room -= len(one.batch)
+        if room < 0:
+            break
+        taken.append(one)
+    buffers: list[Buffer] = [one.batch for one in taken]
+    return Batches(buffers, taken[-1].header.end_offset, unit_end)
 
 
 def _encode(

@@ -1,7 +1,8 @@
 """The objects of a sealed range: its batches, decoded in a worker thread, as Parquet in the bucket.
 
     memory, buffer files, flush objects ──▶ batches, in chunks ──▶ columns ──▶ spool ──▶ PUT
-       read ahead, while the worker is busy      ╳ cannot be decoded: kept as it came
+       read ahead, while the worker is busy      ╳ cannot be decoded: kept as they came,
+                                                   neighbours in one object
 
 Nobody names these objects yet; `log.sealing` does.
 
@@ -25,6 +26,7 @@ from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import kernel, layout
 from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
+from driftlog_tiering.columns import ColumnBuilder
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import SegmentRef
 from driftlog_tiering.object_keys import body_bytes
@@ -41,6 +43,9 @@ _AHEAD_BYTES: Final = 8 * 1024 * 1024
 _PIECES_AHEAD: Final = 16
 """Being read while the worker is busy, and no more than that: the worker never waits for a disk,
 and hardly for a far store."""
+
+_RAW_BYTES: Final = 4 * 1024 * 1024
+"""Of one object of batches that cannot be decoded, or one batch: it is read whole."""
 
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
@@ -109,7 +114,7 @@ class SegmentWriting:
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
-        """Segments of ``[base, end)``: one, but where a batch cannot be decoded.
+        """Segments of ``[base, end)``: one, but where batches cannot be decoded.
 
         *headers* gets the headers of all batches, in order.
 
@@ -124,7 +129,7 @@ class SegmentWriting:
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
         refs: list[SegmentRef] = []
-        start = base
+        start, undecodable = base, 0
         async with aclosing(self._chunks(log, base, end)) as chunks:
             carried: list[Buffer] = []
             while start < end:
@@ -146,12 +151,35 @@ class SegmentWriting:
                         info = await self._offload(writer.finish, stop) if stop > start else None
                     if info is not None:
                         refs.append(await self._put_segment(log, info, spool))
-                if carried:
-                    refs.append(await self._put_raw(log, carried[0], headers))
-                    carried = carried[1:]
-                    stop = refs[-1].end
-                start = stop
+                        start = stop
+                cannot = bool(carried)
+                while cannot:
+                    bad, carried, cannot = await self._neighbours(log, carried, chunks)
+                    refs.append(await self._put_raw(log, bad, headers))
+                    start = refs[-1].end
+                    undecodable += len(bad)
+        self._tell(log, undecodable, refs)
         return refs
+
+    async def _neighbours(
+        self, log: PartitionLog, carried: list[Buffer], chunks: AsyncIterator[list[Buffer]]
+    ) -> tuple[list[Buffer], list[Buffer], bool]:
+        """The first one, which cannot be decoded, and its neighbours that cannot, for one object;
+        what follows them; and whether the first of that cannot be decoded either."""
+        bad, carried = carried[:1], carried[1:]
+        size = len(bad[0])
+        while carried or (carried := await anext(chunks, [])):
+            async with self._filling:
+                count = await self._offload(_count_undecodable, log, carried)
+            for taken, batch in enumerate(carried[:count]):
+                size += len(batch)
+                if size > _RAW_BYTES:
+                    return bad, carried[taken:], True
+                bad.append(batch)
+            if count < len(carried):
+                return bad, carried[count:], False
+            carried = []
+        return bad, [], False
 
     async def _fill(
         self,
@@ -190,35 +218,43 @@ class SegmentWriting:
         )
 
     async def _put_raw(
-        self, log: PartitionLog, bad: Buffer, headers: list[BatchHeader]
+        self, log: PartitionLog, bad: list[Buffer], headers: list[BatchHeader]
     ) -> SegmentRef:
-        """Keep a batch whose records cannot be decoded as it came."""
-        header = check_batch(bad, from_client=False)
-        headers.append(header)
-        base, end = header.base_offset, header.end_offset
+        """Keep batches whose records cannot be decoded as they came, one behind the other."""
+        found = [check_batch(batch, from_client=False) for batch in bad]
+        headers += found
+        base, end = found[0].base_offset, found[-1].end_offset
+        size_bytes = body_bytes(bad)
         key = self._segment_key(log, base, end, SegmentKind.RAW)
-        await self.put(key, [bad])
-        self.undecodable_batches += 1
-        self._log.error(
-            "batch_undecodable",
-            partition=f"{log.topic}-{log.partition}",
-            base=base,
-            end=end,
-            object=key,
-            advice="kept as it came: consumers get it, Spark skips it",
-        )
+        await self.put(key, bad)
+        self.undecodable_batches += len(bad)
         return SegmentRef(
             key=key,
             kind=SegmentKind.RAW,
             base=base,
             end=end,
-            size_bytes=len(bad),
-            records=header.record_count,
-            raw_bytes=len(bad),
+            size_bytes=size_bytes,
+            records=sum(header.record_count for header in found),
+            raw_bytes=size_bytes,
             min_timestamp_ms=NO_TIMESTAMP,
-            max_timestamp_ms=header.max_timestamp,
+            max_timestamp_ms=max(header.max_timestamp for header in found),
             max_timestamp_offset=-1,
         )
+
+    def _tell(self, log: PartitionLog, batches: int, refs: list[SegmentRef]) -> None:
+        """One line for each seal, whatever a client has sent."""
+        raw = [ref for ref in refs if ref.kind is SegmentKind.RAW]
+        if raw:
+            self._log.error(
+                "batches_undecodable",
+                partition=f"{log.topic}-{log.partition}",
+                batches=batches,
+                base=raw[0].base,
+                end=raw[-1].end,
+                objects=len(raw),
+                first_object=raw[0].key,
+                advice="kept as they came: consumers get them, Spark skips them",
+            )
 
     # ── What goes in ──
 
@@ -364,6 +400,17 @@ def _is_batch(batch: Buffer, base_offset: int) -> bool:
     something older, and the flush object has it as it was."""
     sound = not isinstance(kernel.check(batch, 0, len(batch), False), int)
     return sound and int.from_bytes(batch[:8], "big") == base_offset
+
+
+def _count_undecodable(log: PartitionLog, batches: list[Buffer]) -> int:
+    """How many of the first *batches* cannot be decoded."""
+    for count, batch in enumerate(batches):
+        try:
+            ColumnBuilder(log.topic, log.partition).add(batch)
+        except CorruptError:
+            continue
+        return count
+    return len(batches)
 
 
 def _append(writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]) -> int:

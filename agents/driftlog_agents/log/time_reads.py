@@ -107,7 +107,10 @@ class TimeReads:
         walk = self._segments.walk(manifest, start, lambda e: e.max_timestamp_ms >= target_ms)
         async for ref in walk:
             if ref.kind is SegmentKind.RAW:
-                return max(ref.base, start), ref.max_timestamp_ms
+                for raw in await self._segments.raw_batches(ref):
+                    if raw.header.end_offset > start and raw.header.max_timestamp >= target_ms:
+                        return _stand_in(raw.header, start)
+                continue
             reader = await self._segments.open(manifest, ref)
             for group in reader.row_groups_since(target_ms):
                 found = await self._find_in(ref, reader, group, target_ms, start)
@@ -134,7 +137,9 @@ class TimeReads:
         walk = self._segments.walk(manifest, start, lambda e: e.max_timestamp_ms > least())
         async for ref in walk:
             if ref.kind is SegmentKind.RAW:
-                best = max(ref.base, start), ref.max_timestamp_ms
+                for raw in await self._segments.raw_batches(ref):
+                    if raw.header.end_offset > start and raw.header.max_timestamp > least():
+                        best = _stand_in(raw.header, start)
             elif ref.max_timestamp_offset >= start:
                 best = ref.max_timestamp_offset, ref.max_timestamp_ms
             else:

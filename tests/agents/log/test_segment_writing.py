@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from driftlog_agents.log import segment_writing
 from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
@@ -25,9 +26,12 @@ from driftlog_agents.main import _offload
 from driftlog_agents.spool import FileSpool, spool_in
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_tiering import kernel
+from driftlog_tiering.batch import BatchHeader
+from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import Buffer
 from tests.agents.log.lives import make_batch
+from tests.agents.log.tiers import make_undecodable
 
 RECORDS = 50
 
@@ -87,6 +91,69 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     assert ref.size_bytes == len(body)
     offsets = pq.read_table(io.BytesIO(body), columns=["offset"])["offset"].to_pylist()
     assert list(range(100 * RECORDS)) == offsets
+
+
+async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
+    tmp_path: Path,
+) -> None:
+    """
+    Whatever a client sends: not an object and a line for each batch of it.  The batches are there
+    as they came, one behind the other, and what can be decoded is a segment.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    given: list[Buffer] = batches(1)
+    for n in range(1, 41):
+        batch = memoryview(bytearray(make_undecodable(n * RECORDS, RECORDS, 50 + n % 7)))
+        given.append(batch)
+    last = memoryview(make_batch([b"x"] * RECORDS))
+    kernel.patch(last, 0, 41 * RECORDS, 0)
+    given.append(last)
+    headers: list[BatchHeader] = []
+    with ThreadPoolExecutor(1) as pool, structlog.testing.capture_logs() as lines:
+        writing = Writing(
+            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+        )
+        writing.kept = []
+        writing.given = [given[i : i + 10] for i in range(0, 42, 10)]
+        refs = await writing.write(log, 0, 42 * RECORDS, headers)
+
+    before, raw, after = refs
+    assert [(0, 1), (1, 41), (41, 42)] == [
+        (ref.base // RECORDS, ref.end // RECORDS) for ref in refs
+    ]
+    assert (SegmentKind.PARQUET, SegmentKind.PARQUET) == (before.kind, after.kind)
+    assert b"".join(given[1:41]) == await objects.get(raw.key)
+    assert (40 * RECORDS, 56) == (raw.records, raw.max_timestamp_ms)
+    assert [n * RECORDS for n in range(42)] == [header.base_offset for header in headers]
+    assert 40 == writing.undecodable_batches
+    (line,) = lines
+    assert ("batches_undecodable", 40, 1) == (line["event"], line["batches"], line["objects"])
+
+
+async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A reader of one batch reads its object; a batch that is larger than that is alone.
+    """
+    monkeypatch.setattr(segment_writing, "_RAW_BYTES", 300)
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    size = len(make_undecodable(0, 1))
+    with ThreadPoolExecutor(1) as pool:
+        writing = Writing(
+            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+        )
+        writing.kept = []
+        writing.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
+        refs = await writing.write(log, 0, 10, [])
+        monkeypatch.setattr(segment_writing, "_RAW_BYTES", 1)
+        alone = await writing.write(log, 0, 10, [])
+
+    assert list(range(10)) == [n for ref in refs for n in range(ref.base, ref.end)]
+    assert {300 // size} == {ref.size_bytes // size for ref in refs[:-1]}
+    assert [(n, n + 1) for n in range(10)] == [(ref.base, ref.end) for ref in alone]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
