@@ -11,10 +11,12 @@ Shell.
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.cold_cache import ColdCache
 from driftlog_agents.log.object_reads import DamagedObjectError, ObjectReads, ReadSettings
 from driftlog_agents.offloading import Offload
@@ -42,8 +44,8 @@ _LIST_ENTRY_BYTES: Final = 1_000
 _FOOTER_BYTES: Final = 64 * 1024
 """What a segment's footer takes in memory, decoded; of 128 MiB it is 10 to 20 KiB, packed."""
 
-_ROW_BYTES: Final = 48
-"""What a decoded record takes beyond its bytes: offsets into columns, offset, timestamps."""
+_LARGE_BYTES: Final = 32 * 1024 * 1024
+"""A row group of more is decoded when no other is, nor a large batch: others are half as large."""
 
 _SMALLEST_BATCH_BYTES: Final = 16 * 1024
 """A fetch that asks for less still gets a batch worth its overhead, as it would from Kafka."""
@@ -85,8 +87,10 @@ class SegmentReads:
         offload: Offload,
         settings: ReadSettings,
         now_ms: Callable[[], float],
+        decoding: Decoding,
     ) -> None:
         self._reads = reads
+        self._decoding = decoding
         self._offload = offload
         self._settings = settings
         holding = partial(
@@ -135,7 +139,7 @@ class SegmentReads:
         if codec is Codec.ZSTD and not zstd:
             codec = Codec.NONE
         batches = await self._row_group(place, reader, group)
-        out, end = await self._encode(batches, offset, codec, max_bytes, place.key)
+        out, end = await self._encode(batches, group, offset, codec, max_bytes, place.key)
         # What was read ahead is added; what was not is for the next fetch to wait for.
         while end == batches.end:
             self._row_groups.finish((place.key, group.index))
@@ -147,7 +151,7 @@ class SegmentReads:
                 break
             group = following
             batches = await self._row_group(place, reader, group)
-            more, more_end = await self._encode(batches, end, codec, room, place.key)
+            more, more_end = await self._encode(batches, group, end, codec, room, place.key)
             if sum(map(len, more)) > room:
                 break
             out += more
@@ -170,7 +174,7 @@ class SegmentReads:
             return None
         if (place.key, group.index) in self._row_groups:
             return _group_end(reader, group)
-        if not self._row_groups.has_room(_decoded_bytes(reader, group)):
+        if not self._row_groups.has_room(group.decoded_bytes):
             return None
         return (await self._row_group(place, reader, group)).end
 
@@ -271,17 +275,28 @@ class SegmentReads:
     ) -> RowGroupBatches:
         async def load() -> RowGroupBatches:
             data = await self._reads.get(ref.key, group.start, group.end)
-            return await self.run(ref.key, reader.encoder, group, data)
+            async with self._alone(group):
+                return await self.run(ref.key, reader.encoder, group, data)
 
-        return await self._row_groups.get(
-            (ref.key, group.index), _decoded_bytes(reader, group), load
-        )
+        return await self._row_groups.get((ref.key, group.index), group.decoded_bytes, load)
 
     async def _encode(
-        self, batches: RowGroupBatches, offset: int, codec: Codec, max_bytes: int, key: str
+        self,
+        batches: RowGroupBatches,
+        group: RowGroup,
+        offset: int,
+        codec: Codec,
+        max_bytes: int,
+        key: str,
     ) -> tuple[list[Buffer], int]:
         largest = self._settings.batch_bytes
-        return await self.run(key, _encode, batches, offset, codec, max_bytes, largest)
+        async with self._alone(group):
+            return await self.run(key, _encode, batches, offset, codec, max_bytes, largest)
+
+    def _alone(self, group: RowGroup) -> AbstractAsyncContextManager[None]:
+        if group.decoded_bytes <= _LARGE_BYTES:
+            return nullcontext()
+        return self._decoding.large(group.decoded_bytes)
 
 
 def _raw_batches(body: Buffer, ref: SegmentRef) -> list[RawBatch]:
@@ -346,8 +361,3 @@ def _covering(gap: Any, end: int) -> Batches:
 def _group_end(reader: SegmentReader, group: RowGroup) -> int:
     follows = reader.row_groups[group.index + 1 :]
     return follows[0].first_offset if follows else reader.end
-
-
-def _decoded_bytes(reader: SegmentReader, group: RowGroup) -> int:
-    """About what a decoded row group takes."""
-    return reader.raw_bytes * group.records // max(1, reader.records) + _ROW_BYTES * group.records

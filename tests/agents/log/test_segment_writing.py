@@ -196,7 +196,7 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
     entered, go_on = threading.Event(), threading.Event()
     append = segment_writing._append
 
-    def held(*arguments: Any) -> int:
+    def held(*arguments: Any) -> tuple[int, segment_writing._Fault | None]:
         entered.set()
         assert go_on.wait(10)
         return append(*arguments)
