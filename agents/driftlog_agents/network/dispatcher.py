@@ -44,6 +44,8 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.errors import CorruptError, StoreError
 
+_REQUEST_BYTES: Final = "driftlog.max.request.bytes"
+
 _MANY_ELEMENTS: Final = 2_000
 """An answer of more is encoded by a thread: some milliseconds."""
 
@@ -124,6 +126,12 @@ class Dispatcher:
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
             self.producing.handle(connection, version, header.correlation_id, request)
+        elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
+            raise OverLimitError(
+                _REQUEST_BYTES,
+                f"a {key.kafka_name} request of {len(frame)} bytes, and {most} are allowed "
+                f"({_REQUEST_BYTES})",
+            )
         elif key is ApiKey.FETCH:
             self._counts[key] += 1
             connection.ask(frame, _DECODED_WEIGHT, partial(self._fetch, header))
