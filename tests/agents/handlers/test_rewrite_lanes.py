@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import batches
 from driftlog_agents.decoding import Decoding
 from driftlog_agents.handlers.rewrite import rewrite
 from driftlog_agents.handlers.rewrite_lanes import RewriteLanes
@@ -42,7 +43,9 @@ def bomb(size_bytes: int) -> memoryview:
     """A zstd batch of one record of zeros."""
     plain = make_batch([bytes(size_bytes)])
     return memoryview(
-        with_records(good(codec=Codec.ZSTD), lambda _: bytes(compress(Codec.ZSTD, plain[61:])))
+        with_records(
+            good(codec=batches.Codec.ZSTD), lambda _: bytes(compress(Codec.ZSTD, plain[61:]))
+        )
     )
 
 
@@ -62,7 +65,7 @@ async def test_small_batches_pass_large_ones_that_are_being_rewritten() -> None:
         return rewrite(*args)
 
     limits = TopicLimits(max_message_bytes=MiB, codec=Codec.GZIP)
-    large, small = bomb(20 * MiB), memoryview(good(b"x", codec=Codec.ZSTD))
+    large, small = bomb(20 * MiB), memoryview(good(b"x", codec=batches.Codec.ZSTD))
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         work = lanes(one, two, Decoding(), [0.0])
 
