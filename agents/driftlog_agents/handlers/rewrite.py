@@ -49,7 +49,8 @@ def rewrite(
     *most_bytes*: of its records, decompressed.
 
     Raises:
-        RefusedError: INVALID_RECORD for a null key on a compacted topic.
+        RefusedError: INVALID_RECORD for a null key on a compacted topic; MESSAGE_TOO_LARGE: it
+            would be.
         CorruptRecordsError: it cannot be decoded.
         OverBatchLimitError: the same, for it is too much.
     """
@@ -73,6 +74,12 @@ def rewrite(
         else memoryview(compress(target, plain, limits.compression_level))
     )
     del plain  # before there is a copy of the other
+    size = HEADER_BYTES + len(body)
+    if size > limits.max_message_bytes:
+        raise RefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+        )
     attributes = header.attributes & ~_CODEC_MASK | target
     out = memoryview(
         batches.build_batch(
