@@ -23,10 +23,13 @@ from typing import Any, Final
 
 import structlog
 
+from driftlog_agents.allocator import give_back
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.fitness_watch import FitnessWatch, set_within
 from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.handlers.rewrite_lanes import RewriteLanes
 from driftlog_agents.identity import WrongClusterError, join_cluster, node_id
 from driftlog_agents.limits import Refusals
 from driftlog_agents.listeners import ListenAt, refused, take_all
@@ -92,6 +95,8 @@ class World:
     offload_seal: Offload
     offload_read: Offload
     offload_produce: Offload
+    offload_rewrite: Offload
+    """For what takes long of Produce."""
     spool: Callable[[], AbstractContextManager[Spool]]
     keep_alive: KeepAlive | None = None
     usage: Ask | None = None
@@ -131,6 +136,11 @@ class AgentProcess:
         self.fitness: FitnessWatch
         self.quota = Quota()
         self.refusals = Refusals()
+        self.decoding = Decoding(
+            settings.broker.limits.batches,
+            self.refusals.count,
+            settle=partial(world.offload_read, give_back),
+        )
         self.loop_watch = LoopWatch()
         self._strangers = Strangers()
         self.sessions = 0
@@ -259,6 +269,7 @@ class AgentProcess:
                 manifest=self._manifest,
                 refresh=self._refresh,
                 now_ms=now_ms,
+                decoding=self.decoding,
             ),
             wall_ms=_wall_ms,
             refusals=self.refusals,
@@ -284,7 +295,13 @@ class AgentProcess:
             rng=world.rng,
             now_ms=now_ms,
         )
-        self.dispatcher = Dispatcher(self.broker, world.offload_produce, now_ms)
+        lanes = RewriteLanes(
+            light=world.offload_produce,
+            heavy=world.offload_rewrite,
+            decoding=self.decoding,
+            now_ms=now_ms,
+        )
+        self.dispatcher = Dispatcher(self.broker, lanes.run, now_ms)
         self.server.dispatch = self.dispatcher.dispatch
 
     def _agent(self) -> Agent:
@@ -356,6 +373,7 @@ class AgentProcess:
                 offload=world.offload_seal,
                 offload_read=world.offload_read,
                 spool=world.spool,
+                decoding=self.decoding,
                 keep_alive=world.keep_alive,
                 quota=self.quota,
                 connect=PeerLeader,

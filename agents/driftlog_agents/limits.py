@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least, between
 from driftlog_tiering.batch import MAX_RECORDS
+from driftlog_tiering.batch_limits import BatchLimits
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -119,6 +120,10 @@ class Limits:
         "that names topics and partitions that are there may have 262144.",
     )
     driftlog_max_tagged_fields: int = _limit(10_000, "Tagged fields of a request.")
+    driftlog_max_request_bytes: int = _limit(
+        16 * MiB,
+        "Bytes of a request other than Produce, where socket.request.max.bytes is more.",
+    )
 
     # ── Topics ──
 
@@ -127,10 +132,27 @@ class Limits:
         50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
     )
 
+    driftlog_max_topic_seals_per_minute: int = _limit(
+        20, "Seals of one topic that are asked for over HTTP, on one agent."
+    )
+
     # ── Batches ──
 
     driftlog_max_batch_records: int = _limit(
         MAX_RECORDS, "Records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
+    )
+    driftlog_max_batch_headers: int = _limit(
+        1_000_000, "Headers of a batch's records.", INT, between(1, 1_000_000)
+    )
+    driftlog_max_batch_decompressed_bytes: int = _limit(
+        48 * MiB,
+        "Bytes of a batch's records when they are decompressed. Batches of more than 8 MiB are "
+        "decoded one after the other, and take up to four times this.",
+        INT,
+        between(KiB, 256 * MiB),
+    )
+    driftlog_max_message_bytes: int = _limit(
+        16 * MiB, "Most that message.max.bytes, and max.message.bytes of a topic, may be."
     )
 
     # ── Groups ──
@@ -159,6 +181,15 @@ class Limits:
     def connections_by_address(self) -> dict[str, int]:
         """In place of `max_connections_per_ip`."""
         return connections_by_address(self.max_connections_per_ip_overrides)
+
+    @property
+    def batches(self) -> BatchLimits:
+        """What a batch may come to."""
+        return BatchLimits(
+            records=self.driftlog_max_batch_records,
+            headers=self.driftlog_max_batch_headers,
+            decompressed_bytes=self.driftlog_max_batch_decompressed_bytes,
+        )
 
     @property
     def configs(self) -> dict[str, str]:

@@ -101,7 +101,7 @@ LISTENER: Final = "127.0.0.1:9092"
 HTTP_LISTENER: Final = "127.0.0.1:9644"
 """Where /metrics and the like are unless the command line says otherwise."""
 
-_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
+_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"), (1, "rewrite"))
 """Worker threads of an agent."""
 
 _OVERDUE_S: Final = 28.0
@@ -203,6 +203,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             offload_seal=_offload(pools[0]),
             offload_read=_offload(pools[1]),
             offload_produce=_offload(pools[2]),
+            offload_rewrite=_offload(pools[3]),
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,

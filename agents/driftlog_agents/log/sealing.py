@@ -26,6 +26,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.availability import Availability
 from driftlog_agents.log.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
 from driftlog_agents.log.manifest_check import older_than_bucket
@@ -94,7 +95,7 @@ class Sealer:
     Args:
         sealed: told of each partition's new sealed end.
         buffering: sessions that stay in the list of a partition although all is sealed.
-        look_again: see `SegmentWriting`.
+        look_again, decoding: see `SegmentWriting`.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Sealer:
         sealed: Callable[[TopicPartition, int], None],
         buffering: Callable[[TopicPartition], set[str]],
         look_again: LookAgain = nowhere_else,
+        decoding: Decoding | None = None,
     ) -> None:
         self._session = session
         self._keys = keys
@@ -127,7 +129,12 @@ class Sealer:
         self._settings = settings
         self._topic_sealing = topic_sealing
         self._writing = SegmentWriting(
-            objects=objects, offload=offload, spool=spool, rng=rng, look_again=look_again
+            objects=objects,
+            offload=offload,
+            spool=spool,
+            rng=rng,
+            look_again=look_again,
+            decoding=decoding,
         )
         self._rng = rng
         self._now_ms = now_ms

@@ -45,6 +45,8 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.errors import CorruptError, StoreError
 
+_REQUEST_BYTES: Final = "driftlog.max.request.bytes"
+
 _MANY_ELEMENTS: Final = 2_000
 """An answer of more is encoded by a thread: some milliseconds."""
 
@@ -63,7 +65,7 @@ _DECODED_WEIGHT: Final = 8
 _COPIED_WEIGHT: Final = 1
 """What others have of size are strings and blobs."""
 
-_REQUEST_BYTES: Final = "queued.max.request.bytes"
+_QUEUED_BYTES: Final = "queued.max.request.bytes"
 
 _FORGOTTEN: Final = 0.9
 """Of what an answer was expected to be, when smaller ones are made."""
@@ -134,6 +136,12 @@ class Dispatcher:
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
             self.producing.handle(connection, version, header.correlation_id, request)
+        elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
+            raise OverLimitError(
+                _REQUEST_BYTES,
+                f"a {key.kafka_name} request of {len(frame)} bytes, and {most} are allowed "
+                f"({_REQUEST_BYTES})",
+            )
         elif key is ApiKey.FETCH:
             self._counts[key] += 1
             self._ask(connection, header, frame, _DECODED_WEIGHT, self._fetch)
@@ -201,7 +209,7 @@ class Dispatcher:
         size, most = len(frame), self._broker.settings.limits.queued_max_request_bytes
         if size * (weight + 1) > most:
             raise OverLimitError(
-                _REQUEST_BYTES,
+                _QUEUED_BYTES,
                 f"a {header.api_key.kafka_name} of {size} bytes may come to "
                 f"{size * (weight + 1)} when it is decoded, of {most} that all requests together "
                 f"may hold: ask for less at once",

@@ -243,6 +243,7 @@ class Serving:
                 offload_seal=offload,
                 offload_read=offload,
                 offload_produce=offload_produce,
+                offload_rewrite=offload_produce,
                 spool=spool_in(self._path / "spool"),
             ),
         )

@@ -343,6 +343,41 @@ async def test_what_a_client_causes_in_the_log_names_the_client(tmp_path: Path) 
     assert dict.fromkeys(expected, "127.0.0.1") == events
 
 
+async def test_a_request_that_is_larger_than_any_needs_to_be_is_refused_and_counted(
+    tmp_path: Path,
+) -> None:
+    """
+    Strings take up to four times their bytes, in the request and in the answer.  A Produce may be
+    as large as `socket.request.max.bytes` says.
+    """
+
+    def topics(size: int) -> MetadataRequest:
+        names = [MetadataRequestTopic(name="t" * 1_000) for _ in range(size // 1_000)]
+        return MetadataRequest(topics=names, allow_auto_topic_creation=False)
+
+    settings = limited(driftlog_max_request_bytes=20_000)
+    async with Serving(tmp_path, broker=settings) as agent:
+        async with agent.client() as client:
+            await client.create("t")
+            await client.call(metadata.API, 9, topics(19_000))
+            produced = await client.produce(
+                "t", {0: encode_batch([b"x" * 30_000], timestamp_ms=1).data}
+            )
+            with capture_logs() as lines:
+                client.send(metadata.API, 9, topics(21_000))
+                closed = await client.closed()
+        wanted = FetchTopic(topic="u" * 21_000, partitions=[FetchPartition()])
+        async with agent.client() as client:
+            client.send(fetch.API, 11, FetchRequest(topics=[wanted]))
+            fetch_closed = await client.closed()
+        refused = agent.process.broker.refusals.counts["driftlog.max.request.bytes"]
+
+    assert (0, True, True, 2) == (produced[0].error_code, closed, fetch_closed, refused)
+    assert ["frame_refused"] == [line["event"] for line in lines]
+    assert "a Metadata request of" in lines[0]["reason"]
+    assert "20000 are allowed (driftlog.max.request.bytes)" in lines[0]["reason"]
+
+
 async def test_tagged_fields_are_counted(tmp_path: Path) -> None:
     """
     Of the header, too.

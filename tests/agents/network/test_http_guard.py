@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from driftlog_agents import http_guard
 from driftlog_agents.broker import BrokerSettings
@@ -172,3 +173,32 @@ async def test_who_takes_no_answer_is_closed_when_it_is_time(
         await eventually(lambda: len(server.connections) == 1)
         await eventually(lambda: not server.connections)
         asked.cancel()
+
+
+async def test_a_topic_is_not_sealed_more_often_than_the_limit_says(
+    agent: Serving, port: int
+) -> None:
+    """
+    Each seal makes an object: the 21st in a minute is told when it may be, and another topic is
+    sealed.
+    """
+    async with agent.client() as client:
+        await client.create("t")
+        await client.create("u")
+    at = f"http://127.0.0.1:{port}/topics"
+    async with ClientSession() as session:
+        answered = []
+        for _ in range(20):
+            async with session.post(f"{at}/t/seal") as answer:
+                answered.append(answer.status)
+        async with session.post(f"{at}/t/seal") as refused:
+            text = (await refused.json())["error"]
+        async with session.post(f"{at}/u/seal") as other:
+            status_of_other = other.status
+
+    assert [200] * 20 == answered
+    assert (429, 200) == (refused.status, status_of_other)
+    wait_s = refused.headers["Retry-After"]
+    assert 50 <= int(wait_s) <= 60
+    assert f"(driftlog.max.topic.seals.per.minute): try again in {wait_s} s" in text
+    assert 1 == agent.process.refusals.counts["driftlog.max.topic.seals.per.minute"]
