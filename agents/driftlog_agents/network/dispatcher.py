@@ -67,6 +67,13 @@ _COPIED_WEIGHT: Final = 1
 
 _QUEUED_BYTES: Final = "queued.max.request.bytes"
 
+_PRODUCE_ELEMENTS: Final = 60_000
+"""Of a Produce request: a batch for each of 30,000 topics with one partition.  One turn of the event
+loop admits all of them."""
+
+_PRODUCE_NAMES_CHARS: Final = 5_000_000
+"""All names of a Produce request: 20,000 topics with names of 249 characters."""
+
 _FORGOTTEN: Final = 0.9
 """Of what an answer was expected to be, when smaller ones are made."""
 
@@ -130,8 +137,9 @@ class Dispatcher:
         version = header.api_version
         if key is ApiKey.PRODUCE:
             request = produce.API.decode_request(
-                version, frame, header.body_offset, MAX_REQUEST_ELEMENTS, self._tags
+                version, frame, header.body_offset, _PRODUCE_ELEMENTS, self._tags
             )
+            _check_names(request)
             connection.produces = True
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
@@ -307,6 +315,21 @@ class Dispatcher:
                 RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
             )
         return answer
+
+
+def _check_names(request: produce.ProduceRequest) -> None:
+    """Refuse names that no topic can have, where the answer would repeat many of them.
+
+    Raises:
+        OverLimitError: hang up.
+    """
+    size = sum(len(topic.name) for topic in request.topic_data)
+    if size > _PRODUCE_NAMES_CHARS:
+        raise OverLimitError(
+            RESPONSE_BYTES,
+            f"a Produce of {len(request.topic_data)} topics whose names have {size} characters, "
+            f"of {_PRODUCE_NAMES_CHARS} that an answer repeats: produce to fewer topics at once",
+        )
 
 
 async def _alone(work: Awaitable[Any]) -> Any:

@@ -226,6 +226,35 @@ async def test_a_request_of_too_many_elements_is_refused_and_counted(tmp_path: P
     assert "driftlog.max.request.elements" in lines[0]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("topics", "name", "limit"),
+    [
+        (30_001, "t{n}", "driftlog.max.request.elements"),
+        (400, "t" * 13_000, "driftlog.max.response.bytes"),
+    ],
+)
+async def test_a_produce_of_very_many_topics_is_refused(
+    tmp_path: Path, topics: int, name: str, limit: str
+) -> None:
+    """
+    Each is admitted and named in the answer, in one turn of the event loop.
+    """
+    data = [PartitionProduceData(index=0, records=memoryview(b""))]
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1_000,
+        topic_data=[
+            TopicProduceData(name=name.format(n=n), partition_data=data) for n in range(topics)
+        ],
+    )
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        client.send(produce.API, 9, request)
+        closed = await client.closed()
+        refused = agent.process.broker.refusals.counts[limit]
+
+    assert (True, 1) == (closed, refused)
+
+
 COUNT = 12_000
 MANY = [f"t{n}" for n in range(COUNT)]
 
