@@ -68,8 +68,8 @@ _COPIED_WEIGHT: Final = 1
 _QUEUED_BYTES: Final = "queued.max.request.bytes"
 
 _PRODUCE_ELEMENTS: Final = 60_000
-"""Of a Produce request: a batch for each of 30,000 topics with one partition.  One turn of the event
-loop admits all of them."""
+"""Of a Produce request: a batch for each of 30,000 topics with one partition.  All of them are
+admitted in one turn of the event loop."""
 
 _PRODUCE_NAMES_CHARS: Final = 5_000_000
 """All names of a Produce request: 20,000 topics with names of 249 characters."""
