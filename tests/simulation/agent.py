@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.fitness_watch import FitnessWatch
 from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
+from driftlog_agents.handlers.rewrite_lanes import RewriteLanes
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
@@ -191,7 +193,13 @@ class AgentProcess(Process):
             wall_ms=lambda: int(world.now_ms() + node.wall_skew_ms),
         )
         self.broker.topics = Topics(self.broker)
-        self.producing = Producing(self.broker, of_requests.offload, self.spawn)
+        lanes = RewriteLanes(
+            light=of_requests.offload,
+            heavy=of_requests.offload,
+            decoding=Decoding(),
+            now_ms=world.now_ms,
+        )
+        self.producing = Producing(self.broker, lanes.run, self.spawn)
         self._collector = self._new_collector(Random(f"collector {self.name} {world.seed}"))
         self.fetching = Fetching(self.broker, self.spawn)
         self.fitness = FitnessWatch(
