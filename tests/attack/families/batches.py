@@ -34,6 +34,8 @@ _FETCH_S: Final = 60.0
 _GARBAGE: Final = 3_000
 _MOST_RECORDS: Final = 2_000_000
 """Of a batch."""
+_BLOCKS: Final = 88
+"""Of 512 KiB: a little less than a batch may come to, so that it is rewritten."""
 _LATE_S: Final = 10.0
 """Longer, and producers give up."""
 
@@ -161,7 +163,7 @@ class LyingCounts(Attack):
 
 
 class HeavyRewrites(Attack):
-    """Eight zstd batches, of 60 MB each when unpacked, for a topic compressed with gzip, and
+    """Eight zstd batches, of 44 MiB each when unpacked, for a topic compressed with gzip, and
     a small one behind them."""
 
     name = "heavy-rewrites"
@@ -172,8 +174,8 @@ class HeavyRewrites(Attack):
     def bomb(self, target: Target) -> bytes | bytearray:
         """zstd sees that it repeats itself, and gzip, with its window of 32 KB, does not."""
         block = bytes(target.rng.choices(b"abcdefghijklmnop ", k=512 << 10))
-        head = b"\0" + zigzag(0) + zigzag(0) + zigzag(-1) + zigzag(len(block) * 115)
-        record = head + block * 115 + zigzag(0)
+        head = b"\0" + zigzag(0) + zigzag(0) + zigzag(-1) + zigzag(len(block) * _BLOCKS)
+        record = head + block * _BLOCKS + zigzag(0)
         packed = zstandard.compress(zigzag(len(record)) + record, 3)
         return with_records(good(codec=Codec.ZSTD), lambda _: packed)
 
