@@ -26,8 +26,10 @@ import structlog
 from driftlog_agents.cluster.placement import keeper_of
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import SETTLED_MS, Admission
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.deletion import RecordDeletion
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
@@ -35,6 +37,7 @@ from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
 from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.gone_topics import GoneTopics
+from driftlog_agents.log.health import SessionHealth
 from driftlog_agents.log.id_blocks import ProducerIdFloor
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.keeper import Keeper
@@ -44,7 +47,6 @@ from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.loss import LossAcceptance
 from driftlog_agents.log.manifest_check import ManifestCheck
 from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.producer_memory import ProducerMemory, ProducerSettings
@@ -121,6 +123,12 @@ class Ports:
     """Ask another agent; None: there are no others."""
     strangers: Strangers = field(default_factory=Strangers)
     """What was said of other people's keys, also by earlier sessions of the agent."""
+    backpressure: Backpressure = field(default_factory=Backpressure)
+    """Holds producers for this session."""
+    health: SessionHealth = field(default_factory=SessionHealth)
+    """Of this session."""
+    counters: LogCounters = field(default_factory=LogCounters)
+    """Of all sessions of the process."""
 
 
 class TopicLogs:
@@ -153,6 +161,7 @@ class Engine:
         self.ports = ports
         self.agent = agent
         self.settings = settings
+        self.health, self.counters = ports.health, ports.counters
         self._log = structlog.get_logger()
         self.session = Session(
             store=ports.metadata,
@@ -160,6 +169,7 @@ class Engine:
             settings=settings.session,
             now_ms=ports.now_ms,
             keep_alive=ports.keep_alive,
+            outage=ports.health.requests,
         )
         offload_read = ports.offload_read or ports.offload
         self.manifests = Manifests(
@@ -170,6 +180,7 @@ class Engine:
             now_ms=ports.now_ms,
             wall_ms=ports.wall_ms,
             offload=offload_read,
+            counters=ports.counters,
         )
         self.buffer = BufferLog(
             disk=ports.disk,
@@ -177,6 +188,7 @@ class Engine:
             settings=settings.buffer,
             rng=ports.rng,
             now_ms=ports.now_ms,
+            counters=ports.counters,
         )
         self.flusher = Flusher(
             session=self.session,
@@ -188,6 +200,9 @@ class Engine:
             now_ms=ports.now_ms,
             wall_ms=ports.wall_ms,
             published=self._published,
+            counters=ports.counters,
+            backpressure=ports.backpressure,
+            outage=ports.health.flushes,
         )
         self.admission = Admission(
             flusher=self.flusher,
@@ -203,6 +218,7 @@ class Engine:
             objects=ports.objects,
             now_ms=ports.now_ms,
             offload=offload_read,
+            outage=ports.health.footers,
         )
         self.cluster = cluster
         self.producer_ids = ProducerIdFloor(self.session, agent.node_id)
@@ -213,6 +229,7 @@ class Engine:
             now_ms=ports.now_ms,
             offload=offload_read,
             strangers=ports.strangers,
+            outage=ports.health.manifest_checks,
         )
         self.takeover = Takeover(
             session=self.session,
@@ -239,7 +256,8 @@ class Engine:
             now_ms=ports.now_ms,
             offload=ports.offload,
             spool=ports.spool,
-            paused=lambda: self.flusher.outage.since_ms is not None,
+            backpressure=ports.backpressure,
+            health=ports.health,
             strangers=ports.strangers,
         )
         self._relocation = Relocation(session=self.session, footers=self.footers)
@@ -262,6 +280,9 @@ class Engine:
             producer_expiration_ms=settings.producers.expiration_ms,
             sealed=self.keeper.sealed,
             buffering=lambda tp: self._own.buffering(tp),
+            counters=ports.counters,
+            backpressure=ports.backpressure,
+            outage=ports.health.sealing,
             look_again=self._relocation.look_again,
         )
         self.leading = Leading(
@@ -275,6 +296,7 @@ class Engine:
             settings=settings.leading,
             now_ms=ports.now_ms,
             offload=offload_read,
+            counters=ports.counters,
         )
         self.losses = LossAcceptance(
             session=self.session,
@@ -287,8 +309,6 @@ class Engine:
             now_ms=ports.now_ms,
             spawn=self._spawn,
         )
-        self.unreadable = 0
-        """Attempts to read what old sessions left that failed."""
         self.ready = asyncio.Event()
         self._ready_ms = 0.0
         self.over = asyncio.Event()
@@ -306,6 +326,7 @@ class Engine:
             ports.now_ms,
             Random(agent.session_id).random,
             self.producers,
+            ports.health.loading,
         )
 
     # ── What others ask ──
@@ -399,11 +420,6 @@ class Engine:
         return ""
 
     @property
-    def load_outage(self) -> Outage:
-        """Since when the bucket has given nothing of what was sealed of partitions led here."""
-        return self._loading.outage
-
-    @property
     def leaving(self) -> bool:
         """Whether it was stopped: what it can do while its session lives, it still does."""
         return self._stop.is_set()
@@ -464,7 +480,7 @@ class Engine:
                 await asyncio.sleep(_RETRY_S)
 
     def _unreadable(self, error: UnavailableError) -> None:
-        self.unreadable += 1
+        self.counters.buffer_unreadable += 1
         self._log.warning(
             "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
         )
@@ -569,7 +585,7 @@ class Engine:
         for log in self.logs():
             self.retire(log)
         if not await self._drained():
-            outage = self.flusher.outage
+            outage = self.health.flushes
             self._log.warning(
                 "drain_incomplete",
                 bytes=self.flusher.pending_bytes,
@@ -614,7 +630,7 @@ class Engine:
         left_ms = patience_ms
         while left_ms > 0:
             await asyncio.sleep(left_ms / 1000)
-            left_ms = patience_ms - self.flusher.outage.lasted_ms(self.ports.now_ms())
+            left_ms = patience_ms - self.health.flushes.lasted_ms(self.ports.now_ms())
 
     def _close_all(self) -> None:
         self.ready.clear()

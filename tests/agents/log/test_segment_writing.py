@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftlog_agents.log import segment_writing
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.segment_writing import SegmentWriting
 from driftlog_agents.log.tail import TailData
@@ -69,7 +70,11 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
         )
         made = batches(100)
         writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
@@ -111,7 +116,11 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
     await objects.put(stored_at.object_key, made[:kept])
     with ThreadPoolExecutor(1) as pool:
         writing = SegmentWriting(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
         )
         with pytest.raises(CorruptError, match="does not hold the 3 batches"):
             await writing.write(log, 0, 3 * RECORDS, [])
@@ -144,7 +153,13 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
             yield made
 
     with ThreadPoolExecutor(2) as pool:
-        writing = Writing(objects=objects, offload=_offload(pool), spool=spool, rng=Random(2))
+        writing = Writing(
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool,
+            rng=Random(2),
+            counters=LogCounters(),
+        )
         made = batches(60)
         writing.given = [made[i : i + 30] for i in (0, 30)]
         writing.kept = []
@@ -186,7 +201,13 @@ async def test_a_full_disk_is_a_store_that_cannot_now(tmp_path: Path) -> None:
                 yield made
 
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(objects=objects, offload=_offload(pool), spool=spool, rng=Random(2))
+        writing = Writing(
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool,
+            rng=Random(2),
+            counters=LogCounters(),
+        )
         writing.given = [batches(40)]
         writing.kept = []
         with pytest.raises(UnavailableError, match="No space left"):
@@ -209,7 +230,11 @@ async def test_a_store_that_is_slow_is_not_taken_for_the_disk(tmp_path: Path) ->
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=Slow(lambda: 0), offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=Slow(lambda: 0),
+            offload=_offload(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
         )
         writing.given = [batches(1)]
         writing.kept = []

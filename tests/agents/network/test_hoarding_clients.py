@@ -49,7 +49,7 @@ def batch(size: int, seed: int = 0) -> bytearray:
 
 def queued(agent: Serving) -> int:
     """Unanswered requests other than Produce, counted where they are."""
-    return sum(len(c._slots) for c in agent.process.server.connections)
+    return sum(len(c._slots) for c in agent.server.connections)
 
 
 async def settled(agent: Serving) -> None:
@@ -87,15 +87,15 @@ async def test_behind_a_request_that_waits_few_are_taken_and_all_are_answered(
         asked = [client.send(api_versions.API, 0, ApiVersionsRequest()) for _ in range(20_000)]
         await eventually(lambda: queued(agent) > 1)
         await settled(agent)
-        held, waiting = queued(agent), agent.process.server.requests.waiting
+        held, waiting = queued(agent), agent.server.requests.waiting
         await wake(agent)
         answers = [(await client.receive())[0] for _ in range(20_001)]
 
     assert (8, 7) == (held, waiting)
     assert [polled, *asked] == answers
     assert (0, 0) == (
-        agent.process.server.requests.waiting,
-        agent.process.server.requests.budget.held_bytes,
+        agent.server.requests.waiting,
+        agent.server.requests.budget.held_bytes,
     )
 
 
@@ -136,7 +136,7 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
                 await client.receive()
 
     assert held <= 100 + 50 + 8 + 100
-    assert 0 == agent.process.server.requests.waiting
+    assert 0 == agent.server.requests.waiting
 
 
 async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> None:
@@ -146,7 +146,7 @@ async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> 
     """
     many = fetching("full", {0: 0}, max_wait_ms=0)
     many.topics[0].partitions = many.topics[0].partitions * 60_000
-    server = agent.process.server
+    server = agent.server
     async with AsyncExitStack() as stack:
         for _ in range(40):
             client = await stack.enter_async_context(agent.client())
@@ -174,7 +174,7 @@ async def test_the_largest_holder_is_closed_when_nothing_moves(agent: Serving) -
     Long polls of 80,000 partitions hold their requests: who comes then waits, and is answered when
     the largest was closed; one line says which.
     """
-    server = agent.process.server
+    server = agent.server
     server.stalled_ms = 1_000.0
     many = fetching("full", {0: 0}, max_wait_ms=0)
     many.topics[0].partitions = many.topics[0].partitions * 3_000
@@ -210,7 +210,7 @@ async def test_answers_that_nobody_takes_are_bounded_and_given_up(agent: Serving
     Thirty clients ask for 8 MiB and read nothing: what is held is the budget and an answer; and a
     good one that asks for as much is answered with a batch at least.
     """
-    server = agent.process.server
+    server = agent.server
     server.stalled_ms = 1_000.0
     await fill(agent, 9)
     wanted = fetching("full", {0: 0}, partition_max_bytes=8 * MiB)
@@ -258,7 +258,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
             client = await stack.enter_async_context(agent.client())
             client._reader._transport.pause_reading()  # type: ignore[attr-defined]
             client.send(fetch.API, 11, wanted)
-        await eventually(lambda: agent.process.server.answers.waiting > 0)
+        await eventually(lambda: agent.server.answers.waiting > 0)
         began = time.monotonic()
         async with agent.client() as good:
             await good.call(metadata.API, 5, MetadataRequest(topics=None))
@@ -266,7 +266,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
             little = await good.fetch("empty", {0: 0})
         took_s = time.monotonic() - began
         # They are given up as soon as that is what others wait for.
-        agent.process.server.stalled_ms = 500.0
+        agent.server.stalled_ms = 500.0
         refused = agent.process.refusals.counts
         await eventually(lambda: refused["driftlog.max.response.queue.bytes"] >= 1)
 
@@ -309,7 +309,7 @@ async def test_an_address_has_its_share_of_connections(tmp_path: Path) -> None:
                 kept += pairs
                 served[source] = [await is_served(*pair) for pair in pairs]
             kept[0][1].transport.abort()
-            await eventually(lambda: len(agent.process.server.connections) == 6)
+            await eventually(lambda: len(agent.server.connections) == 6)
             again = await is_served(*await connect(agent, "127.0.0.2"))
 
     assert {"127.0.0.2": 2, "127.0.0.3": 3, "127.0.0.4": 2} == {

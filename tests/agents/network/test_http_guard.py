@@ -28,7 +28,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 @pytest.fixture
 async def port(agent: Serving) -> AsyncIterator[int]:
     """Where its HTTP port is."""
-    http = HttpApi(agent.process)
+    http = HttpApi(agent.observed)
     sockets = await take("127.0.0.1", 0, "--http-listener")
     await http.start(sockets)
     yield sockets[0].getsockname()[1]
