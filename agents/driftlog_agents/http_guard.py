@@ -82,7 +82,8 @@ class HttpGuard:
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._seen: dict[Any, tuple[str, float, float]] = {}
-        """Connections: address, when something of it ended last, and how long it may be silent."""
+        """Connections that are there: address, when something of it ended last, and how long it may
+        be silent."""
         self._busy: set[Any] = set()
         self._server: web.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -130,18 +131,24 @@ class HttpGuard:
 
     def _serve(self, address: str) -> asyncio.BaseProtocol:
         assert self._server is not None
-        self._forget_gone()
+        return _Guarded(self, self._server(), address)
+
+    def came(self, connection: Any, address: str) -> None:
+        """It has a transport, and can be closed from now on."""
         if len(self._seen) >= self._most:
             self._refusals.count("driftlog.http.max.connections")
             idle = [c for c in self._seen if c not in self._busy]
             if idle:
                 self._close(min(idle, key=lambda c: self._seen[c][1]))
-        protocol = self._server()
-        self._seen[protocol] = address, self._loop.time(), _FIRST_S
-        return protocol
+        self._seen[connection] = address, self._loop.time(), _FIRST_S
+
+    def went(self, connection: Any) -> None:
+        """It is gone; harmless when it was closed here."""
+        if connection in self._seen:
+            address, _, _ = self._seen.pop(connection)
+            self._acceptor.left(address)
 
     def _look(self) -> None:
-        self._forget_gone()
         now_s = self._loop.time()
         for connection, (_, since_s, silent_s) in list(self._seen.items()):
             if connection not in self._busy and now_s - since_s > silent_s:
@@ -149,14 +156,37 @@ class HttpGuard:
         self._timer = self._loop.call_later(_LOOK_S, self._look)
 
     def _close(self, connection: Any) -> None:
-        address, _, _ = self._seen.pop(connection)
-        self._acceptor.left(address)
+        transport = connection.transport
+        self.went(connection)
         connection.force_close()
+        if transport is not None:
+            transport.abort()  # what its client does not take is not waited for
 
-    def _forget_gone(self) -> None:
-        now_s = self._loop.time()
-        for connection, (address, since_s, _) in list(self._seen.items()):
-            # Without a transport it is gone, or so new that it has none yet.
-            if connection.transport is None and now_s - since_s > _LOOK_S:
-                del self._seen[connection]
-                self._acceptor.left(address)
+
+class _Guarded(asyncio.Protocol):
+    """A connection, whose guard hears when it comes and when it goes."""
+
+    def __init__(self, guard: HttpGuard, connection: Any, address: str) -> None:
+        self._guard = guard
+        self._connection = connection
+        self._address = address
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection.connection_made(transport)
+        self._guard.came(self._connection, self._address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.went(self._connection)
+        self._connection.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.data_received(data)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()

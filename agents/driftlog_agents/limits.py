@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least, between
+from driftlog_tiering.batch import MAX_RECORDS
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -127,7 +128,7 @@ class Limits:
     # ── Batches ──
 
     driftlog_max_batch_records: int = _limit(
-        2_000_000, "Records of a batch, as its header says.", INT, between(1, 2_000_000)
+        MAX_RECORDS, "Records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
     )
 
     # ── Groups ──

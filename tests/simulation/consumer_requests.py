@@ -21,7 +21,7 @@ DeleteRecords goes through its handler in `deletions`.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -168,6 +168,11 @@ class _Exchange:
         is_cold = process.fetching.cold_reads > cold_reads
         if engine is not None and not self.done and not is_cold and len(self.asked) == 1:
             process.waits(engine, self)  # what reads the bucket is told when that has answered
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """As a `QueuedRequest`: what is for a connection that is gone is not begun."""
+        if not self.connection.closed:
+            await work()
 
     def respond(self, answer: Sequence[Buffer]) -> None:
         if self.process.dead or self.connection.closed:

@@ -42,6 +42,8 @@ LOG_OVERHEAD_BYTES: Final = 12
 MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
+MAX_RECORDS: Final = 2_000_000
+"""Of one batch that is sealed, and the most that an agent can be told to take."""
 MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
 """Timestamps must fit int64 microseconds, because that is what a segment holds."""
 

@@ -28,6 +28,7 @@ from driftlog_tiering.batch import (
     CODEC_MASK,
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
+    MAX_RECORDS,
     BatchHeader,
     Buffer,
     Codec,
@@ -47,10 +48,10 @@ from driftlog_tiering.manifest import LeaderEpoch
 DECOMPRESSED_LIMIT_BYTES: Final = 256 * 1024 * 1024
 """Of one batch, whatever `decompressed_limit` says."""
 
-MAX_RECORDS: Final = 2_000_000
 MAX_HEADERS: Final = 1_000_000
-"""Of one batch.  In columns an empty record or header is tens of bytes: a batch of 23 kB could come
-to gigabytes.  What has more is no honest batch, and is kept as it came."""
+"""Of one batch.  In columns an empty header is tens of bytes, as is an empty record: a batch of
+23 kB could come to gigabytes.  What has more of either is no honest batch, and is kept as it
+came."""
 
 _INT32_MAX: Final = 2**31 - 1
 

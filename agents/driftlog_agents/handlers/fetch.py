@@ -23,7 +23,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -37,7 +37,7 @@ from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
 from driftlog_agents.network.answers import SMALL_BYTES
-from driftlog_agents.network.slots import Slot
+from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -93,7 +93,9 @@ class Fetching:
         )
         self._unread = 0
 
-    def handle(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest) -> None:
+    def handle(
+        self, slot: QueuedRequest, version: int, correlation_id: int, request: FetchRequest
+    ) -> None:
         """Answer through *slot*, now or when there is something to say."""
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
@@ -129,7 +131,7 @@ class _Fetch:
         self,
         owner: Fetching,
         broker: Broker,
-        slot: Slot,
+        slot: QueuedRequest,
         version: int,
         correlation_id: int,
         request: FetchRequest,
@@ -161,7 +163,7 @@ class _Fetch:
             return
         self._keep_little()
         if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
-            self._owner.spawn(self._begin_large())
+            self._spawn(self._begin_large)
             return
         found, size, cold = self._read()
         if cold:
@@ -268,10 +270,12 @@ class _Fetch:
     def _out_of_time(self) -> None:
         """Answer with what there is."""
         self._forget()
+        if self._slot.connection.closed:
+            return
         self._keep_little()
         if len(self._waits_for) > _MANY_PARTITIONS:
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
-                self._owner.spawn(self._read_cold())
+                self._spawn(self._read_cold)
             return
         found, size, cold = self._read()
         if cold:
@@ -279,6 +283,9 @@ class _Fetch:
         else:
             assert found is not None
             self._answer(found, size)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._owner.spawn(self._slot.run(work))
 
     def _forget(self) -> None:
         self._done = True
@@ -415,11 +422,13 @@ class _Fetch:
 
     def _go_cold(self) -> None:
         self._done = True
+        if self._slot.connection.closed:
+            return
         self._keep_little()
         if not self._slot.connection.answers.room(self._most_bytes(), self._go_cold):
             return
         self._owner.cold_reads += 1
-        self._owner.spawn(self._read_cold())
+        self._spawn(self._read_cold)
 
     async def _read_cold(self) -> None:
         """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
@@ -488,11 +497,10 @@ class _Fetch:
         request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
 
     def _most_bytes(self) -> int:
-        """What the answer may come to, as far as it is known before it is read."""
-        asked = sum(
-            p.partition_max_bytes for topic in self._request.topics for p in topic.partitions
-        )
-        return max(0, min(asked, self._request.max_bytes))
+        """What is read of the bucket at most: that is the first partition with data, alone.  What
+        memory and disk have of others is claimed when it is known."""
+        asked = (p.partition_max_bytes for topic in self._request.topics for p in topic.partitions)
+        return max(0, min(max(asked, default=0), self._request.max_bytes))
 
     # ── Answering ──
 

@@ -4,7 +4,8 @@
         …                          ──▶          …                      # others run every 5 ms
 
 What depends on no state (to decode, to encode) is given to a thread instead, where Python
-switches every 5 ms by itself.
+switches every 5 ms by itself.  It is one thread, and no other work waits for it: the event loop's
+own threads read files, look names up and see whether the agent is fit.
 
 Shell.
 """
@@ -12,17 +13,18 @@ Shell.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
 SLICE_S: Final = 0.005
 
-LARGE_BYTES: Final = 64 * 1024
-"""Frames up to here are decoded where they are: that takes some milliseconds at most."""
-
 _LOOK_EVERY: Final = 16
 """Items between two looks at the clock."""
+
+_THREAD: Final = ThreadPoolExecutor(1, "codec")
+"""Begun when it is first needed, and ended with the process."""
 
 
 async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
@@ -37,4 +39,4 @@ async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:
     """What *work* returns, made by a thread: *work* touches nothing that others see."""
-    return await asyncio.to_thread(work, *args)
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, work, *args)

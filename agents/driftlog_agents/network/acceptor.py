@@ -65,6 +65,8 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
+        self._new: set[socket.socket] = set()
+        """Accepted in this turn of the loop: not counted yet if they wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._log = structlog.get_logger()
         self._tell_at_s = 0.0
@@ -123,6 +125,7 @@ class Acceptor:
         limit = self._limits.refused_by(address)
         if limit is None:
             accepted.setblocking(False)
+            self._new.add(accepted)
             self._limits.wait(address, (accepted, address, serve))
             return
         accepted.close()
@@ -143,17 +146,23 @@ class Acceptor:
             )
 
     def _serve_next(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()  # a connection came before it was time
+            self._timer = None
         now_ms = self._now_ms()
         while (waiting := self._limits.next(now_ms, _is_gone)) is not None:
             accepted, address, serve = waiting
+            self._new.discard(accepted)
             # Its parent is this object: the loop has no other way to take a socket over.
             task = self._loop.create_task(self._open(accepted, address, serve))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+        for accepted in self._new:
+            if accepted.fileno() >= 0:  # else it has gone already
+                self._refusals.count("max.connection.creation.rate")
+        self._new.clear()
         ready_at_ms = self._limits.ready_at_ms(now_ms)
-        if ready_at_ms is not None and self._timer is None:
-            self._refusals.count("max.connection.creation.rate")
+        if ready_at_ms is not None:
             self._timer = self._loop.call_later(
                 max(0.001, (ready_at_ms - now_ms) / 1000), self._serve_next
             )
@@ -163,8 +172,14 @@ class Acceptor:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(partial(serve, address), accepted)
         except OSError:  # it has gone before it was served
-            accepted.close()
-            self._limits.left(address)
+            self._not_served(accepted, address)
+        except Exception:  # noqa: BLE001  # a bug costs one connection, and leaves its place
+            self._log.exception("connection_bug", client=address)
+            self._not_served(accepted, address)
+
+    def _not_served(self, accepted: socket.socket, address: str) -> None:
+        accepted.close()
+        self._limits.left(address)
 
 
 def _is_gone(waiting: Accepted) -> bool:

@@ -7,6 +7,7 @@
 A large answer is made when there is room for it in the budget of all connections
 (`driftlog.max.response.queue.bytes`); a small one always: its bytes count only while it waits for
 its turn.  A connection that holds some and takes none, while others wait for room, is closed.
+Work for a connection that is gone goes on to its end, and nothing of it is counted.
 
 Pure.
 """
@@ -46,6 +47,7 @@ class Answers:
     __slots__ = (
         "_budget",
         "_claimed_bytes",
+        "_closed",
         "_seen",
         "_sent_bytes",
         "_soon",
@@ -72,6 +74,7 @@ class Answers:
         self.held_bytes = 0
         """What is counted."""
         self.trusted = False
+        self._closed = False
 
     @property
     def most_bytes(self) -> int:
@@ -85,7 +88,7 @@ class Answers:
         """Claim room for the next answer; False: *then* is called when there is."""
         assert self._then is None, "waits already"
         more = size_bytes - self._claimed_bytes
-        if more <= 0 or size_bytes <= SMALL_BYTES:
+        if self._closed or more <= 0 or size_bytes <= SMALL_BYTES:
             return True
         if not self._budget.take(self, more):
             self._waited_bytes, self._then = more, then
@@ -95,6 +98,9 @@ class Answers:
 
     def go_on(self) -> None:
         """The budget has counted what it waited for."""
+        if self._closed:
+            self._budget.release(self, self._waited_bytes)
+            return
         then, self._then = self._then, None
         assert then is not None
         self._claim(self._waited_bytes)
@@ -139,6 +145,7 @@ class Answers:
 
     def close(self) -> None:
         """The connection is gone."""
+        self._closed = True
         self._then = None
         self._budget.release(self, self.held_bytes)
         self.held_bytes = self._claimed_bytes = self.unwritten_bytes = 0
@@ -149,7 +156,7 @@ class Answers:
 
     def _count(self, answers_bytes: int) -> None:
         held = self._claimed_bytes + answers_bytes
-        if held != self.held_bytes:
+        if held != self.held_bytes and not self._closed:
             less, self.held_bytes = self.held_bytes - held, held
             if held:
                 self._budget.note(-less)

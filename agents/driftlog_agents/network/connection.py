@@ -67,6 +67,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.on_memory = self._pause_or_resume
         self._rest: tuple[Iterator[memoryview], int] | None = None
         """Frames that are there and not taken yet, and bytes that they hold."""
+        self._held_up = False
+        """It has been counted that it is not read for what it has asked."""
         self._queued = 0
         """Unanswered requests other than Produce."""
         self.answers = Answers(server.answers, self.soon)
@@ -115,7 +117,10 @@ class Connection(asyncio.BufferedProtocol):
                 if self._queued and self._has_enough():
                     self._rest = frames, size_bytes
                     self._server.requests.budget.note(size_bytes)
+                    self._count_held_up()
                     break
+            else:
+                self._held_up = False
         except CorruptFrameError as error:
             self.hang_up("frame_refused", str(error))
         except Exception:  # noqa: BLE001
@@ -136,6 +141,18 @@ class Connection(asyncio.BufferedProtocol):
             requests.held_up[self] = None
             return True
         return queued >= self._server.max_queued or len(self._slots) >= _MAX_BEHIND
+
+    def _count_held_up(self) -> None:
+        """Once, until it is read again."""
+        if self._held_up:
+            return
+        server = self._server
+        if server.requests.full:
+            self._held_up = True
+            server.refusals.count(server.requests.full_by)
+        elif self._queued >= server.max_queued:
+            self._held_up = True
+            server.refusals.count("driftlog.connection.max.queued.requests")
 
     def eof_received(self) -> bool:
         return False

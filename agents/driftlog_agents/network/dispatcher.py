@@ -69,6 +69,7 @@ class Dispatcher:
         self._broker = broker
         self._now_ms = now_ms
         self._log = structlog.get_logger()
+        self._tags = broker.settings.limits.driftlog_max_tagged_fields
         self._tasks: asyncio.TaskGroup | None = None
         self.producing = Producing(broker, offload, self.spawn)
         self.fetching = Fetching(broker, self.spawn)
@@ -115,11 +116,13 @@ class Dispatcher:
         if one is not None:
             self.producing.handle_one(connection, *one)
             return
-        header = decode_request_header(frame)
+        header = decode_request_header(frame, self._tags)
         key = header.api_key
         version = header.api_version
         if key is ApiKey.PRODUCE:
-            request = produce.API.decode_request(version, frame, header.body_offset)
+            request = produce.API.decode_request(
+                version, frame, header.body_offset, MAX_REQUEST_ELEMENTS, self._tags
+            )
             connection.produces = True
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
@@ -133,9 +136,11 @@ class Dispatcher:
 
     def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if len(frame) > _LARGE_BYTES:
-            self.spawn(self._fetch_large(header, slot, frame))
+            self.spawn(slot.run(partial(self._fetch_large, header, slot, frame)))
             return
-        request = fetch.API.decode_request(header.api_version, frame, header.body_offset)
+        request = fetch.API.decode_request(
+            header.api_version, frame, header.body_offset, MAX_REQUEST_ELEMENTS, self._tags
+        )
         self.fetching.handle(slot, header.api_version, header.correlation_id, request)
 
     async def _fetch_large(
@@ -143,7 +148,12 @@ class Dispatcher:
     ) -> None:
         try:
             request = await off_the_loop(
-                fetch.API.decode_request, header.api_version, frame, header.body_offset
+                fetch.API.decode_request,
+                header.api_version,
+                frame,
+                header.body_offset,
+                MAX_REQUEST_ELEMENTS,
+                self._tags,
             )
             if not slot.connection.closed:
                 self.fetching.handle(slot, header.api_version, header.correlation_id, request)
@@ -177,15 +187,14 @@ class Dispatcher:
 
     def _run(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if not slot.connection.closed:
-            slot.runs = True
-            self.spawn(self._decoded(header, slot, frame))
+            self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
 
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
         most = limits.driftlog_max_request_elements
         if header.api_key is ApiKey.LIST_OFFSETS:
             most = MAX_REQUEST_ELEMENTS
-        tags = limits.driftlog_max_tagged_fields
+        tags = self._tags
         decode, version = API[header.api_key].decode_request, header.api_version
         try:
             if len(frame) > _LARGE_BYTES:
@@ -196,9 +205,8 @@ class Dispatcher:
             await self._handle(slot.connection, slot, header, request)
         except CorruptFrameError as error:
             self._undecodable(slot.connection, error)
-        finally:
-            if slot.answer is None:
-                slot.release()
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            slot.connection.broken()
 
     async def _handle(
         self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
@@ -238,9 +246,7 @@ class Dispatcher:
         else:
             key, size = header.api_key, len(answer)
             self._answer_bytes[key] = max(size, int(self._answer_bytes[key] * _FORGOTTEN))
-            if connection.closed:
-                slot.release()
-            else:
+            if not connection.closed:
                 slot.respond([answer])
 
     async def _encoded(self, header: RequestHeader, response: Any) -> bytes:

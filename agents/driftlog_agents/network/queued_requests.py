@@ -20,9 +20,9 @@ Shell.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.slots import Slot
@@ -70,6 +70,12 @@ class RequestQueue:
     def full(self) -> bool:
         """Whether connections that have unanswered requests are not read."""
         return self.waiting > self._max_requests or self.budget.pressed
+
+    @property
+    def full_by(self) -> str:
+        """The config for which it is `full`."""
+        many = self.waiting > self._max_requests
+        return "queued.max.requests" if many else "queued.max.request.bytes"
 
     def look(self) -> None:
         """Something went: read those again that may be, one each turn of the loop."""
@@ -132,8 +138,8 @@ class QueuedRequest(Slot):
         self._begin = begin
         self._cost = 0
         self._waits = False
-        self.runs = False
-        """A task has it, which goes on when the connection is gone: it says when it has ended."""
+        self.runs = 0
+        """Tasks that have it: they go on when the connection is gone, and it holds what it held."""
         self.trusted = False
         self.held_bytes = 0
 
@@ -189,6 +195,20 @@ class QueuedRequest(Slot):
         frame, self._frame = self._frame, None
         if frame is not None and not self.connection.closed:
             self._begin(self, frame)
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do *work* in a task: what it holds is counted until that has ended, whoever leaves."""
+        if self.connection.closed:
+            return
+        self.runs += 1
+        begun = work()
+        del work  # it has the frame, which is given up when it is decoded
+        try:
+            await begun
+        finally:
+            self.runs -= 1
+            if self.connection.closed and not self.runs:
+                self.release()
 
     def release(self) -> None:
         """It holds nothing any more."""

@@ -282,12 +282,15 @@ class Serving:
         self._stack.push_async_callback(self.leave)
 
     async def leave(self) -> None:
-        """As SIGTERM: return when it has left."""
+        """As SIGTERM: return when it has left, and nothing is counted of connections any more."""
         for gate in (self.objects.writes, self.objects.reads, self.rewrites):
             gate.error = None
             gate.open()
         self.process.stop()
         await self.running
+        if hasattr(self.process, "server"):  # else its start was stopped
+            await eventually(lambda: not self.server.connections)
+            assert {"frames": 0, "requests": 0, "answers": 0} == self.held_bytes
 
     async def lose_session(self) -> None:
         """As if the lease had run out; returns when the next session serves."""
@@ -329,6 +332,16 @@ class Serving:
     def port(self) -> int:
         """Where it listens."""
         return int(self.process.address.rpartition(":")[2])
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """What is counted of all connections, in each budget."""
+        server = self.server
+        return {
+            "frames": server.frame_budget.held_bytes,
+            "requests": server.requests.budget.held_bytes,
+            "answers": server.answers.held_bytes,
+        }
 
     @property
     def engine(self) -> Engine:

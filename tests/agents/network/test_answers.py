@@ -105,3 +105,24 @@ def test_a_connection_that_is_gone_holds_nothing_and_waits_for_nothing() -> None
 
     assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
     assert [] == waiting.called
+
+
+def test_nothing_is_counted_for_a_connection_that_is_gone() -> None:
+    """
+    Work for it may go on: it finds room for whatever it makes, also where it had waited, and the
+    next one is told as if nobody were there.
+    """
+    budget = MemoryBudget(8 * MiB)
+    reading, told, next_ = (Client(budget) for _ in range(3))
+    assert reading.room(4 * MiB)
+    assert told.room(3 * MiB)  # beyond the half
+    assert not next_.room(3 * MiB)
+    reading.answers.close()
+    told.answers.close()
+    rooms = [client.room(5 * MiB) for client in (reading, told)]
+    reading.answers.made(5 * MiB, claimed=True)
+    reading.answers.settle(0)
+
+    assert [True, True] == rooms
+    assert (3 * MiB, 0) == (budget.held_bytes, budget.waiting)
+    assert 1 == len(next_.called)

@@ -12,9 +12,10 @@ from driftlog_agents.handlers import fetch as fetch_handler
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import delete_topics, fetch, init_producer_id
+from driftlog_agents.protocol.messages import delete_topics, fetch, init_producer_id, metadata
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
+from driftlog_agents.protocol.messages.metadata import MetadataRequest
 from driftlog_agents.protocol.one_batch import OneBatchReader
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import PRODUCER_IDS_KEY, topic_key
@@ -206,6 +207,30 @@ async def test_a_bug_in_reading_a_frame_costs_its_connection_and_no_other(
     assert (0, 0) == (answer[0].error_code, answer[0].base_offset)
     assert ["connection_bug"] == [line["event"] for line in lines]
     assert 1 == sessions
+
+
+async def test_a_request_that_cannot_be_decoded_for_a_bug_costs_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    As one for which there is no memory.  The others, and the agent's session, go on.
+    """
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError
+
+    async with Serving(tmp_path) as agent, agent.client() as client, agent.client() as other:
+        await other.create("t")
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(metadata.API, "decode_request", no_memory)
+            client.send(metadata.API, 8, MetadataRequest(topics=None))
+            closed = await client.closed()
+        answer = await other.produce("t", {0: batch()})
+        sessions = agent.process.sessions
+
+    assert closed
+    assert ["connection_bug"] == [line["event"] for line in lines]
+    assert (0, 1) == (answer[0].error_code, sessions)
 
 
 @pytest.mark.parametrize("when", ["in turn", "a record came", "out of time"])

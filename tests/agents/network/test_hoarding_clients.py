@@ -88,10 +88,11 @@ async def test_behind_a_request_that_waits_few_are_taken_and_all_are_answered(
         await eventually(lambda: queued(agent) > 1)
         await settled(agent)
         held, waiting = queued(agent), agent.server.requests.waiting
+        counted = agent.process.refusals.counts["driftlog.connection.max.queued.requests"]
         await wake(agent)
         answers = [(await client.receive())[0] for _ in range(20_001)]
 
-    assert (8, 7) == (held, waiting)
+    assert (8, 7, 1) == (held, waiting, counted)
     assert [polled, *asked] == answers
     assert (0, 0) == (
         agent.server.requests.waiting,
@@ -128,6 +129,7 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
         await eventually(lambda: queued(agent) >= 150)
         await settled(agent)
         held = queued(agent)
+        counted = agent.process.refusals.counts["queued.max.requests"]
         for _ in range(3):
             await ask(agent)
         await wake(agent)
@@ -136,6 +138,7 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
                 await client.receive()
 
     assert held <= 100 + 50 + 8 + 100
+    assert 80 <= counted <= 100
     assert 0 == agent.server.requests.waiting
 
 
@@ -273,6 +276,30 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     assert len(records(whole[0])) > ANSWER_BYTES
     assert len(records(little[0])) > 1_000
     assert took_s < 4.0
+
+
+async def test_a_read_of_the_bucket_claims_what_one_partition_may_come_to(agent: Serving) -> None:
+    """
+    Of forty that are asked for, one is read there: room for one is claimed, and three clients read
+    beside one another where there is room for 8 MiB.
+    """
+    await fill(agent, 2)
+    partitions = dict.fromkeys(range(40), 0)
+    wanted = fetching("full", partitions, partition_max_bytes=2 * MiB)
+    server = agent.server
+    agent.objects.reads.close()
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(3)]
+        for client in clients:
+            client.send(fetch.API, 11, wanted)
+        await eventually(lambda: server.answers.held_bytes >= 3 * 2 * MiB)
+        held, waiting = server.answers.held_bytes, server.answers.waiting
+        agent.objects.reads.open()
+        answers = [(await client.receive())[1] for client in clients]
+
+    assert (3 * 2 * MiB, 0) == (held, waiting)
+    for answer in answers:
+        assert len(records(answer.responses[0].partitions[0])) >= MiB - 1_000
 
 
 # ── Addresses ──

@@ -217,6 +217,40 @@ async def test_tagged_fields_are_counted(tmp_path: Path) -> None:
     assert 1 == refused
 
 
+@pytest.mark.parametrize("where", ["a header", "Produce", "Fetch", "a large Fetch"])
+async def test_tagged_fields_are_counted_wherever_they_are(tmp_path: Path, where: str) -> None:
+    """
+    Two are allowed, of what is decoded on the hot path, in turn, or by a thread.
+    """
+    partitions = [FetchPartition(partition=n, fetch_offset=0) for n in range(3_000)]
+    asked: dict[str, tuple[Any, int, Any]] = {
+        "a header": (metadata.API, 9, MetadataRequest(topics=None)),
+        "Produce": (produce.API, 9, ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[])),
+        "Fetch": (fetch.API, 12, FetchRequest(topics=[])),
+        "a large Fetch": (
+            fetch.API,
+            12,
+            FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)]),
+        ),
+    }
+    async with Serving(tmp_path, broker=limited(driftlog_max_tagged_fields=2)) as agent:
+        for count in (2, 3):
+            async with agent.client() as client:
+                _, frame = client.encode(*asked[where])
+                tags = bytes([count]) + b"".join(bytes([50 + n, 0]) for n in range(count))
+                at = 4 + 10 + len("test") if where == "a header" else len(frame) - 1
+                assert 0 == frame[at]
+                body = frame[4:at] + tags + frame[at + 1 :]
+                client.writer.write(len(body).to_bytes(4, "big") + body)
+                if count == 2:
+                    await client.receive()
+                else:
+                    assert await client.closed()
+        refused = agent.process.broker.refusals.counts["driftlog.max.tagged.fields"]
+
+    assert 1 == refused
+
+
 async def test_what_is_named_again_is_said_again_up_to_a_limit(tmp_path: Path) -> None:
     """
     As Kafka does; but a kilobyte of request makes no megabytes of answer.

@@ -1,6 +1,8 @@
 """The HTTP port: how many may use it, for how long, and that no web page may."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from driftlog_agents.http_api import HttpApi
 from driftlog_agents.http_guard import is_foreign
 from driftlog_agents.limits import Limits
 from driftlog_agents.listeners import take
-from tests.agents.network.serving import Serving
+from tests.agents.network.serving import Serving, eventually
 
 MOST = 4
 
@@ -26,9 +28,14 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 @pytest.fixture
-async def port(agent: Serving) -> AsyncIterator[int]:
+def http(agent: Serving) -> HttpApi:
+    """Its HTTP port, which `port` starts."""
+    return HttpApi(agent.observed)
+
+
+@pytest.fixture
+async def port(http: HttpApi) -> AsyncIterator[int]:
     """Where its HTTP port is."""
-    http = HttpApi(agent.observed)
     sockets = await take("127.0.0.1", 0, "--http-listener")
     await http.start(sockets)
     yield sockets[0].getsockname()[1]
@@ -122,3 +129,45 @@ async def test_a_request_that_does_not_come_is_not_waited_for(
 
     assert (b"", b"") == (ends[0], ends[1])
     assert ends[2].startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_that_come_at_once_are_guarded_as_others_are(
+    agent: Serving, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Five are accepted in one turn of the loop, before any of them can be closed: one makes room, a
+    request is answered, and all that say nothing are closed when it is time.
+    """
+    monkeypatch.setattr(http_guard, "_FIRST_S", 0.2)
+    loop = asyncio.get_running_loop()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST + 1)]
+    counts = agent.process.refusals.counts
+    await eventually(lambda: counts["driftlog.http.max.connections"] == 1)
+    answered = await status(port, "Host: 127.0.0.1")
+    for client in silent:
+        client.setblocking(False)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                assert b"" == await loop.sock_recv(client, 1)
+        client.close()
+
+    assert 200 == answered
+
+
+async def test_who_takes_no_answer_is_closed_when_it_is_time(
+    agent: Serving, http: HttpApi, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Of what it was sent much waits in the agent, and is not waited for.
+    """
+    monkeypatch.setattr(http_guard, "_IDLE_S", 0.2)
+    assert http._runner is not None
+    server = http._runner.server
+    assert server is not None
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setblocking(False)
+        ask = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5_000
+        asked = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, ask))
+        await eventually(lambda: len(server.connections) == 1)
+        await eventually(lambda: not server.connections)
+        asked.cancel()

@@ -1,0 +1,198 @@
+"""Clients that leave before they are answered: what was counted for them is given back, once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from benchmarks.batches import encode_batch
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.limits import Limits
+from driftlog_agents.network import dispatcher
+from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.protocol.messages import fetch, metadata
+from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_tiering.object_store import Buffer
+from tests.agents.network.serving import MiB, Serving, eventually, fetching, records
+
+LIMITS = Limits(
+    queued_max_request_bytes=16 * MiB,
+    driftlog_max_response_queue_bytes=16 * MiB,
+)
+NOTHING = {"frames": 0, "requests": 0, "answers": 0}
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
+    """An agent with room for 16 MiB of requests and 16 MiB of answers, and 5 MiB of records."""
+    async with Serving(tmp_path, broker=BrokerSettings(limits=LIMITS)) as serving:
+        async with serving.client() as client:
+            await client.create("full")
+            for n in range(5):
+                value = Random(n).randbytes(MiB - 1_000)
+                await client.produce("full", {0: encode_batch([value], timestamp_ms=1).data})
+        yield serving
+
+
+async def gone(agent: Serving) -> None:
+    """The agent has noticed that nobody is connected."""
+    await eventually(lambda: not agent.server.connections)
+
+
+# ── Answers ──
+
+
+async def test_who_leaves_during_a_read_of_the_bucket_takes_no_room_along(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Six Fetches of 4 MiB end when nobody waits for them, of 16 that there is room for: nothing is
+    held, and the next is answered.
+    """
+    reader = agent.process.broker.reader
+    local, read = reader.read_local, asyncio.Event()
+    held_up = done = 0
+
+    async def late(log: object, offset: int, limit: int, **_: object) -> object:
+        nonlocal held_up, done
+        held_up += 1
+        await read.wait()
+        done += 1
+        return local(log, offset, limit)  # type: ignore[arg-type]
+
+    wanted = fetching("full", {0: 0}, partition_max_bytes=4 * MiB)
+    monkeypatch.setattr(reader, "read_local", lambda *_: None)
+    monkeypatch.setattr(reader, "read", late)
+    for n in range(6):
+        read.clear()
+        async with agent.client() as client:
+            client.send(fetch.API, 11, wanted)
+            await eventually(lambda n=n: held_up == n + 1)  # type: ignore[misc]
+        await gone(agent)
+        read.set()
+        await eventually(lambda n=n: done == n + 1)  # type: ignore[misc]
+    held = agent.held_bytes
+    async with agent.client() as good:
+        answer = await good.fetch("full", {0: 0}, partition_max_bytes=4 * MiB)
+
+    assert NOTHING == held
+    assert len(records(answer[0])) >= MiB - 1_000
+
+
+async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> None:
+    """
+    The connection closes in the turn of the loop before its Fetch goes on.
+    """
+    await agent.seal("full")
+    server = agent.server
+    wanted = fetching("full", {0: 0}, partition_max_bytes=12 * MiB)
+    agent.objects.reads.close()
+    async with agent.client() as first, agent.client() as second:
+        first.send(fetch.API, 11, wanted)
+        await eventually(lambda: server.answers.held_bytes > 0)
+        second.send(fetch.API, 11, wanted)
+        await eventually(lambda: server.answers.waiting == 1)
+        (told,) = (c for c in server.connections if c.answers._then is not None)
+        soon = told.soon
+
+        def close(step: object) -> None:
+            told.close()
+            soon(lambda: soon(step))  # type: ignore[arg-type]  # behind `connection_lost`
+
+        told.answers._soon = close
+        agent.objects.reads.open()
+        assert len(records((await first.receive())[1].responses[0].partitions[0])) > 0
+        assert await second.closed()
+    await gone(agent)
+
+    assert NOTHING == agent.held_bytes
+
+
+# ── Requests ──
+
+
+async def test_what_is_answered_and_not_written_when_its_client_leaves_is_given_back(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Metadata requests of a megabyte, whose connections end between the answer and its turn.
+    """
+    respond = QueuedRequest.respond
+
+    def respond_and_close(slot: QueuedRequest, answer: Sequence[Buffer]) -> None:
+        respond(slot, answer)
+        slot.connection.close()
+
+    monkeypatch.setattr(QueuedRequest, "respond", respond_and_close)
+    names = [MetadataRequestTopic(name=f"{'t' * 200}{n}") for n in range(5_000)]
+    request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+    async with agent.client() as client:
+        client.send(metadata.API, 8, request)
+        closed = await client.closed()
+    await gone(agent)
+
+    assert closed
+    assert NOTHING == agent.held_bytes
+
+
+async def test_a_large_fetch_is_counted_as_long_as_a_thread_has_it(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its client leaves while a frame of 1.6 MB waits to be decoded: nobody else gets that room before
+    the thread has let go.
+    """
+    decoded, held_up = asyncio.Event(), 0
+
+    async def late(work: Callable[..., Any], *args: Any) -> Any:
+        nonlocal held_up
+        held_up += 1
+        await decoded.wait()
+        return work(*args)
+
+    monkeypatch.setattr(dispatcher, "off_the_loop", late)
+    many = fetching("full", {0: 0})
+    many.topics[0].partitions = many.topics[0].partitions * 100_000
+    frame = fetch.API.encode_request(4, 1, "x", many)
+    async with agent.client() as client:
+        client.writer.write(frame)
+        await eventually(lambda: held_up == 1)
+    await gone(agent)
+    held = agent.held_bytes["requests"]
+    decoded.set()
+    await eventually(lambda: agent.held_bytes == NOTHING)
+
+    assert held >= len(frame)
+
+
+@pytest.mark.parametrize("partitions", [1, 2_000])
+async def test_a_fetch_is_counted_as_long_as_it_reads(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """
+    Its client leaves while the bucket does not answer.
+    """
+    read = asyncio.Event()
+    held_up = 0
+
+    async def late(*_: Any, **__: Any) -> list[Buffer]:
+        nonlocal held_up
+        held_up += 1
+        await read.wait()
+        return []
+
+    monkeypatch.setattr(agent.process.broker.reader, "read_local", lambda *_: None)
+    monkeypatch.setattr(agent.process.broker.reader, "read", late)
+    wanted = fetching("full", dict.fromkeys(range(partitions), 0), max_wait_ms=60_000)
+    async with agent.client() as client:
+        client.send(fetch.API, 11, wanted)
+        await eventually(lambda: held_up == 1)
+    await gone(agent)
+    held = agent.held_bytes["requests"]
+    read.set()
+    await eventually(lambda: agent.held_bytes == NOTHING)
+
+    assert held > 0
