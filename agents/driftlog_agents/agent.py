@@ -19,16 +19,20 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
 import structlog
 
+from driftlog_agents.allocator import give_back
 from driftlog_agents.broker import Broker, BrokerSettings
 from driftlog_agents.collector import Collector, CollectorSettings
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.fitness import FitnessSettings
 from driftlog_agents.fitness_watch import FitnessWatch, set_within
 from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.handlers.rewrite_lanes import RewriteLanes
 from driftlog_agents.identity import Identity, WrongClusterError
 from driftlog_agents.limits import Refusals
 from driftlog_agents.log.backpressure import Backpressure
@@ -132,6 +136,8 @@ class AgentPorts:
     offload_seal: Offload
     offload_read: Offload
     offload_produce: Offload
+    offload_rewrite: Offload
+    """For what takes long of Produce."""
     offload_disk: Offload
     """For what a broken disk may never finish."""
     spool: Callable[[], AbstractContextManager[Spool]]
@@ -163,6 +169,11 @@ class AgentProcess:
         self.fitness: FitnessWatch
         self.quota = Quota()
         self.refusals = ports.refusals
+        self.decoding = Decoding(
+            settings.broker.limits.batches,
+            self.refusals.count,
+            settle=partial(ports.offload_read, give_back),
+        )
         self._strangers = Strangers()
         self.sessions = 0
         self.counters = LogCounters()
@@ -254,6 +265,7 @@ class AgentProcess:
                 refresh=self._refresh,
                 now_ms=ports.now_ms,
                 settings=settings.reads,
+                decoding=self.decoding,
             ),
             wall_ms=ports.wall_ms,
             refusals=self.refusals,
@@ -282,7 +294,13 @@ class AgentProcess:
             offload=ports.offload_disk,
             settings=settings.fitness,
         )
-        self.dispatcher = Dispatcher(self.broker, ports.offload_produce, ports.now_ms)
+        lanes = RewriteLanes(
+            light=ports.offload_produce,
+            heavy=ports.offload_rewrite,
+            decoding=self.decoding,
+            now_ms=ports.now_ms,
+        )
+        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms)
 
     def _agent(self) -> Agent:
         return Agent(
@@ -354,6 +372,7 @@ class AgentProcess:
                 offload=ports.offload_seal,
                 offload_read=ports.offload_read,
                 spool=ports.spool,
+                decoding=self.decoding,
                 keep_alive=ports.keep_alive,
                 quota=self.quota,
                 connect=ports.connect,

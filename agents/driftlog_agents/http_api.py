@@ -5,7 +5,8 @@
     GET  /readyz                 200 while it serves; 503 and why: between two sessions, the
                                  metadata store went back or is another one, or nothing could be
                                  committed for a while
-    POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition
+    POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition;
+                                 429 where a topic is sealed too often
     GET  /partitions/offline     JSON: what this agent is to serve and cannot, and why
     GET  /topics/{topic}/{partition}/loss
                                  JSON: what of it is lost for good; nothing is changed
@@ -18,7 +19,7 @@ Shell.
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aiohttp import web
@@ -28,11 +29,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from driftlog_agents import metrics
+from driftlog_agents.agent import now_ms
 from driftlog_agents.http_guard import HttpGuard
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.loss import LedElsewhereError, NotLostError
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.metrics import Observed
+from driftlog_agents.seal_turns import SEALS, SealTurns
 from driftlog_metadata.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.model import TopicPartition
 
@@ -81,6 +84,8 @@ class HttpApi:
         self._names = names
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
+        limits = self._agent.settings.broker.limits
+        self._seals = SealTurns(limits.driftlog_max_topic_seals_per_minute, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on sockets that are bound."""
@@ -153,6 +158,16 @@ class HttpApi:
         entry = engine.topics.get(topic)
         if entry is None:
             return _error(404, f"there is no topic {topic!r}: driftlog topics list shows what is")
+        wait_s = self._seals.wait_s(topic)
+        if wait_s:
+            self._agent.refusals.count(SEALS)
+            return _error(
+                429,
+                f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try again in "
+                f"{wait_s} s.  What is committed is sealed without asking, too (segment.ms, "
+                f"segment.bytes of the topic)",
+                {"Retry-After": str(wait_s)},
+            )
         sealed: dict[str, int] = {}
         try:
             async with asyncio.timeout(_SEAL_DEADLINE_S):
@@ -241,5 +256,5 @@ def _why(engine: Engine | None) -> str:
     return f": the metadata store has not answered for {seconds:.0f} s: {outage.error}"
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status)
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": message}, status=status, headers=headers)

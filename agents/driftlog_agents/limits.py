@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least, between
 from driftlog_tiering.batch import MAX_RECORDS
+from driftlog_tiering.batch_limits import BatchLimits
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -114,9 +115,15 @@ class Limits:
         64 * MiB, "Bytes of one answer that is not to a Fetch; a larger one is refused."
     )
     driftlog_max_request_elements: int = _limit(
-        20_000, "Elements of a request other than Produce, Fetch and ListOffsets."
+        20_000,
+        "Elements of a request that makes or changes something or asks for groups or configs; one "
+        "that names topics and partitions that are there may have 262144.",
     )
     driftlog_max_tagged_fields: int = _limit(10_000, "Tagged fields of a request.")
+    driftlog_max_request_bytes: int = _limit(
+        16 * MiB,
+        "Bytes of a request other than Produce, where socket.request.max.bytes is more.",
+    )
 
     # ── Topics ──
 
@@ -125,10 +132,27 @@ class Limits:
         50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
     )
 
+    driftlog_max_topic_seals_per_minute: int = _limit(
+        20, "Seals of one topic that are asked for over HTTP, on one agent."
+    )
+
     # ── Batches ──
 
     driftlog_max_batch_records: int = _limit(
         MAX_RECORDS, "Records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
+    )
+    driftlog_max_batch_headers: int = _limit(
+        1_000_000, "Headers of a batch's records.", INT, between(1, 1_000_000)
+    )
+    driftlog_max_batch_decompressed_bytes: int = _limit(
+        48 * MiB,
+        "Bytes of a batch's records when they are decompressed. Batches of more than 8 MiB are "
+        "decoded one after the other, and take up to four times this.",
+        INT,
+        between(KiB, 256 * MiB),
+    )
+    driftlog_max_message_bytes: int = _limit(
+        16 * MiB, "Most that message.max.bytes, and max.message.bytes of a topic, may be."
     )
 
     # ── Groups ──
@@ -159,6 +183,15 @@ class Limits:
         return connections_by_address(self.max_connections_per_ip_overrides)
 
     @property
+    def batches(self) -> BatchLimits:
+        """What a batch may come to."""
+        return BatchLimits(
+            records=self.driftlog_max_batch_records,
+            headers=self.driftlog_max_batch_headers,
+            decompressed_bytes=self.driftlog_max_batch_decompressed_bytes,
+        )
+
+    @property
     def configs(self) -> dict[str, str]:
         """What is in force, by config name."""
         return {name: str(getattr(self, attribute)) for name, attribute in FIELDS.items()}
@@ -184,6 +217,12 @@ DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
 """By config name."""
 
 
+MAX_SESSION_TIMEOUT: Final = "group.max.session.timeout.ms"
+"""A group config of Kafka's (`groups.settings`) that is counted as these are."""
+
+MAX_REBALANCE_TIMEOUT: Final = "driftlog.max.rebalance.timeout.ms"
+
+
 class Refusals:
     """How often each limit was why something was refused, closed or kept waiting.
 
@@ -193,7 +232,7 @@ class Refusals:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(DEFINITIONS, 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys((*DEFINITIONS, MAX_SESSION_TIMEOUT), 0))
 
     def count(self, limit: str) -> None:
         """One more by *limit*, a config's name."""

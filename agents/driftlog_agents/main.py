@@ -106,7 +106,7 @@ LISTENER: Final = "127.0.0.1:9092"
 HTTP_LISTENER: Final = "127.0.0.1:9644"
 """Where /metrics and the like are unless the command line says otherwise."""
 
-_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"))
+_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"), (1, "rewrite"))
 """Worker threads of an agent."""
 
 _OVERDUE_S: Final = 28.0
@@ -221,6 +221,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             offload_seal=_offload(pools[0]),
             offload_read=_offload(pools[1]),
             offload_produce=_offload(pools[2]),
+            offload_rewrite=_offload(pools[3]),
             offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
@@ -240,14 +241,16 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         )
         await http.start(http_listening)
         stack.push_async_callback(http.stop)
-        watch = DirectoryWatch(
-            [disk.removed, *([] if embedded is None else [embedded.removed])], agent.stop
-        )
         watching = asyncio.ensure_future(loop_watch.run())
         stack.callback(watching.cancel)
-        await _run(agent, options, location, log, watch)
-        if watch.lost is not None:
-            raise DirectoryLostError(await _farewell(options, watch.lost, embedded))
+        looks = [disk.removed, *([] if embedded is None else [embedded.removed])]
+        overdue = _Overdue(log)
+        lost = await _run(agent, options, location, overdue, looks)
+        if lost is not None:
+            overdue.call_off()  # nobody else has what the copy saves
+            farewell = await _farewell(options, lost, embedded)
+            overdue.set()
+            raise DirectoryLostError(farewell)
 
 
 def _server(
@@ -465,17 +468,20 @@ def _in_bucket(location: str) -> bool:
 
 
 async def _run(
-    agent: AgentProcess, options: Options, location: str, log: ProcessLog, watch: DirectoryWatch
-) -> None:
+    agent: AgentProcess,
+    options: Options,
+    location: str,
+    overdue: "_Overdue",
+    looks: Sequence[Callable[[], str | None]],
+) -> str | None:
+    """Serve until a signal says stop, or a look that something was removed, which is returned."""
     loop = asyncio.get_running_loop()
-    overdue = threading.Timer(_OVERDUE_S, partial(_end_at_once, log))
-    overdue.daemon = True
 
     def stop() -> None:
         agent.stop()
-        if not overdue.is_alive():
-            overdue.start()
+        overdue.set()
 
+    watch = DirectoryWatch(looks, stop)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
         watching = tasks.create_task(watch.run())
@@ -486,6 +492,26 @@ async def _run(
         announce.cancel()
         watching.cancel()
     # The timer goes on: what may hang is what follows, too.
+    return watch.lost
+
+
+class _Overdue:
+    """Ends the process `_OVERDUE_S` after `set`, which is harmless when repeated."""
+
+    def __init__(self, log: ProcessLog) -> None:
+        self._log = log
+        self._timer: threading.Timer | None = None
+
+    def set(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(_OVERDUE_S, partial(_end_at_once, self._log))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def call_off(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _end_at_once(log: ProcessLog) -> None:

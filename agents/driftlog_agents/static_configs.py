@@ -209,7 +209,14 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         )
     groups = replace(groups, classic=classic, consumer=consumer, **changes[_GROUPS])
     limits = replace(settings.limits, **changes[_LIMITS])
-    return replace(settings, groups=groups, limits=limits, **changes[_AGENT])
+    settings = replace(settings, groups=groups, limits=limits, **changes[_AGENT])
+    most = limits.driftlog_max_message_bytes
+    if "message_max_bytes" in changes[_AGENT] and settings.message_max_bytes > most:
+        raise InvalidConfigError(
+            f"message.max.bytes {settings.message_max_bytes} is more than "
+            f"driftlog.max.message.bytes {most}"
+        )
+    return settings
 
 
 def _unknown(name: str) -> str:

@@ -51,6 +51,8 @@ _SESSION_S: Final = 10.0
 """How long a change waits for a session: longer than an agent that was paused takes to begin one.
 Kafka's brokers ask the controller until the request has timed out."""
 
+_MESSAGE_BYTES: Final = "driftlog.max.message.bytes"
+
 _PARTING_S: Final = 2.0
 """How long an agent that leaves keeps an answer back.  Longer than leaving takes in health."""
 
@@ -245,6 +247,7 @@ class Topics:
             try:
                 configs = dict(change(now.configs))
                 validate(configs)
+                self._check_cap(configs, now.configs)
             except InvalidConfigError as error:
                 raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
             return replace(now, configs=configs)
@@ -444,6 +447,7 @@ class Topics:
             replication_factor = self._broker.settings.default_replication_factor
         try:
             validate(new.configs)
+            self._check_cap(new.configs, {})
         except InvalidConfigError as error:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return Topic(
@@ -453,6 +457,21 @@ class Topics:
             replication_factor=replication_factor,
             configs=dict(new.configs),
         )
+
+    def _check_cap(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
+        """Whether batches may be so large; what is there stays.
+
+        Raises:
+            InvalidConfigError: they may not.
+        """
+        name, most = "max.message.bytes", self._broker.settings.limits.driftlog_max_message_bytes
+        wanted = configs.get(name)
+        if wanted is not None and wanted != before.get(name) and int(wanted) > most:
+            self._broker.refusals.count(_MESSAGE_BYTES)
+            raise InvalidConfigError(
+                f"Invalid value {wanted} for configuration {name}: Value must be no more than "
+                f"{most}, which is {_MESSAGE_BYTES} of the agent"
+            )
 
     # ── What is known ──
 

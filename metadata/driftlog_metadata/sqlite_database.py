@@ -205,7 +205,10 @@ class Database:
             return
         (pages,) = run("PRAGMA page_count").fetchone()
         (most,) = run("PRAGMA max_page_count").fetchone()
-        disk = os.statvfs(self._path.parent)
+        try:
+            disk = os.statvfs(self._path.parent)
+        except OSError:
+            return  # the directory was removed: what is written goes on, in the open files
         if min((most - pages) * PAGE_BYTES, disk.f_bavail * disk.f_frsize) < (
             _RESERVE_SHARE * RESERVE_BYTES
         ):

@@ -203,6 +203,8 @@ class SqliteMetadataStore:
     async def save_copy(self, path: Path) -> None:
         """Write all that is committed to *path*, a store of its own, whole or not at all.
 
+        Its directory is made where it is gone, as it is after an `rm -r` of all the agent has.
+
         Raises:
             UnavailableError: it cannot be written, or this store cannot be read.
             OSError: likewise.
@@ -264,11 +266,11 @@ class SqliteMetadataStore:
             if not requests and not self._database.expiry_is_due():
                 continue
             outcomes, changes = self._commit(requests)
-            self._fill_reserve()
             with contextlib.suppress(RuntimeError):  # the loop was closed and nobody listens
                 self._loop.call_soon_threadsafe(
                     self._deliver, outcomes, changes, self._database.next_expiry_ms
                 )
+            self._fill_reserve()  # writes 4 MiB and syncs them: who was answered need not wait
 
     def _fill_reserve(self) -> None:
         if self._broken is not None or time.monotonic() < self._reserve_due:
@@ -341,13 +343,18 @@ class _Files:
     def __init__(self, path: Path, now_ms: Callable[[], int], max_bytes: int) -> None:
         self._lock = DirectoryLock(path)
         self._identities: dict[Path, tuple[int, int]] = {}
+        self._identities_hold = True
+        """The file system gives a file the same number each time; some FUSE, 9p and SMB do not."""
         self._paths = (path, path.with_name(path.name + "-wal"))
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.database = Database(path, now_ms, max_bytes)
             _sync_directory(path.parent)
             self.read_connection = connect(path)
+            # It has the log open from here on, also when their directory is gone.
+            read_key(self.read_connection, "/")
             self.removed()  # so that it knows what is there
+            self._identities_hold = self.removed() is None
         except OSError as error:
             self._lock.release()
             raise UnavailableError(f"{path}: {error}") from error
@@ -365,8 +372,8 @@ class _Files:
                 continue  # the log is made by the first write
             except OSError:
                 continue
-            there = status.st_dev, status.st_ino
-            if self._identities.setdefault(path, there) != there:
+            there = _identity(status)
+            if self._identities.setdefault(path, there) != there and self._identities_hold:
                 return str(path)
         return None
 
@@ -376,7 +383,12 @@ class _Files:
         self._lock.release()
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def _copy(connection: sqlite3.Connection, path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

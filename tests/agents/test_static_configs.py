@@ -81,3 +81,13 @@ def test_what_is_none_is_refused_with_what_may_be(assignments: list[str], said: 
     """
     with pytest.raises(InvalidConfigError, match=said):
         with_configs(BrokerSettings(), assignments)
+
+
+def test_batches_are_no_larger_than_the_agent_allows() -> None:
+    """
+    `message.max.bytes` is what topics have that say nothing.
+    """
+    with pytest.raises(InvalidConfigError, match=r"more than driftlog.max.message.bytes 16777216"):
+        with_configs(BrokerSettings(), ["message.max.bytes=16777217"])
+    more = ["message.max.bytes=16777217", "driftlog.max.message.bytes=16777217"]
+    assert 16_777_217 == with_configs(BrokerSettings(), more).message_max_bytes

@@ -43,7 +43,7 @@ STALL_MS: Final = 250.0
 """Longer, and sessions of a loaded cluster are in danger."""
 
 _BASELINE_S: Final = 1.5
-_END_S: Final = 15.0
+_END_S: Final = 60.0
 """In which an agent that must end has ended."""
 _METRIC: Final = re.compile(r"^driftlog_event_loop_longest_stall_seconds (\S+)$", re.MULTILINE)
 
@@ -70,6 +70,7 @@ class Outcome:
     """Why it was not made."""
     seconds: float = 0.0
     most_stall_ms: float = STALL_MS
+    alone: bool = True
 
     @property
     def ok(self) -> bool:
@@ -83,10 +84,15 @@ def run(
     seed: int,
     parent: Path | None = None,
     most_stall_ms: float = STALL_MS,
+    alone: bool = True,
 ) -> Outcome:
-    """Attack an agent of its own with *attack* for up to about so many seconds."""
+    """Attack an agent of its own with *attack* for up to about so many seconds.
+
+    Not *alone* on the machine: how long the loop stood still, and memory below what the machine
+    can give, are measured and fail nothing.
+    """
     begun = time.monotonic()
-    outcome = Outcome(attack.name, most_stall_ms=most_stall_ms)
+    outcome = Outcome(attack.name, most_stall_ms=most_stall_ms, alone=alone)
     folder = Path(tempfile.mkdtemp(prefix="driftlog-attack-", dir=parent))
     try:
         with attack.around():
@@ -145,7 +151,7 @@ def _run(attack: Attack, target: Target, outcome: Outcome) -> None:
         if not agent.is_alive():
             outcome.survived = False
             outcome.failures.append(f"died ({_last_words(agent)})")
-        if outcome.stall_ms > outcome.most_stall_ms:
+        if outcome.alone and outcome.stall_ms > outcome.most_stall_ms:
             outcome.failures.append(f"the event loop stood still for {outcome.stall_ms:.0f} ms")
     if attack.readable:
         agent.kill()
@@ -185,7 +191,9 @@ def _measured(attack: Attack, target: Target, outcome: Outcome) -> Iterator[None
         memory.stop()
     outcome.grown_bytes = max(outcome.grown_bytes, memory.grown_bytes)
     outcome.peak_bytes = max(outcome.peak_bytes, memory.peak_bytes)
-    why = over_budget(attack.budget, memory.grown_bytes, memory.peak_bytes)
+    why = None
+    if outcome.alone:
+        why = over_budget(attack.budget, memory.grown_bytes, memory.peak_bytes)
     if memory.killed:
         why = f"took {memory.peak_bytes // MiB:,} MiB and was killed by the harness"
     if why is not None:

@@ -32,7 +32,7 @@ from tests.support.components import REPOSITORY
 
 _PAUSE_S: Final = 0.01
 _TIMEOUT_S: Final = 30.0
-_CYCLE_S: Final = 90.0
+_CYCLE_S: Final = 180.0
 """How long the harness waits for one more round of everything."""
 
 GROUP: Final = "healthy"

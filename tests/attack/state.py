@@ -40,7 +40,7 @@ COMMITTED: Final = "committed-only"
 GROUPS: Final = (CLASSIC, CONSUMER, COMMITTED)
 
 _VICTIM_PARTITIONS: Final = 4
-_READABLE_S: Final = 30.0
+_READABLE_S: Final = 120.0
 """How long an agent that started may take until all that it held can be read."""
 _AT_ONCE: Final = 500
 _GROUP_ID_NOT_FOUND: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)

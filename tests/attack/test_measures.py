@@ -4,7 +4,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from driftlog_agents.loop_watch import LoopWatch
 from driftlog_agents.protocol.registry import API
+from tests.attack import harness
 from tests.attack.attacks import Attack, Budget, MiB, Target
 from tests.attack.families import ALL
 from tests.attack.families.batches import header_bomb
@@ -33,17 +33,17 @@ class _Killed(Attack):
 
     def run(self, target: Target) -> None:
         target.agent.signal(signal.SIGKILL)
-        target.agent.wait(10)
+        target.agent.wait(60)
 
 
 class _Stopped(Attack):
-    """The agent's process stands still for two seconds, and no core is what it lacks."""
+    """The agent's process stands still for four seconds, and no core is what it lacks."""
 
     name = "planted-stall"
 
     def run(self, target: Target) -> None:
         target.agent.pause()
-        time.sleep(2)
+        time.sleep(4)
         target.agent.resume()
 
 
@@ -84,7 +84,8 @@ def test_an_agent_that_dies_is_noticed_and_its_records_are_read_afterwards(tmp_p
 @pytest.mark.xdist_group("attack")
 def test_a_stall_is_noticed_by_the_prober_and_by_the_agent(tmp_path: Path) -> None:
     """
-    Two seconds: both see most of it, so the smaller figure is over the bound.
+    Four seconds: both see most of it, so the smaller figure is over the bound by far, also where
+    this machine lacks a core for a part of it.
     """
     outcome = run(_Stopped(), seconds=1, seed=1, parent=tmp_path)
 
@@ -95,10 +96,13 @@ def test_a_stall_is_noticed_by_the_prober_and_by_the_agent(tmp_path: Path) -> No
 
 @pytest.mark.timeout(240)
 @pytest.mark.xdist_group("attack")
-def test_an_agent_that_should_have_stopped_and_did_not_is_noticed(tmp_path: Path) -> None:
+def test_an_agent_that_should_have_stopped_and_did_not_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     It is alive, and that is what is wrong.
     """
+    monkeypatch.setattr(harness, "_END_S", 1.0)
     outcome = run(_Ends(), seconds=1, seed=1, parent=tmp_path)
 
     assert outcome.survived
@@ -109,15 +113,14 @@ def test_an_agent_that_should_have_stopped_and_did_not_is_noticed(tmp_path: Path
 @pytest.mark.xdist_group("attack")
 def test_an_agent_that_is_left_alone_passes(tmp_path: Path) -> None:
     """
-    It lives, its healthy client is served, and all is read after a kill.  (How long its loop stood
-    still depends on the machine.)
+    It lives, its healthy client is served, and all that was acknowledged is read after a kill.
+    (How long its loop stood still, and what it answered too late, depends on the machine.)
     """
-    outcome = run(_Nothing(), seconds=1, seed=1, parent=tmp_path)
+    outcome = run(_Nothing(), seconds=1, seed=1, parent=tmp_path, alone=False)
 
     assert outcome.seen is not None
-    assert outcome.seen.operations > 0
-    assert outcome.seen.errors == 0
-    assert [each for each in outcome.failures if "stood still" not in each] == []
+    assert outcome.seen.operations > outcome.seen.errors
+    assert [] == outcome.failures
 
 
 # ── Parts ──
@@ -158,32 +161,38 @@ def test_a_process_without_a_core_is_seen_to_wait_for_one() -> None:
 
 def test_a_control_thread_that_is_held_up_says_when() -> None:
     """
-    The interpreter is held for 300 ms: lateness that overlaps with that.
+    The interpreter is held for 300 ms, until that meets a control thread that has begun to sleep:
+    lateness that overlaps with it.
     """
     control = Control()
     control.start()
-    time.sleep(0.05)
-    begun = time.monotonic()
+    longest_s, deadline = 0.0, time.monotonic() + 60
+    while longest_s <= 0.1:
+        assert time.monotonic() < deadline, "it was never late"
+        begun = time.monotonic()
+        _hold_the_interpreter(begun + 0.3)
+        time.sleep(0.05)
+        longest_s = max((end - start for start, end in control.late(begun)), default=0.0)
+    control.stop()
+
+
+def _hold_the_interpreter(until: float) -> None:
     previous = sys.getswitchinterval()
     sys.setswitchinterval(10)
     try:
-        while time.monotonic() < begun + 0.3:
+        while time.monotonic() < until:
             pass
     finally:
         sys.setswitchinterval(previous)
-    time.sleep(0.05)
-    late = control.late(begun)
-    control.stop()
-
-    assert max(end - start for start, end in late) > 0.1
 
 
-_GROWS: Final = "import time; time.sleep(1); x = b'1' * (200 << 20); del x; time.sleep(60)"
+_GROWS: Final = "import sys; sys.stdin.readline(); x = b'1' * (200 << 20); del x; sys.stdin.read()"
+"""When it is told to, and then it waits to be ended."""
 
 
 @pytest.fixture
 def growing() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", _GROWS]) as process:
+    with subprocess.Popen([sys.executable, "-c", _GROWS], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 
@@ -192,8 +201,10 @@ def test_a_peak_between_two_looks_is_seen(growing: subprocess.Popen[bytes]) -> N
     """
     The kernel's high-water mark: memory that was given back counts.
     """
-    time.sleep(0.3)
     memory = Memory(growing.pid)
+    assert growing.stdin is not None
+    growing.stdin.write(b"now\n")
+    growing.stdin.flush()
     deadline = time.monotonic() + 60
     while memory.grown_bytes < 150 * MiB and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -213,7 +224,7 @@ def test_a_process_that_takes_more_than_the_machine_can_give_is_killed(
     memory.look()
 
     assert memory.killed
-    assert growing.wait(10) == -signal.SIGKILL
+    assert growing.wait(60) == -signal.SIGKILL
 
 
 def test_budgets() -> None:
@@ -314,9 +325,8 @@ def test_no_thread_is_left_behind() -> None:
     """
     A control that was stopped has ended.
     """
-    before = threading.active_count()
     control = Control()
     control.start()
     control.stop()
 
-    assert threading.active_count() == before
+    assert not control._thread.is_alive()

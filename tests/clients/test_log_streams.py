@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from confluent_kafka import KafkaException
 
 from tests.clients.batches import good
-from tests.clients.conftest import make_topic
+from tests.clients.conftest import make_topic, metrics
 from tests.clients.sockets import Raw
 from tests.support.driftlog_process import DriftlogProcess
 
@@ -41,6 +42,12 @@ def status(url: str) -> int:
         return int(answer.status)
 
 
+def dropped(agent: DriftlogProcess) -> float:
+    """Lines of the log that were not written, for whatever reason."""
+    said = metrics(agent).items()
+    return sum(n for name, n in said if name.startswith("driftlog_log_lines_dropped_total{"))
+
+
 @pytest.mark.parametrize("stream", STREAMS)
 def test_the_agent_serves_whatever_becomes_of_its_log(stream: str) -> None:
     """
@@ -49,43 +56,38 @@ def test_the_agent_serves_whatever_becomes_of_its_log(stream: str) -> None:
     """
     with DriftlogProcess(prefix=("bash", "-c", STREAMS[stream], "bash")) as agent:
         topic = make_topic(agent)
-        for _ in range(20):
-            rude(agent.port)
+        deadline = time.monotonic() + 120
+        while not dropped(agent):  # at the latest by the limit of lines a second
+            assert time.monotonic() < deadline, "no line was left out"
+            for _ in range(20):
+                rude(agent.port)
         with Raw(agent.port) as raw:
             produced = raw.produce(topic, {0: good(b"said nothing")}, acks=-1)[0]
             read = raw.fetch(topic, {0: produced.base_offset})[0].records
         healthy = status(f"{agent.http}/healthz")
-        with urllib.request.urlopen(f"{agent.http}/metrics", timeout=20) as answer:
-            metrics = answer.read().decode()
         code = agent.terminate()
 
-    dropped = {
-        line.split()[0]: float(line.split()[1])
-        for line in metrics.splitlines()
-        if line.startswith("driftlog_log_lines_dropped_total{")
-    }
     assert (0, 200, 0) == (produced.error_code, healthy, code)
     assert b"said nothing" in read
-    assert sum(dropped.values()) > 0
 
 
 def test_clients_cannot_flood_the_log() -> None:
     """
-    200 requests with client ids of 32 KB: the lines are few, short, of visible characters, and say
-    how many were left out.
+    Requests with client ids of 32 KB, 200 and more: the lines are few for the time that they take,
+    short, of visible characters, and say how many were left out.
     """
     with DriftlogProcess() as agent:
-        before = len(agent.log)
-        for _ in range(200):
-            rude(agent.port)
-        deadline = time.monotonic() + 20
-        while "log_lines_left_out" not in agent.log and time.monotonic() < deadline:
-            time.sleep(0.1)
+        before, begun = len(agent.log), time.monotonic()
+        while "log_lines_left_out" not in agent.log:
+            assert time.monotonic() < begun + 120, "no line was left out"
+            for _ in range(200):
+                rude(agent.port)
         said = agent.log[before:]
+        seconds = time.monotonic() - begun
 
     assert "frame_refused" in said
     assert "log_lines_left_out" in said
-    assert len(said) < 200_000
+    assert said.count("frame_refused") <= 10 * (seconds + 1) + said.count("log_lines_left_out")
     assert max(map(len, said.splitlines())) < 2_000
     assert not set("\x1b\x07\u202e") & set(said)
 
@@ -119,9 +121,9 @@ def test_a_pipe_of_the_ready_line_may_be_closed(tmp_path: Path) -> None:
     try:
         with _connected(agent.port):
             pass
-        time.sleep(0.5)
+        topic = _made_topic(agent)
         with Raw(agent.port) as raw:
-            assert raw.produce(make_topic(agent), {0: good(b"a")}, acks=-1)[0].error_code == 0
+            assert raw.produce(topic, {0: good(b"a")}, acks=-1)[0].error_code == 0
     finally:
         code = agent.terminate()
         agent.close()
@@ -134,6 +136,18 @@ def _connected(port: int) -> socket.socket:
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=20)
         except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _made_topic(agent: DriftlogProcess) -> str:
+    """A topic, as soon as the agent is ready, which it cannot say here."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return make_topic(agent)
+        except KafkaException:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

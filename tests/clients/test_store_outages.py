@@ -233,12 +233,12 @@ def test_an_agent_that_cannot_commit_says_that_it_is_not_ready(
     assert after == "ok\n"
 
 
-def test_a_stop_during_an_outage_is_quick_and_loses_nothing(
+def test_a_stop_during_an_outage_ends_and_loses_nothing(
     agent: DriftlogProcess, proxy: FaultProxy
 ) -> None:
     """
-    SIGTERM: a store that has failed for long is waited for 5 s; what was acks=1 stays on the
-    disk, the log says so, and the next process appends it.
+    SIGTERM: a store that has failed for long is given up (after 5 s: `agents/log/test_outage.py`);
+    what was acks=1 stays on the disk, the log says so, and the next process appends it.
     """
     topic = make_topic(agent)
     proxy.set_mode("refuse")
@@ -248,16 +248,13 @@ def test_a_stop_during_an_outage_is_quick_and_loses_nothing(
                 answer = raw.produce(topic, {0: good(b"%d" % n, timestamp_ms=T)}, acks=1)
                 assert answer == {0: Produced(0, n)}
         becomes_ready(agent, 503, 60)
-        began = time.monotonic()
         assert agent.terminate() == 0
-        took = time.monotonic() - began
     finally:
         proxy.set_mode("pass")
     left = [line for line in agent.log.splitlines() if "drain_incomplete" in line]
     agent.start()
     reads = Confluent().consume(agent.bootstrap, {topic: 20})[topic]
 
-    assert took < 18  # of the 20 s that a store that answers is given
     assert "DIR/buffer" in left[-1]
     assert reads == at_offsets([Record(None, b"%d" % n, T) for n in range(20)])
 

@@ -1,6 +1,7 @@
 """What the disk port promises, sentence by sentence, of the real disk and of the simulator's."""
 
 import asyncio
+import itertools
 import os
 import resource
 import subprocess
@@ -14,6 +15,7 @@ from random import Random
 
 import pytest
 
+from driftlog_agents.log import posix_disk
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
 from driftlog_metadata.errors import UnavailableError
@@ -368,6 +370,49 @@ async def test_a_removed_file_is_gone_and_not_alive(disk: AgentDisk) -> None:
 
     assert [2] == await disk.read_files(SESSION)
     assert (False, True) == (gone.alive, stays.alive)
+
+
+# ── What is removed under it ──
+
+
+def test_what_is_removed_or_replaced_is_told(tmp_path: Path) -> None:
+    """
+    Nothing is at first; a file that another one stands in for is as gone as one that is.
+    """
+    disk = PosixDisk(tmp_path)
+    told = [disk.removed()]
+    for name in ("lock", "buffer"):
+        (tmp_path / name).rename(tmp_path / "aside")
+        told.append(disk.removed())
+        (tmp_path / name).touch()
+        told.append(disk.removed())
+        (tmp_path / name).unlink()
+        (tmp_path / "aside").rename(tmp_path / name)
+    told.append(disk.removed())
+    disk.close()
+
+    lock, buffer = str(tmp_path / "lock"), str(tmp_path / "buffer")
+    assert [None, lock, lock, buffer, buffer, None] == told
+
+
+async def test_numbers_of_files_that_change_are_not_taken_for_files_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Some mounts (FUSE, 9p, SMB) give a file another number each time it is looked at: there only
+    what has no name any more is removed, and a healthy agent goes on.
+    """
+    numbers = itertools.count()
+    monkeypatch.setattr(posix_disk, "_identity", lambda _: (1, next(numbers)))
+    disk = PosixDisk(tmp_path)
+    await disk.create_session(SESSION)
+    file = disk.create_file(SESSION, 1)
+    before = disk.removed()
+    file.path.unlink()
+    behind = disk.removed()
+    disk.close()
+
+    assert (None, str(file.path)) == (before, behind)
 
 
 # ── Sessions ──

@@ -166,8 +166,8 @@ async def test_a_frozen_member_costs_one_deadline(cluster: EtcdCluster) -> None:
     first.thaw()
     await store.close()
 
-    assert 1.4 < waited < 10
-    assert elsewhere < 10
+    assert 1.4 < waited < 30
+    assert elsewhere < 30
     assert KeyValue("/a", b"1", created, created) == found
     assert written.succeeded
 
@@ -199,7 +199,7 @@ async def test_what_may_be_repeated_is_not_told_of_a_frozen_member(
     first.thaw()
     await store.close()
 
-    assert waited < 10
+    assert waited < 30
 
 
 @pytest.mark.parametrize("call", ["txn", "get"])
@@ -340,7 +340,7 @@ async def test_a_member_without_a_leader_says_so_and_loses_its_watches(
 
 def wait_for_watches(member: EtcdMember, count: int) -> None:
     """Return when the member serves so many."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (served := watches_on(member)) != count:
         assert time.monotonic() < deadline, f"the member serves {served} watches, not {count}"
         time.sleep(0.05)

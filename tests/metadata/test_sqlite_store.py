@@ -1,10 +1,12 @@
 """What the embedded store promises beyond the port: its file, its crashes and its errors."""
 
 import asyncio
+import itertools
 import os
 import random
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from driftlog_metadata import sqlite_store
 from driftlog_metadata.errors import CorruptError, UnavailableError, UnsupportedFormatError
 from driftlog_metadata.sqlite_database import RESERVE_BYTES, Change, StoreLockedError
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
@@ -290,7 +293,79 @@ async def test_a_directory_that_is_not_there_is_unavailable(path: Path) -> None:
         await SqliteMetadataStore.open(path.parent / "no-such-directory" / path.name, stopped_clock)
 
 
+# ── Files that were removed ──
+
+
+async def test_what_is_committed_is_saved_when_the_directory_is_gone(tmp_path: Path) -> None:
+    """
+    `rm -r` of all that the agent has: the copy makes the directory again, for its user alone, and
+    the store goes on until then, also when it looks for its reserve.
+    """
+    directory = tmp_path / "a" / "b"
+    directory.mkdir(parents=True)
+    store = await SqliteMetadataStore.open(directory / "metadata.db", stopped_clock)
+    await store.txn([], [Put("/before", b"1")])
+    shutil.rmtree(tmp_path / "a")
+    filler = b"x" * 100_000
+    for n in range(40):  # more than half of the reserve
+        store._reserve_due = 0.0
+        await store.txn([], [Put(f"/behind/{n}", filler)])
+
+    assert store.removed() == str(directory / "metadata.db")
+    await store.save_copy(directory / "rescued")
+    await store.close()
+
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    again = await SqliteMetadataStore.open(directory / "rescued", stopped_clock)
+    _, kept = await again.get_prefix("/")
+    await again.close()
+    assert ["/before", *sorted(f"/behind/{n}" for n in range(40))] == [kv.key for kv in kept]
+
+
+async def test_numbers_of_files_that_change_are_not_taken_for_files_that_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Some mounts (FUSE, 9p, SMB) give a file another number each time it is looked at: there only
+    what has no name any more is removed.
+    """
+    numbers = itertools.count()
+    monkeypatch.setattr(sqlite_store, "_identity", lambda _: (1, next(numbers)))
+    store = await SqliteMetadataStore.open(path, stopped_clock)
+    await store.txn([], [Put("/a", b"")])
+
+    assert store.removed() is None
+    path.unlink()
+    assert str(path) == store.removed()
+    await store.close()
+
+
 # ── Space ──
+
+
+async def test_nobody_waits_for_the_reserve_to_be_filled(path: Path) -> None:
+    """
+    Who was committed is answered before 4 MiB are written and synced for those to come.
+    """
+    store = await SqliteMetadataStore.open(path, stopped_clock)
+    fill, begun, go_on = store._database.fill_reserve, threading.Event(), threading.Event()
+
+    def slow(*, always: bool) -> None:
+        begun.set()
+        go_on.wait(60)
+        fill(always=always)
+
+    store._database.fill_reserve = slow  # type: ignore[method-assign]
+    store._reserve_due = 0.0
+    try:
+        async with asyncio.timeout(30):
+            result = await store.txn([], [Put("/a", b"")])
+        assert await asyncio.to_thread(begun.wait, 30)
+    finally:
+        go_on.set()
+
+    assert result.succeeded
+    await store.close()
 
 
 async def test_a_full_store_refuses_puts_and_lets_deletes_through(path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from driftlog_tiering.batch import HEADER_BYTES, Codec, TimestampType, build_batch, parse_header
-from driftlog_tiering.columns import DECOMPRESSED_LIMIT_BYTES
+from driftlog_tiering.batch_limits import BatchLimits
 from driftlog_tiering.compression import decompress
 
 
@@ -83,7 +83,7 @@ def rows_of(batch: bytes | memoryview) -> list[tuple[int, Row]]:
     header = parse_header(batch)
     body = memoryview(batch)[HEADER_BYTES:]
     if header.codec is not Codec.NONE:
-        body = memoryview(decompress(header.codec, body, DECOMPRESSED_LIMIT_BYTES))
+        body = memoryview(decompress(header.codec, body, BatchLimits().decompressed_bytes))
     view, epoch = bytes(body), header.partition_leader_epoch
     try:
         stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME

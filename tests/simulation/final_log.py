@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from driftlog_metadata.codec import decode_flush_record, decode_partition_state, decode_topic
 from driftlog_metadata.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key
 from driftlog_metadata.model import PartitionState, Topic, TopicPartition
-from driftlog_tiering.batch import parse_header
+from driftlog_tiering.batch import iterate_batches, parse_header
 from driftlog_tiering.flush_object import decode_footer
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import LeaderEpoch
@@ -65,8 +65,9 @@ async def read_final_log(world: "World", topic: str, tp: TopicPartition) -> Log:
         async for segment in iter_segments(world.bucket, manifest):
             body = await world.bucket.get(segment.key)
             if segment.kind is SegmentKind.RAW:
-                for offset, row in rows_of(body):
-                    _put(world, found, offset, row)
+                for _, undecoded in iterate_batches(body):
+                    for offset, row in rows_of(undecoded):
+                        _put(world, found, offset, row)
                 continue
             file = pq.ParquetFile(io.BytesIO(body))
             facts = json.loads(file.metadata.metadata[b"driftlog.segment"])

@@ -17,6 +17,8 @@ from heapq import heappop
 from typing import Any, Final
 from weakref import WeakSet
 
+from driftlog_agents.handlers.slices import measure_by
+
 
 class DeadlockError(Exception):
     """Nothing is ready, and nothing ever will be."""
@@ -97,6 +99,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(
             lambda loop, work, **options: _Task(work, next(numbers), loop=loop, **options)
         )
+        measure_by(self, lambda: asyncio.get_running_loop().time())
 
     def time(self) -> float:
         return self.now_s

@@ -26,7 +26,8 @@ from tests.support.process_usage import (
 )
 
 _START_TIMEOUT_SECONDS = 60.0
-_LOG_LOOKS: Final = 20
+_LOG_LOOKS: Final = 60
+_LOG_QUIET_LOOKS: Final = 4
 _LOG_PAUSE_S: Final = 0.05
 _DRAIN_TIMEOUT_SECONDS = 60.0
 
@@ -104,10 +105,11 @@ class DriftlogProcess:
 
         A thread of the agent writes it, a moment after what it tells of.
         """
-        seen = -1
-        for _ in range(_LOG_LOOKS):
+        seen, quiet = -1, 0
+        for _ in range(_LOG_LOOKS if self.is_alive() else 1):
             size = self._err.stat().st_size
-            if size == seen:
+            quiet = quiet + 1 if size == seen else 0
+            if quiet == _LOG_QUIET_LOOKS:
                 break
             seen = size
             time.sleep(_LOG_PAUSE_S)

@@ -137,6 +137,7 @@ class RunningAgent:
             offload_seal=asyncio.to_thread,
             offload_read=asyncio.to_thread,
             offload_produce=asyncio.to_thread,
+            offload_rewrite=asyncio.to_thread,
             offload_disk=asyncio.to_thread,
             spool=spool,
         )

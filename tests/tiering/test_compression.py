@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
 from driftlog_tiering.batch import Codec, CorruptRecordsError
-from driftlog_tiering.compression import compress, decompress, decompressed_limit
+from driftlog_tiering.batch_limits import DECOMPRESSED_BYTES, OverBatchLimitError
+from driftlog_tiering.compression import compress, decompress
 
 MiB = 1024 * 1024
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -110,13 +111,15 @@ def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
     assert 32 * MiB == len(decompress(codec, bomb, 32 * MiB))
 
 
-def test_a_limit_is_a_multiple_of_what_came() -> None:
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_what_is_over_the_limit_is_told_from_garbage(codec: Codec) -> None:
     """
-    With room for small batches, and never more than 256 MiB.
+    It may be decoded with more room; of zstd its frame says so before anything is made.
     """
-    assert [64 * MiB, 100 * MiB, 256 * MiB] == [
-        decompressed_limit(size) for size in (1_000, MiB, 16 * MiB)
-    ]
+    with pytest.raises(OverBatchLimitError) as caught:
+        decompress(codec, compress(codec, bytes(3 * MiB)), MiB)
+
+    assert DECOMPRESSED_BYTES == caught.value.limit
 
 
 def test_gzip_of_very_many_members_is_read_in_one_pass() -> None:

@@ -22,6 +22,7 @@ from driftlog_tiering.batch import (
     build_batch,
     check_batch,
 )
+from driftlog_tiering.batch_limits import BatchLimits
 from driftlog_tiering.columns import SCHEMA, BatchEncoder, EncodedBatch
 from driftlog_tiering.compression import compress, decompress
 from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
@@ -350,7 +351,7 @@ def test_a_batch_that_cannot_be_decoded_leaves_the_segment_as_it_was() -> None:
         topic_id=TOPIC_ID,
         partition=0,
         base=0,
-        decompressed_limit_bytes=1_000_000,
+        limits=BatchLimits(decompressed_bytes=1_000_000),
     )
     for batch in log:
         writer.append(batch)
@@ -378,7 +379,7 @@ def test_a_batch_that_comes_to_very_much_in_columns_is_refused() -> None:
         section = compress(Codec.ZSTD, zigzag(len(body)) + body)
         return bytes(build_batch(section, **_fields(0, codec=4)))
 
-    for count in (columns.MAX_HEADERS + 1, 50_000_000):
+    for count in (BatchLimits().headers + 1, 50_000_000):
         batch = with_headers(count)
         tracemalloc.start()
         with pytest.raises(CorruptRecordsError):

@@ -28,7 +28,6 @@ from driftlog_tiering.batch import (
     CODEC_MASK,
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
-    MAX_RECORDS,
     BatchHeader,
     Buffer,
     Codec,
@@ -41,19 +40,19 @@ from driftlog_tiering.batch import (
     fill_header,
     parse_header,
 )
-from driftlog_tiering.compression import compress, decompress, decompressed_limit
+from driftlog_tiering.batch_limits import (
+    DECOMPRESSED_BYTES,
+    HEADERS,
+    RECORDS,
+    BatchLimits,
+    OverBatchLimitError,
+)
+from driftlog_tiering.compression import compress, decompress
 from driftlog_tiering.kernel_py import Batch, Sizes
 from driftlog_tiering.manifest import LeaderEpoch
 
-DECOMPRESSED_LIMIT_BYTES: Final = 256 * 1024 * 1024
-"""Of one batch, whatever `decompressed_limit` says."""
-
-MAX_HEADERS: Final = 1_000_000
-"""Of one batch.  In columns an empty header is tens of bytes, as is an empty record: a batch of
-23 kB could come to gigabytes.  What has more of either is no honest batch, and is kept as it
-came."""
-
 _INT32_MAX: Final = 2**31 - 1
+_LIMITS: Final = BatchLimits()
 
 
 def _field(name: str, type_: pa.DataType, field_id: int) -> pa.Field:
@@ -87,18 +86,13 @@ class ColumnBuilder:
     """Takes batches in offset order; gives them as one table.
 
     Args:
-        decompressed_limit_bytes: refuse a batch whose records are larger.
+        limits: refuse a batch that is more.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES,
-    ) -> None:
+    def __init__(self, topic: str, partition: int, limits: BatchLimits = _LIMITS) -> None:
         self._topic = topic
         self._partition = partition
-        self._limit_bytes = decompressed_limit_bytes
+        self._limits = limits
         self._clear()
 
     def _clear(self) -> None:
@@ -108,16 +102,20 @@ class ColumnBuilder:
         self.raw_bytes = 0
         """Of the batches added, headers included, as they would be uncompressed."""
 
-    def add(self, batch: Buffer, least_offset: int = 0) -> BatchHeader:
+    def add(
+        self, batch: Buffer, least_offset: int = 0, most_bytes: int | None = None
+    ) -> BatchHeader:
         """Check, decompress and scan one batch; its buffer must not change before `take`.
 
-        It must not start below *least_offset*: where the one before ended.
+        It must not start below *least_offset*: where the one before ended.  Its records have
+        *most_bytes*, decompressed, at most; None: as many as a batch may have.
 
         Where this raises, nothing was added.
 
         Raises:
             CorruptBatchError: header or CRC.
-            CorruptRecordsError: a valid CRC around what cannot be decoded, or is too much.
+            CorruptRecordsError: a valid CRC around what cannot be decoded.
+            OverBatchLimitError: the same, for it is too much.
             OverflowError: a column would reach 2 GiB; `take` first.
         """
         view = memoryview(batch)
@@ -132,21 +130,24 @@ class ColumnBuilder:
         if count == 0 and len(records):
             raise CorruptRecordsError("bytes after the last field")
         if count and attributes & CODEC_MASK:
-            limit = min(self._limit_bytes, decompressed_limit(len(records)))
+            limit = self._limits.decompressed_bytes
+            limit = limit if most_bytes is None else min(limit, most_bytes)
             records = decompress(header.codec, records, limit)
+        elif most_bytes is not None and len(records) > most_bytes:
+            raise OverBatchLimitError(DECOMPRESSED_BYTES, f"{len(records)} bytes of records")
         # Enough for every column: none has more bytes or rows than its records have bytes.
         raw_bytes = self.raw_bytes + HEADER_BYTES + len(records)
         if raw_bytes > _INT32_MAX:
             raise OverflowError("a column over 2 GiB")
-        if count > MAX_RECORDS:
-            raise CorruptRecordsError(f"{count} records, and a segment takes {MAX_RECORDS}")
+        if count > (most := self._limits.records):
+            raise OverBatchLimitError(RECORDS, f"{count} records, and a segment takes {most}")
         log_append_time = attributes & LOG_APPEND_TIME_FLAG != 0
         base_timestamp = header.base_timestamp
         sizes = kernel.scan(
             records, count, header.last_offset_delta, base_timestamp, log_append_time
         )
-        if sizes[2] > MAX_HEADERS:
-            raise CorruptRecordsError(f"{sizes[2]} headers, and a segment takes {MAX_HEADERS}")
+        if sizes[2] > (most := self._limits.headers):
+            raise OverBatchLimitError(HEADERS, f"{sizes[2]} headers, and a segment takes {most}")
         self._sizes.append(sizes)
         self._batches.append(
             (
@@ -371,8 +372,12 @@ def _one_chunk(table: pa.Table, name: str) -> pa.Array:
 # ── One batch ──
 
 
-def find_timestamp(batch: Buffer, timestamp_ms: int) -> tuple[int, int] | None:
+def find_timestamp(
+    batch: Buffer, timestamp_ms: int, most_bytes: int = _LIMITS.decompressed_bytes
+) -> tuple[int, int] | None:
     """(offset, ms) of a checked batch's first record at or after that time; None: none is.
+
+    *most_bytes*: of its records, decompressed.
 
     Raises:
         CorruptRecordsError: its records cannot be decoded.
@@ -384,12 +389,17 @@ def find_timestamp(batch: Buffer, timestamp_ms: int) -> tuple[int, int] | None:
         at_or_after = header.max_timestamp >= timestamp_ms
         return (header.base_offset, header.max_timestamp) if at_or_after else None
     found = kernel.find_timestamp(
-        _records(header, batch), header.record_count, header.base_timestamp, timestamp_ms
+        _records(header, batch, most_bytes),
+        header.record_count,
+        header.base_timestamp,
+        timestamp_ms,
     )
     return None if found is None else (header.base_offset + found[0], found[1])
 
 
-def max_timestamp(batch: Buffer) -> tuple[int, int] | None:
+def max_timestamp(
+    batch: Buffer, most_bytes: int = _LIMITS.decompressed_bytes
+) -> tuple[int, int] | None:
     """(offset, ms) of a checked batch's first record with its largest time; None: no record.
 
     From the records, whatever the header says: some clients leave its max_timestamp unset.
@@ -404,14 +414,16 @@ def max_timestamp(batch: Buffer) -> tuple[int, int] | None:
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header.base_offset, header.max_timestamp
     greatest, offset_delta = kernel.max_timestamp(
-        _records(header, batch), header.record_count, header.base_timestamp
+        _records(header, batch, most_bytes), header.record_count, header.base_timestamp
     )
     return header.base_offset + offset_delta, greatest
 
 
-def _records(header: BatchHeader, batch: Buffer) -> Buffer:
+def _records(header: BatchHeader, batch: Buffer, most_bytes: int) -> Buffer:
     section = memoryview(batch)[HEADER_BYTES:]
-    return decompress(header.codec, section, decompressed_limit(len(section)))
+    if header.codec is Codec.NONE:
+        return section
+    return decompress(header.codec, section, most_bytes)
 
 
 def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:
@@ -421,7 +433,7 @@ def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearr
         CorruptRecordsError: it cannot be decompressed.
     """
     header = parse_header(batch)
-    records = _records(header, batch)
+    records = _records(header, batch, _LIMITS.decompressed_bytes)
     return build_batch(
         compress(codec, records, level),
         base_offset=header.base_offset,

@@ -29,12 +29,16 @@ import cramjam
 import zstandard
 
 from driftlog_tiering.batch import Buffer, Codec, CorruptRecordsError
+from driftlog_tiering.batch_limits import DECOMPRESSED_BYTES, OverBatchLimitError
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 _LZ4_MAGIC: Final = 0x184D2204
+_LZ4_STEP_BYTES: Final = 512 * 1024
+"""Compressed at once: a millisecond or two."""
+
 _LZ4_LARGEST_RATIO: Final = 255
 """One byte of a block stands for at most 255 (lz4_Block_format.md: length continuation)."""
 
@@ -47,25 +51,12 @@ _BE32: Final = struct.Struct(">i")
 _LE32: Final = struct.Struct("<I")
 
 
-_MOST_BYTES: Final = 256 * 1024 * 1024
-_ALWAYS_BYTES: Final = 64 * 1024 * 1024
-_RATIO: Final = 100
-
-
-def decompressed_limit(size_bytes: int) -> int:
-    """What a record section of *size_bytes* may be when it is decompressed.
-
-    100 times its size, which hardly any data come to, and 64 MiB in any case; never more than
-    256 MiB: a kilobyte on the wire must not cost memory without end.
-    """
-    return min(_MOST_BYTES, max(_ALWAYS_BYTES, _RATIO * size_bytes))
-
-
 def decompress(codec: Codec, view: Buffer, limit_bytes: int) -> Buffer:
     """The record section; of `Codec.NONE`, *view* itself.
 
     Raises:
-        CorruptRecordsError: it is not what the codec says, or larger than *limit_bytes*.
+        CorruptRecordsError: it is not what the codec says.
+        OverBatchLimitError: it is larger than *limit_bytes*, or says that it is.
     """
     try:
         out = _decompress(codec, view, limit_bytes)
@@ -108,14 +99,17 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
             compressor = cramjam.lz4.Compressor(
                 level=level, content_checksum=False, block_linked=False
             )
-            compressor.compress(bytes(data))  # It takes nothing else.
+            view = memoryview(data)
+            for start in range(0, len(view), _LZ4_STEP_BYTES):
+                # It takes nothing but bytes, and keeps the GIL for as long as these take.
+                compressor.compress(bytes(view[start : start + _LZ4_STEP_BYTES]))
             return memoryview(compressor.finish())
         case Codec.ZSTD:
             return _contexts.compressor(level).compress(data)
 
 
-def _too_large(codec: Codec, limit_bytes: int) -> CorruptRecordsError:
-    return CorruptRecordsError(f"{codec.name}: more than {limit_bytes} bytes")
+def _too_large(codec: Codec, limit_bytes: int) -> OverBatchLimitError:
+    return OverBatchLimitError(DECOMPRESSED_BYTES, f"{codec.name}: more than {limit_bytes} bytes")
 
 
 class _Contexts(threading.local):
@@ -161,7 +155,9 @@ def _gunzip(view: Buffer, limit_bytes: int) -> bytes:
 
 def _unzstd(view: Buffer, limit_bytes: int) -> bytes:
     size = zstandard.frame_content_size(view)
-    step = size + 1 if 0 <= size <= limit_bytes else 4 * len(view) + 1024
+    if size > limit_bytes:
+        raise _too_large(Codec.ZSTD, limit_bytes)
+    step = size + 1 if size >= 0 else 4 * len(view) + 1024
     parts: list[bytes] = []
     total = 0
     with _contexts.decompressor.stream_reader(view, read_across_frames=True) as reader:
@@ -233,7 +229,12 @@ def _unlz4(view: memoryview, limit_bytes: int) -> Buffer:
             raise _too_large(Codec.LZ4, limit_bytes)
         return out
     # It refuses to write past the buffer, which makes the limit hold.
-    return out[: cramjam.lz4.decompress_into(view, out)]
+    try:
+        return out[: cramjam.lz4.decompress_into(view, out)]
+    except cramjam.DecompressionError:
+        if bound > limit_bytes:  # as far as anybody can tell
+            raise _too_large(Codec.LZ4, limit_bytes) from None
+        raise
 
 
 def _lz4_bound(view: memoryview) -> int:

@@ -41,9 +41,9 @@ from driftlog_tiering.batch import (
     Buffer,
     Codec,
 )
+from driftlog_tiering.batch_limits import BatchLimits
 from driftlog_tiering.columns import (
     BUILT_SCHEMA,
-    DECOMPRESSED_LIMIT_BYTES,
     SCHEMA,
     BatchEncoder,
     ColumnBuilder,
@@ -61,6 +61,10 @@ _DECODE_BYTES: Final = 4 * 1024 * 1024
 TAIL_BYTES: Final = 64 * 1024
 """What to fetch of an object's end to have the footer: of 128 MiB it is 10 to 20 KiB."""
 
+_ROW_BYTES: Final = 48
+"""What a decoded record takes beyond its bytes: offsets into columns, offset, timestamps."""
+
+_LIMITS: Final = BatchLimits()
 _METADATA_KEY: Final = b"driftlog.segment"
 _MAGIC: Final = b"PAR1"
 _TRAILER_BYTES: Final = 8
@@ -74,7 +78,10 @@ class CorruptSegmentError(CorruptError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: the byte range ``[start, end)`` of the object, and what is in it."""
+    """One row group: the byte range ``[start, end)`` of the object, and what is in it.
+
+    ``decoded_bytes``: about what it is as a table.
+    """
 
     index: int
     start: int
@@ -85,6 +92,7 @@ class RowGroup:
     min_timestamp_ms: int
     max_timestamp_ms: int
     crc: int
+    decoded_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +126,7 @@ class SegmentWriter:
         sink: an open, empty binary file, or pyarrow's (``pa.OSFile``); it stays open.
         base: start of the range; the first batch may start later.
         row_group_bytes: of batches, uncompressed.  More: fewer and larger GETs of cold reads.
+        limits: of a batch.
     """
 
     def __init__(
@@ -129,14 +138,14 @@ class SegmentWriter:
         partition: int,
         base: int,
         row_group_bytes: int = ROW_GROUP_BYTES,
-        decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES,
+        limits: BatchLimits = _LIMITS,
     ) -> None:
         self._sink = CountingSink(sink)
         self._crcs: list[int] = []
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
         self._base = self._next_offset = base
         self._row_group_bytes = row_group_bytes
-        self._columns = ColumnBuilder(topic, partition, decompressed_limit_bytes)
+        self._columns = ColumnBuilder(topic, partition, limits)
         self._collected: list[pq.FileMetaData] = []
         self._decoded: list[pa.Table] = []
         self._records = self._raw_bytes = self._group_start = 0
@@ -173,8 +182,10 @@ class SegmentWriter:
         """Of the batches so far, as they would be uncompressed."""
         return self._raw_bytes + self._columns.raw_bytes
 
-    def append(self, batch: Buffer) -> BatchHeader:
+    def append(self, batch: Buffer, most_bytes: int | None = None) -> BatchHeader:
         """Add one batch; its buffer must not change until this or a later call flushes it.
+
+        *most_bytes*: of its records, decompressed; None: as many as a batch may have.
 
         Control batches are the caller's to leave out, like those of aborted transactions.
         Where this raises, nothing was added: the segment can be finished before the batch,
@@ -183,8 +194,9 @@ class SegmentWriter:
         Raises:
             CorruptBatchError: header or CRC.
             CorruptRecordsError: a valid CRC around what cannot be decoded.
+            OverBatchLimitError: the same, for it is too much.
         """
-        header = self._columns.add(batch, self._next_offset)
+        header = self._columns.add(batch, self._next_offset, most_bytes)
         self._next_offset = header.base_offset + header.last_offset_delta + 1
         epoch, attributes = header.partition_leader_epoch, header.attributes
         if not self._leader_epochs or self._leader_epochs[-1].epoch < epoch:
@@ -194,7 +206,7 @@ class SegmentWriter:
         if header.record_count:
             self._timestamp_flags.add(attributes & LOG_APPEND_TIME_FLAG)
         if self.raw_bytes - self._group_start >= self._row_group_bytes:
-            self._flush()
+            self.flush()
         elif self._columns.raw_bytes >= _DECODE_BYTES:
             self._decode()
         return header
@@ -203,7 +215,8 @@ class SegmentWriter:
         self._raw_bytes += self._columns.raw_bytes
         self._decoded.append(self._columns.take())
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """End the row group: what was appended is not in memory any more."""
         if self._columns.records:
             self._decode()
         if not self._decoded:
@@ -224,7 +237,7 @@ class SegmentWriter:
     def finish(self, end: int) -> SegmentInfo:
         """Write the last row group and the footer; the segment's range is ``[base, end)``."""
         assert end >= self._next_offset
-        self._flush()
+        self.flush()
         raw_bytes = self.raw_bytes
         codec = Codec(self._codec_bytes.index(max(self._codec_bytes)))
         types = {_TIMESTAMP_TYPE_NAMES[flag] for flag in self._timestamp_flags}
@@ -456,7 +469,9 @@ def _row_groups(metadata: Any, crcs: Sequence[int]) -> tuple[RowGroup, ...]:
     groups = []
     for index, crc in zip(range(metadata.num_row_groups), crcs, strict=True):
         group = metadata.row_group(index)
-        ranges = [_chunk_range(group.column(i)) for i in range(group.num_columns)]
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        ranges = [_chunk_range(chunk) for chunk in chunks]
+        plain_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
         offset, timestamp = (group.column(i).statistics for i in (_OFFSET, _TIMESTAMP))
         groups.append(
             RowGroup(
@@ -469,6 +484,7 @@ def _row_groups(metadata: Any, crcs: Sequence[int]) -> tuple[RowGroup, ...]:
                 min_timestamp_ms=timestamp.min_raw // 1000,
                 max_timestamp_ms=timestamp.max_raw // 1000,
                 crc=crc,
+                decoded_bytes=plain_bytes + _ROW_BYTES * group.num_rows,
             )
         )
     return tuple(groups)

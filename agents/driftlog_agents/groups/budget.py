@@ -11,6 +11,7 @@ not: the same request would be refused again.
 Shell.
 """
 
+from contextvars import ContextVar
 from typing import Final
 
 import structlog
@@ -28,6 +29,9 @@ _MEMBER: Final = "driftlog.max.group.member.bytes"
 _GROUP: Final = "driftlog.max.group.bytes"
 _GROUPS: Final = "driftlog.max.groups"
 _ALL: Final = "driftlog.max.groups.bytes"
+
+ASKING: Final[ContextVar[str | None]] = ContextVar("asking", default=None)
+"""The address of the client whose request this is: its lines are limited as its, and no others."""
 
 
 class GroupBudget:
@@ -86,13 +90,18 @@ class GroupBudget:
     def full(self, group_id: str, limit: str) -> None:
         """A group has as many members as the config *limit* says, and refused one more."""
         self.refusals.count(limit)
-        self._log.warning("group_limit_reached", group=group_id, limit=limit)
+        self._log.warning("group_limit_reached", client=ASKING.get(), group=group_id, limit=limit)
 
     def _refused(
         self, group_id: str, code: ErrorCode, limit: str, most: int, wanted: int
     ) -> RefusedError:
         self.refusals.count(limit)
         self._log.warning(
-            "group_limit_reached", group=group_id, limit=limit, most=most, wanted=wanted
+            "group_limit_reached",
+            client=ASKING.get(),
+            group=group_id,
+            limit=limit,
+            most=most,
+            wanted=wanted,
         )
         return RefusedError(code, f"{limit} is {most}, and this would make it {wanted}.")

@@ -12,7 +12,13 @@ from driftlog_agents.groups import consumer_requests
 from driftlog_agents.groups.cluster_topics import ClusterTopics
 from driftlog_agents.groups.consumer_messages import DescribedConsumer, DescribedConsumerGroup
 from driftlog_agents.handlers.cluster import NOT_ASKED
-from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, as_message, coordinating
+from driftlog_agents.handlers.coordinating import (
+    DESCRIBED_AT_ONCE,
+    GROUP_OPERATIONS,
+    as_message,
+    coordinating,
+)
+from driftlog_agents.handlers.slices import each
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.consumer_group_describe import (
     Assignment,
@@ -32,7 +38,8 @@ async def handle(
 ) -> ConsumerGroupDescribeResponse:
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    groups = [await _described(broker, group_id) for group_id in dict.fromkeys(request.group_ids)]
+    wanted = dict.fromkeys(request.group_ids)
+    groups = await each(wanted, lambda group_id: _described(broker, group_id), DESCRIBED_AT_ONCE)
     for group in groups:
         if not group.error_code:
             group.authorized_operations = operations

@@ -18,7 +18,12 @@ from driftlog_agents.groups.consumer_messages import (
     STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
 )
-from driftlog_agents.handlers.coordinating import as_message, client_host, coordinating
+from driftlog_agents.handlers.coordinating import (
+    as_message,
+    client_host,
+    coordinating,
+    rebalance_timeout_ms,
+)
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -55,9 +60,7 @@ async def _answer(
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
-        rebalance_timeout_ms=min(
-            request.rebalance_timeout_ms, broker.settings.limits.driftlog_max_rebalance_timeout_ms
-        ),
+        rebalance_timeout_ms=rebalance_timeout_ms(broker, request.rebalance_timeout_ms),
         topic_names=None if names is None else tuple(names),
         topic_regex=request.subscribed_topic_regex,
         server_assignor=request.server_assignor,

@@ -3,12 +3,18 @@
 Shell.
 """
 
+from typing import Final
+
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.limits import MAX_REBALANCE_TIMEOUT
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 GROUP_OPERATIONS = sum(1 << op for op in (3, 6, 8, 10, 11))
 """Bits of AclOperation#code.  Without an authorizer everything is allowed (AuthHelper)."""
+
+DESCRIBED_AT_ONCE: Final = 32
+"""Groups of one request that are looked up at once."""
 
 
 def coordinating(broker: Broker) -> GroupCoordinator:
@@ -29,6 +35,15 @@ _MESSAGE_CHARACTERS = 8_000
 def as_message(text: str | None) -> str | None:
     """An error message as it can be sent: it may quote 32 KB that the client has sent."""
     return None if text is None else text[:_MESSAGE_CHARACTERS]
+
+
+def rebalance_timeout_ms(broker: Broker, asked_ms: int) -> int:
+    """What a member's rebalance timeout is cut to.  It is not refused: ``max.poll.interval.ms``,
+    which clients say here, may be 2^31 - 1."""
+    longest_ms = broker.settings.limits.driftlog_max_rebalance_timeout_ms
+    if asked_ms > longest_ms:
+        broker.refusals.count(MAX_REBALANCE_TIMEOUT)
+    return min(asked_ms, longest_ms)
 
 
 def client_host(context: RequestContext) -> str:

@@ -4,11 +4,11 @@ Source: org.apache.kafka.controller.ReplicationControlManager#createPartitions.
 Shell.
 """
 
-import asyncio
 from collections import Counter
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.handlers.create_topics import MAX_WAIT_S, check_replicas
+from driftlog_agents.handlers.create_topics import MADE_AT_ONCE, MAX_WAIT_S, check_replicas
+from driftlog_agents.handlers.slices import each
 from driftlog_agents.new_topics import MAX_TOPICS, check_request
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_partitions import (
@@ -43,12 +43,12 @@ async def handle(
         results += [_failed(topic.name, error) for topic in topics]
         return CreatePartitionsResponse(results=results)
     deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
-    async with asyncio.TaskGroup() as tasks:
-        done = [
-            tasks.create_task(_extend(broker, topic, request.validate_only, deadline_s))
-            for topic in topics
-        ]
-    return CreatePartitionsResponse(results=results + [task.result() for task in done])
+    done = await each(
+        topics,
+        lambda topic: _extend(broker, topic, request.validate_only, deadline_s),
+        1 if request.validate_only else MADE_AT_ONCE,
+    )
+    return CreatePartitionsResponse(results=results + done)
 
 
 def _added(broker: Broker, asked: CreatePartitionsTopic) -> int:

@@ -9,7 +9,6 @@ Source: org.apache.kafka.controller.ReplicationControlManager#createTopics (4.3)
 Shell.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.configs import resolve
 from driftlog_agents.handlers.cluster import live_agents, shown_replicas
+from driftlog_agents.handlers.slices import each
 from driftlog_agents.new_topics import MAX_TOPICS, NewTopic, check_request
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.create_topics import (
@@ -31,6 +31,9 @@ from driftlog_metadata.model import Topic
 
 MAX_WAIT_S: Final = 60.0
 """However patient the client says it is: its connection waits for the answer."""
+
+MADE_AT_ONCE: Final = 1_000
+"""Topics of one request that wait to be changed and to be led at once."""
 
 
 async def handle(
@@ -57,12 +60,12 @@ async def handle(
         return CreateTopicsResponse(topics=results)
     deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
     defaults = _configs(broker, {})
-    async with asyncio.TaskGroup() as tasks:
-        made = [
-            tasks.create_task(_create(broker, topic, request.validate_only, deadline_s, defaults))
-            for topic in topics
-        ]
-    return CreateTopicsResponse(topics=results + [task.result() for task in made])
+    made = await each(
+        topics,
+        lambda topic: _create(broker, topic, request.validate_only, deadline_s, defaults),
+        1 if request.validate_only else MADE_AT_ONCE,
+    )
+    return CreateTopicsResponse(topics=results + made)
 
 
 async def _create(

@@ -4,16 +4,20 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard#deleteGroups.
 Shell.
 """
 
-import asyncio
+from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.handlers.slices import each
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+
+_AT_ONCE: Final = 64
+"""Groups that are looked up and deleted at once; what is decided together is written together."""
 
 
 async def handle(
@@ -22,12 +26,9 @@ async def handle(
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> DeleteGroupsResponse:
     """Answer *request*."""
-    async with asyncio.TaskGroup() as tasks:
-        results = [
-            tasks.create_task(_deleted(broker, group_id))
-            for group_id in dict.fromkeys(request.groups_names)
-        ]
-    return DeleteGroupsResponse(results=[task.result() for task in results])
+    wanted = dict.fromkeys(request.groups_names)
+    results = await each(wanted, lambda group_id: _deleted(broker, group_id), _AT_ONCE)
+    return DeleteGroupsResponse(results=results)
 
 
 async def _deleted(broker: Broker, group_id: str) -> DeletableGroupResult:

@@ -7,10 +7,14 @@ Shell.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import INTERNAL_TOPICS, led_partition, not_led
+from driftlog_agents.handlers.slices import each, sliced
+from driftlog_agents.log.engine import Engine
+from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -34,67 +38,64 @@ async def handle(
     request: DeleteRecordsRequest,
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> DeleteRecordsResponse:
-    """Answer *request*; of a partition that is named twice the last offset counts."""
-    wanted: dict[str, dict[int, int]] = {}
-    for topic in request.topics:
-        for partition in topic.partitions:
-            wanted.setdefault(topic.name, {})[partition.partition_index] = partition.offset
-    limit = asyncio.Semaphore(_AT_ONCE)
+    """Answer *request*; of a partition that is named twice the last offset counts.
+
+    What is refused is said at once; what the timeout comes before is said to have timed out.
+    """
     deadline_s = min(max(request.timeout_ms, 0) / 1000, _MAX_WAIT_S)
-
-    async def delete(name: str, partition: int, offset: int) -> DeleteRecordsPartitionResult:
-        async with limit:
-            return await _delete(broker, name, partition, offset)
-
+    wanted: dict[str, dict[int, int]] = {}
+    async for topic in sliced(request.topics):
+        offsets = wanted.setdefault(topic.name, {})
+        async for partition in sliced(topic.partitions):
+            offsets[partition.partition_index] = partition.offset
     topics: list[DeleteRecordsTopicResult] = []
-    async with asyncio.TaskGroup() as tasks:
-        running = [
-            (
-                name,
-                {
-                    number: tasks.create_task(delete(name, number, offset))
-                    for number, offset in offsets.items()
-                },
-            )
-            for name, offsets in wanted.items()
-        ]
-        every = [task for _, started in running for task in started.values()]
-        if every:
-            _, late = await asyncio.wait(every, timeout=deadline_s)
-            for task in late:
-                task.cancel()
-    for name, started in running:
-        results = [
-            DeleteRecordsPartitionResult(
+    moves: list[tuple[str, int, DeleteRecordsPartitionResult]] = []
+    async for name, offsets in sliced(wanted.items()):
+        results: list[DeleteRecordsPartitionResult] = []
+        topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+        async for number, offset in sliced(offsets.items()):
+            result = DeleteRecordsPartitionResult(
                 partition_index=number,
                 low_watermark=_INVALID_LOW_WATERMARK,
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
             )
-            if task.cancelled()
-            else task.result()
-            for number, task in started.items()
-        ]
-        topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+            results.append(result)
+            try:
+                _checked(broker, name, number, offset)
+            except RefusedError as refused:
+                result.error_code = refused.code
+            else:
+                moves.append((name, offset, result))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(deadline_s):
+            await each(moves, lambda move: _move(broker, *move), _AT_ONCE)
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _delete(
-    broker: Broker, name: str, partition: int, offset: int
-) -> DeleteRecordsPartitionResult:
+async def _move(
+    broker: Broker, name: str, offset: int, result: DeleteRecordsPartitionResult
+) -> None:
     try:
-        start, error = await _moved(broker, name, partition, offset), ErrorCode.NONE
+        engine, log, offset = _checked(broker, name, result.partition_index, offset)
+        start = await engine.deletion.delete_to(log, offset)
     except RefusedError as refused:
-        start, error = _INVALID_LOW_WATERMARK, refused.code
+        result.error_code = refused.code
     except (FencedError, UnavailableError):
-        start, error = _INVALID_LOW_WATERMARK, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     except CorruptError:  # one of its keys; sealing says so
-        start, error = _INVALID_LOW_WATERMARK, ErrorCode.KAFKA_STORAGE_ERROR
-    return DeleteRecordsPartitionResult(
-        partition_index=partition, low_watermark=start, error_code=error
-    )
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        result.low_watermark, result.error_code = start, ErrorCode.NONE
 
 
-async def _moved(broker: Broker, name: str, partition: int, offset: int) -> int:
+def _checked(
+    broker: Broker, name: str, partition: int, offset: int
+) -> tuple[Engine, PartitionLog, int]:
+    """The partition, and where its log is to start.
+
+    Raises:
+        RefusedError: it cannot be.
+    """
     topic = broker.topics.by_name.get(name)
     if not_led(broker, topic, partition) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -109,4 +110,4 @@ async def _moved(broker: Broker, name: str, partition: int, offset: int) -> int:
         offset = log.high_watermark
     if not 0 <= offset <= log.high_watermark:
         raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    return await engine.deletion.delete_to(log, offset)
+    return engine, log, offset

@@ -4,13 +4,12 @@ Source: org.apache.kafka.server.ControllerApis#deleteTopics.
 Shell.
 """
 
-import asyncio
 from collections import Counter
 from uuid import UUID
 
 from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.handlers.create_topics import MAX_WAIT_S
-from driftlog_agents.handlers.slices import sliced
+from driftlog_agents.handlers.create_topics import MADE_AT_ONCE, MAX_WAIT_S
+from driftlog_agents.handlers.slices import each, sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -36,22 +35,18 @@ async def handle(
     deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
     refusals: dict[tuple[str | None, UUID, str], None] = {}
     deletions: dict[tuple[str | None, UUID], None] = {}
-    for state in asked:
+    async for state in sliced(asked):
         refused = _refused(state, names, ids)
         if refused is None:
             deletions[state.name, state.topic_id] = None
         else:
             refusals[state.name, state.topic_id, refused] = None
-    async with asyncio.TaskGroup() as tasks:
-        done = [
-            tasks.create_task(_delete(broker, name, topic_id, deadline_s))
-            async for name, topic_id in sliced(deletions)
-        ]
+    done = await each(deletions, lambda one: _delete(broker, *one, deadline_s), MADE_AT_ONCE)
     responses = [
         _result(name, topic_id, ErrorCode.INVALID_REQUEST, message)
         for name, topic_id, message in refusals
     ]
-    return DeleteTopicsResponse(responses=responses + [task.result() for task in done])
+    return DeleteTopicsResponse(responses=responses + done)
 
 
 def _refused(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> str | None:

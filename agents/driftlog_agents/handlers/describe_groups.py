@@ -7,8 +7,13 @@ Shell.
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.classic_description import GroupState
 from driftlog_agents.handlers.cluster import NOT_ASKED
-from driftlog_agents.handlers.coordinating import GROUP_OPERATIONS, as_message, coordinating
-from driftlog_agents.handlers.slices import sliced
+from driftlog_agents.handlers.coordinating import (
+    DESCRIBED_AT_ONCE,
+    GROUP_OPERATIONS,
+    as_message,
+    coordinating,
+)
+from driftlog_agents.handlers.slices import each
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -23,11 +28,14 @@ async def handle(
 ) -> DescribeGroupsResponse:
     """Answer *request*."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    described = {
-        group_id: await _described(broker, group_id, context.api_version)
-        async for group_id in sliced(dict.fromkeys(request.groups))
-    }
-    for group in described.values():
+    wanted = dict.fromkeys(request.groups)
+    found = await each(
+        wanted,
+        lambda group_id: _described(broker, group_id, context.api_version),
+        DESCRIBED_AT_ONCE,
+    )
+    described = dict(zip(wanted, found, strict=True))
+    for group in found:
         if not group.error_code:
             group.authorized_operations = operations
     sizes = {group_id: _bytes(group) for group_id, group in described.items()}

@@ -53,7 +53,7 @@ async def handle(
                     async for number in sliced(topic.partition_indexes)
                 ],
             )
-            for topic in request.topics
+            async for topic in sliced(request.topics)
         ]
     )
 

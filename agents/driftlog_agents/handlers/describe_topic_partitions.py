@@ -5,7 +5,8 @@ KRaftMetadataCache#describeTopicResponse.
 Shell.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from heapq import merge
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
@@ -16,6 +17,7 @@ from driftlog_agents.handlers.cluster import (
     nodes,
     partitions,
 )
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.new_topics import check_topic_name
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.describe_topic_partitions import (
@@ -30,6 +32,8 @@ from driftlog_metadata.model import Topic
 MAX_PARTITIONS: Final = 2_000
 """Of one answer: Kafka's ``max.request.partition.size.limit``."""
 
+_SORTED_AT_ONCE: Final = 4_000
+
 
 async def handle(
     broker: Broker,
@@ -38,7 +42,7 @@ async def handle(
 ) -> DescribeTopicPartitionsResponse:
     """Answer *request*."""
     cursor = request.cursor
-    names = {topic.name for topic in request.topics}
+    names = {topic.name async for topic in sliced(request.topics)}
     if cursor is not None and (
         cursor.partition_index < 0 or (names and cursor.topic_name not in names)
     ):
@@ -47,16 +51,18 @@ async def handle(
                 DescribeTopicPartitionsResponseTopic(
                     name=topic.name, error_code=ErrorCode.INVALID_REQUEST
                 )
-                for topic in request.topics
+                async for topic in sliced(request.topics)
             ]
         )
     everything = not request.topics
     after = "" if cursor is None else cursor.topic_name
-    chosen = sorted(n for n in (broker.topics.by_name if everything else names) if n >= after)
+    chosen = await _sorted(list(broker.topics.by_name) if everything else list(names))
     left = max(min(MAX_PARTITIONS, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
     reachable = nodes(broker, context.listener)
-    for name in chosen:
+    async for name in sliced(chosen):
+        if name < after:
+            continue
         if not left:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
@@ -72,6 +78,12 @@ async def handle(
             break
         left -= max(end - start, 0)
     return response
+
+
+async def _sorted(names: list[str]) -> Iterable[str]:
+    """*names* in their order, sorted in parts: a hundred thousand take a tenth of a second."""
+    parts = range(0, len(names), _SORTED_AT_ONCE)
+    return merge(*[sorted(names[at : at + _SORTED_AT_ONCE]) async for at in sliced(parts)])
 
 
 def _described(

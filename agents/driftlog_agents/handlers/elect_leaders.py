@@ -7,11 +7,11 @@ ElectLeadersRequest#getErrorResponse.
 Shell.
 """
 
-import asyncio
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import leader_of
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -43,15 +43,14 @@ async def handle(
     """Answer *request*; null asks for all, and is told only of those that need an election."""
     kind = request.election_type
     if kind not in _NOBODY:
-        return _unknown_type(request)
+        return await _unknown_type(request)
     if not broker.topics.known:
         return ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
     if request.topic_partitions is not None:
         wanted = [(asked.topic, asked.partitions) for asked in request.topic_partitions]
     else:
         wanted = []
-        for name, topic in sorted(broker.topics.by_name.items()):
-            await asyncio.sleep(0)  # A cluster may have 100,000 partitions.
+        async for name, topic in sliced(sorted(broker.topics.by_name.items())):
             numbers = range(topic.partitions)
             leaders = (leader_of(broker, topic.topic_id, number)[0] for number in numbers)
             wanted.append((name, [n for n, leader in enumerate(leaders) if leader < 0]))
@@ -59,9 +58,11 @@ async def handle(
         replica_election_results=[
             ReplicaElectionResult(
                 topic=name,
-                partition_result=[_elect(broker, name, number, kind) for number in numbers],
+                partition_result=[
+                    _elect(broker, name, number, kind) async for number in sliced(numbers)
+                ],
             )
-            for name, numbers in wanted
+            async for name, numbers in sliced(wanted)
         ]
     )
 
@@ -82,7 +83,7 @@ def _elect(broker: Broker, name: str, partition: int, kind: int) -> PartitionRes
     return PartitionResult(partition_id=partition, error_code=code, error_message=message)
 
 
-def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Kafka has nothing to say where nothing was asked for."""
     asked = request.topic_partitions
     if asked is not None and not asked:
@@ -95,9 +96,9 @@ def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
                 topic=topic.topic,
                 partition_result=[
                     PartitionResult(partition_id=number, error_code=code, error_message=message)
-                    for number in topic.partitions
+                    async for number in sliced(topic.partitions)
                 ],
             )
-            for topic in asked or []
+            async for topic in sliced(asked or [])
         ],
     )

@@ -37,7 +37,7 @@ from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
 from driftlog_agents.network.answers import SMALL_BYTES
-from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.network.queued_requests import REQUEST_BYTES, QueuedRequest
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -59,6 +59,12 @@ _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
+
+_PARTITION_BYTES: Final = 512
+"""What a Fetch that waits keeps for each: 450 with what its log and the others know of it."""
+
+_TOPIC_BYTES: Final = 512
+"""The same of a topic that is here, with its name."""
 
 _PACE_S: Final = 10.0
 """Between two lines about reads that fail."""
@@ -100,7 +106,8 @@ class Fetching:
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
         request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
-        _named_once(request)
+        # Of what may be long, only what is asked for is kept.
+        request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
     def spawn(self, coroutine: Any) -> None:
@@ -162,13 +169,14 @@ class _Fetch:
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         self._keep_little()
-        if sum(len(topic.partitions) for topic in request.topics) > _MANY_PARTITIONS:
+        if _is_large(request):
             self._spawn(self._begin_large)
             return
+        _named_once(request)
         found, size, cold = self._read()
         if cold:
             self._go_cold()
-        elif found is not None and self._enough(found, size):
+        elif found is not None and (self._enough(found, size) or not self._may_wait()):
             self._answer(found, size)
         else:
             for log, asked in self._logs():
@@ -178,8 +186,13 @@ class _Fetch:
     async def _begin_large(self) -> None:
         """As `begin`, in slices.  Never leaves its slot unanswered."""
         try:
-            found, size = await self._read_slowly()
-            if self._enough(found, size):
+            await off_the_loop(_named_once, self._request)
+            here = await self._read_slowly(bucket=False)
+            if here is None:
+                self._go_cold()
+                return
+            found, size = here
+            if self._enough(found, size) or not self._may_wait():
                 await self._answer_slowly(found, size)
                 return
             async for log, asked in sliced(self._logs()):
@@ -195,6 +208,10 @@ class _Fetch:
             self._forget()
             self._slot.connection.broken()
 
+    @property
+    def _partitions(self) -> int:
+        return sum(len(topic.partitions) for topic in self._request.topics)
+
     def _enough(self, found: list[FetchableTopicResponse], size: int) -> bool:
         """Whether to answer now.  Who asks for no partition waits for none: the Java consumer does
         so as it closes."""
@@ -205,6 +222,15 @@ class _Fetch:
             or _has_error(found)
             or not any(topic.partitions for topic in request.topics)
         )
+
+    def _may_wait(self) -> bool:
+        """Count it as what it keeps, if there is room for it to wait; else it is answered with what
+        there is, and its client asks again."""
+        topics, partitions = len(self._request.topics), self._partitions
+        may = self._slot.keep(REQUEST_BYTES + topics * _TOPIC_BYTES + partitions * _PARTITION_BYTES)
+        if not may:
+            self._broker.refusals.count("queued.max.request.bytes")
+        return may
 
     def _logs(self) -> Iterator[tuple[PartitionLog, FetchPartition]]:
         """What it asks for that is led here."""
@@ -432,22 +458,32 @@ class _Fetch:
 
     async def _read_cold(self) -> None:
         """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
+        answers = self._slot.connection.answers
+        answers.read_begins()
         try:
-            await self._answer_slowly(*await self._read_slowly())
+            found = await self._read_slowly(bucket=True)
+            assert found is not None
+            await self._answer_slowly(*found)
         except Exception:  # a bug here costs one connection, not the agent
             self._owner.log.exception("fetch_bug", client=self._slot.connection.client_host)
             self._slot.connection.close()
+        finally:
+            answers.read_ended()
 
-    async def _read_slowly(self) -> tuple[list[FetchableTopicResponse], int]:
-        """As `_read`, waiting for the bucket."""
+    async def _read_slowly(
+        self, *, bucket: bool
+    ) -> tuple[list[FetchableTopicResponse], int] | None:
+        """As `_read`, in slices.  None: some is only in the bucket, which is not to be read."""
         responses: list[FetchableTopicResponse] = []
         size = 0
-        for topic in self._request.topics:
+        async for topic in sliced(self._request.topics):
             partitions: list[PartitionData] = []
             async for asked in sliced(topic.partitions):
-                data, read = await self._read_one(topic.topic, topic.topic_id, asked, size)
-                partitions.append(data)
-                size += read
+                one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
+                if one is None:
+                    return None
+                partitions.append(one[0])
+                size += one[1]
             responses.append(
                 FetchableTopicResponse(
                     topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
@@ -456,8 +492,8 @@ class _Fetch:
         return responses, size
 
     async def _read_one(
-        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int
-    ) -> tuple[PartitionData, int]:
+        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int, *, bucket: bool
+    ) -> tuple[PartitionData, int] | None:
         engine = self._broker.engine
         entry = None if engine is None else self._topic(engine, topic, topic_id)
         data, log = self._check(engine, entry, topic, topic_id, asked)
@@ -466,9 +502,12 @@ class _Fetch:
             return data, 0
         limit = min(asked.partition_max_bytes, room)
         try:
-            if size:
-                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit) or []
-            else:
+            buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+            if buffers is None and size:
+                buffers = []  # the next request will begin with it
+            elif buffers is None:
+                if not bucket:
+                    return None
                 limits = self._broker.topics.limits.get(log.topic)
                 buffers = await self._broker.reader.read(
                     log,
@@ -482,7 +521,8 @@ class _Fetch:
             return data, 0
         except CorruptError as error:
             # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
-            self._owner.log.error("log_damaged", log=repr(log), error=str(error))
+            client = self._slot.connection.client_host
+            self._owner.log.error("log_damaged", client=client, log=repr(log), error=str(error))
             data.error_code = ErrorCode.CORRUPT_MESSAGE
             return data, 0
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
@@ -513,10 +553,12 @@ class _Fetch:
 
     async def _answer_slowly(self, responses: list[FetchableTopicResponse], size: int) -> None:
         """As `_answer`; an answer of many partitions is encoded by a thread."""
+        self._done = True
+        if self._slot.connection.closed:
+            return
         if sum(len(topic.partitions) for topic in responses) <= _MANY_PARTITIONS:
             self._answer(responses, size)
             return
-        self._done = True
         if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
             return
         self._owner.bytes += size
@@ -543,8 +585,19 @@ def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
     return entry.logs[partition]
 
 
+def _is_large(request: FetchRequest) -> bool:
+    """Whether it names more than is read, and made sure to be named once, where it is."""
+    topics = request.topics
+    if len(topics) > _MANY_PARTITIONS:
+        return True
+    return sum(len(topic.partitions) for topic in topics) > _MANY_PARTITIONS
+
+
 def _named_once(request: FetchRequest) -> None:
-    """Leave of a partition that is named twice what is said last (FetchRequest#fetchData)."""
+    """Leave of a partition that is named twice what is said last, and nothing of a topic of which
+    no partition is named (FetchRequest#fetchData)."""
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
     if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):
         topics: dict[tuple[str, UUID], FetchTopic] = {}
         for topic in request.topics:
@@ -552,6 +605,8 @@ def _named_once(request: FetchRequest) -> None:
             if first is not topic:
                 first.partitions += topic.partitions
         request.topics = list(topics.values())
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
     for topic in request.topics:
         if len(topic.partitions) > 1:
             named = {asked.partition: asked for asked in topic.partitions}

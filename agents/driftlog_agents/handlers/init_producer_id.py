@@ -29,6 +29,7 @@ async def handle(
     if transactional_id is not None:
         structlog.get_logger().warning(
             "transactional_id_refused",
+            client=context.client_host,
             transactional_id=transactional_id,
             client_id=context.client_id,
             advice="this version has no transactions: use an idempotent producer without an id",

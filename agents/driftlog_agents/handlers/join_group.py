@@ -17,7 +17,8 @@ from driftlog_agents.groups.classic_messages import (
     unknown_group,
 )
 from driftlog_agents.groups.served import CLASSIC
-from driftlog_agents.handlers.coordinating import client_host, coordinating
+from driftlog_agents.handlers.coordinating import client_host, coordinating, rebalance_timeout_ms
+from driftlog_agents.limits import MAX_SESSION_TIMEOUT
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_agents.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -30,14 +31,13 @@ async def handle(
     broker: Broker, request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse:
     """Answer *request*."""
-    longest_ms = broker.settings.limits.driftlog_max_rebalance_timeout_ms
+    timeout_ms = rebalance_timeout_ms(broker, request.rebalance_timeout_ms)
     joining = JoinRequest(
         version=context.api_version,
         client_id=context.client_id or "",
         client_host=client_host(context),
         session_timeout_ms=request.session_timeout_ms,
-        # Not refused: max.poll.interval.ms, which clients say here, may be 2^31 - 1.
-        rebalance_timeout_ms=min(request.rebalance_timeout_ms, longest_ms),
+        rebalance_timeout_ms=timeout_ms,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
@@ -76,6 +76,8 @@ async def _joined(
     groups = coordinating(broker)
     refused = refuse_join(group_id, joining, groups.settings.classic)
     if refused:
+        if joining.session_timeout_ms > groups.settings.classic.max_session_timeout_ms:
+            broker.refusals.count(MAX_SESSION_TIMEOUT)
         return JoinResponse(error=refused, member_id=joining.member_id)
     groups.budget.refuse_member(group_id, joining.said_bytes)
     if creates_group(joining):

@@ -3,24 +3,24 @@
     −1 latest    −2 earliest    −3 of the largest timestamp
     −4 earliest local    −5 latest tiered    −6 earliest that waits to be tiered
 
-Every partition is looked up by itself, at once; what has to read the bucket keeps nobody
-waiting who does not.  There is no tier apart from the log: −4 is the log's start, −5 and −6 are
-nothing.
+What memory knows is answered first; what has to read the bucket is looked up then, some partitions
+at once, for as long as the client waits.  There is no tier apart from the log: −4 is the log's
+start, −5 and −6 are nothing.
 Source: kafka.server.ReplicaManager#fetchOffset, UnifiedLog#fetchOffsetByTimestamp.
 Shell.
 """
 
 import asyncio
-from collections import Counter
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
-from driftlog_agents.handlers.slices import sliced
+from driftlog_agents.handlers.slices import each, sliced
 from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -51,6 +51,9 @@ _SINCE: Final = {
 _DEADLINE_S: Final = 30.0
 """Kafka's ``remote.list.offsets.request.timeout.ms``, where the client does not say."""
 
+_AT_ONCE: Final = 100
+"""Partitions of one request that are looked up at once."""
+
 _NOTHING: Final = (-1, -1, -1)
 
 
@@ -65,26 +68,37 @@ async def handle(
     deadline_s = _DEADLINE_S
     if version >= 10 and request.timeout_ms > 0:
         deadline_s = min(deadline_s, request.timeout_ms / 1000)
-    counts = Counter(
-        (topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    )
+    twice = await _named_twice(request)
     topics: list[ListOffsetsTopicResponse] = []
-    async with asyncio.TaskGroup() as tasks:
-        for topic in request.topics:
-            answers: list[ListOffsetsPartitionResponse] = []
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-            async for asked in sliced(topic.partitions):
-                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-                answers.append(answer)
-                twice = counts[topic.name, asked.partition_index] > 1
-                if twice or request.isolation_level not in (0, 1):
-                    answer.error_code = ErrorCode.INVALID_REQUEST
-                elif not _at_once(broker, topic.name, asked, version, answer):
-                    lookup = _later(broker, topic.name, asked, answer, deadline_s)
-                    tasks.create_task(lookup)
+    lookups: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
+    async for topic in sliced(request.topics):
+        answers: list[ListOffsetsPartitionResponse] = []
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        async for asked in sliced(topic.partitions):
+            answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            answers.append(answer)
+            if (topic.name, asked.partition_index) in twice or request.isolation_level not in (
+                0,
+                1,
+            ):
+                answer.error_code = ErrorCode.INVALID_REQUEST
+            elif not _at_once(broker, topic.name, asked, version, answer):
+                answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+                lookups.append((topic.name, asked, answer))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(deadline_s):
+            await each(lookups, lambda one: _later(broker, context, *one), _AT_ONCE)
     return ListOffsetsResponse(topics=topics)
+
+
+async def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    async for topic in sliced(request.topics):
+        async for asked in sliced(topic.partitions):
+            key = topic.name, asked.partition_index
+            (twice if key in seen else seen).add(key)
+    return twice
 
 
 def _at_once(
@@ -104,22 +118,25 @@ def _at_once(
         return True
     if asked.timestamp == LATEST:
         _found(answer, (log.high_watermark, -1, log.leader_epoch))
+    if asked.timestamp in (EARLIEST, EARLIEST_LOCAL) and log.state is State.ONLINE:
+        _found(answer, (log.log_start, -1, log.epoch_at(log.log_start)))
+        return True
     return asked.timestamp in (LATEST, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
 async def _later(
     broker: Broker,
+    context: RequestContext,
     topic: str,
     asked: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
-    deadline_s: float,
 ) -> None:
     try:
         engine, log = led_partition(
             broker, topic, asked.partition_index, asked.current_leader_epoch
         )
-        async with asyncio.timeout(deadline_s):
-            _found(answer, await _lookup(broker, engine, log, asked.timestamp))
+        _found(answer, await _lookup(broker, engine, log, asked.timestamp))
+        answer.error_code = ErrorCode.NONE
     except RefusedError as error:
         answer.error_code = error.code
     except TimeoutError:
@@ -128,6 +145,7 @@ async def _later(
         # Damage is logged and counted by the reader; the client may ask again in either case.
         structlog.get_logger().warning(
             "offset_lookup_failed",
+            client=context.client_host,
             partition=f"{topic}-{asked.partition_index}",
             timestamp=asked.timestamp,
             error=str(error),

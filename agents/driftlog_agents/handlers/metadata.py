@@ -5,7 +5,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -50,7 +50,7 @@ async def handle(
     """
     version = context.api_version
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    topics = await _topics(broker, request, version)
+    topics = await _topics(broker, request, context)
     reachable = nodes(broker, context.listener)
     code = ErrorCode.LEADER_NOT_AVAILABLE if version < 6 else ErrorCode.LISTENER_NOT_FOUND
     return MetadataResponse(
@@ -75,28 +75,38 @@ async def handle(
 
 
 async def _topics(
-    broker: Broker, request: MetadataRequest, version: int
+    broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> list[Topic | MetadataResponseTopic]:
     """What is asked for: topics, and what to say of those that are not there."""
-    asked = request.topics
+    asked, version = request.topics, context.api_version
     if asked is None or (version == 0 and not asked):
         if not broker.topics.known:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "topics are not known yet")
         return [*sorted(broker.topics.by_name.values(), key=lambda topic: topic.name)]
-    if version < 12 and any(t.name is None or t.topic_id != NULL_UUID for t in asked):
+    names: dict[str, None] = {}
+    ids: dict[UUID, MetadataRequestTopic] = {}
+    nameless = False
+    async for topic in sliced(asked):
+        if topic.topic_id != NULL_UUID:
+            ids.setdefault(topic.topic_id, topic)
+        if topic.name is None:
+            nameless = True
+        elif topic.name not in names:
+            names[topic.name] = None
+            context.answer.add(len(topic.name))
+    if version < 12 and (nameless or ids):
         # Versions 10 and 11 have the field, and brokers of that time did not read it.
-        return [_failed(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id) for t in asked]
-    ids = dict.fromkeys(t.topic_id for t in asked if t.topic_id != NULL_UUID)
+        code = ErrorCode.INVALID_REQUEST
+        return [_failed(code, t.name or "", t.topic_id) async for t in sliced(asked)]
     if ids:
-        return [_by_id(broker, t) for t in asked if ids.pop(t.topic_id, 0) is None]
-    names = list(dict.fromkeys(t.name for t in asked if t.name is not None))
-    if len(names) < len(asked) and any(t.name is None for t in asked):
-        return [_failed(ErrorCode.INVALID_REQUEST, t.name, NULL_UUID) for t in asked]
+        return [_by_id(broker, t) async for t in sliced(ids.values())]
+    if nameless:
+        return [_failed(ErrorCode.INVALID_REQUEST, t.name, NULL_UUID) async for t in sliced(asked)]
     create = broker.settings.auto_create_topics_enable and (
         version < 4 or request.allow_auto_topic_creation
     )
     refused = await _create_missing(broker, names) if create else {}
-    return [_by_name(broker, name, refused.get(name)) for name in names]
+    return [_by_name(broker, name, refused.get(name)) async for name in sliced(names)]
 
 
 def _by_id(broker: Broker, asked: MetadataRequestTopic) -> Topic | MetadataResponseTopic:
@@ -120,7 +130,7 @@ def _by_name(broker: Broker, name: str, refused: ErrorCode | None) -> Topic | Me
     return _failed(code, name, NULL_UUID)
 
 
-async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
+async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, ErrorCode]:
     """Begin to make the topics that are not there; returns what to say of those that are not yet.
 
     They go on without us; those that are there, and led, are in the answer.
@@ -128,7 +138,7 @@ async def _create_missing(broker: Broker, names: list[str]) -> dict[str, ErrorCo
     topics, most = broker.topics, broker.settings.limits.driftlog_max_topics_per_request
     refused: dict[str, ErrorCode] = {}
     asked: dict[str, asyncio.Task[ErrorCode] | None] = {}
-    for name in names:
+    async for name in sliced(names):
         if name in topics.by_name:
             continue
         refused[name] = ErrorCode.LEADER_NOT_AVAILABLE

@@ -17,6 +17,7 @@ from driftlog_agents.groups.coordinator import GroupCoordinator
 from driftlog_agents.groups.offsets import Changes, Committed, as_int64, verdict
 from driftlog_agents.groups.served import CLASSIC, ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -46,10 +47,12 @@ async def handle(
         codes = repeat(error.code)
     except TimeoutError:
         codes = repeat(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return _response(request, codes)
+    return await _response(request, codes)
 
 
-def _response(request: OffsetCommitRequest, codes: Iterator[ErrorCode]) -> OffsetCommitResponse:
+async def _response(
+    request: OffsetCommitRequest, codes: Iterator[ErrorCode]
+) -> OffsetCommitResponse:
     """*codes*: of each partition, as they stand in the request."""
     return OffsetCommitResponse(
         topics=[
@@ -60,10 +63,10 @@ def _response(request: OffsetCommitRequest, codes: Iterator[ErrorCode]) -> Offse
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=next(codes)
                     )
-                    for partition in topic.partitions
+                    async for partition in sliced(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            async for topic in sliced(request.topics)
         ]
     )
 
@@ -72,23 +75,20 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
     groups = coordinating(broker)
     if not broker.topics.known:
         raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    topics = [await _topic(broker, topic, version) for topic in request.topics]
+    newest: dict[UUID, Topic] = {}
+    topics = [
+        await _topic(broker, topic, version, newest) async for topic in sliced(request.topics)
+    ]
     ids = [None if topic is None else topic.topic_id for topic in topics]
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not any(ids):
-        return [unknown for topic in request.topics for _ in topic.partitions]
-    group = await _group(groups, request, version)
     now_ms = groups.now_ms()
-    refused = _refused(group, request, ids, version, now_ms)
-    if refused:
-        raise RefusedError(refused)
     expire_ms = None
     if version <= 4 and request.retention_time_ms != _NO_RETENTION:
         expire_ms = as_int64(now_ms + request.retention_time_ms)
     codes: list[ErrorCode] = []
     changes: dict[TopicPartition, Committed] = {}
-    for asked, topic in zip(request.topics, topics, strict=True):
-        for partition in asked.partitions:
+    async for asked, topic in sliced(zip(request.topics, topics, strict=True)):
+        async for partition in sliced(asked.partitions):
             if topic is None:
                 code = unknown
             elif not 0 <= partition.partition_index < topic.partitions:
@@ -99,6 +99,13 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
                 if not code:
                     changes[TopicPartition(topic.topic_id, partition.partition_index)] = committed
             codes.append(code)
+    if not any(ids):
+        return codes
+    # From here on nobody has a turn until it is decided: what is refused now is not stored.
+    group = await _group(groups, request, version)
+    refused = _refused(group, request, ids, version, now_ms)
+    if refused:
+        raise RefusedError(refused)
     await _store(groups, group, changes)
     return codes
 
@@ -144,16 +151,25 @@ def _refused(
     )
 
 
-async def _topic(broker: Broker, asked: OffsetCommitRequestTopic, version: int) -> Topic | None:
+async def _topic(
+    broker: Broker,
+    asked: OffsetCommitRequestTopic,
+    version: int,
+    newest: dict[UUID, Topic],
+) -> Topic | None:
+    """The topic; *newest*: those that the store was asked for."""
     topics = broker.topics
     topic = topics.by_id.get(asked.topic_id) if version >= 10 else topics.by_name.get(asked.name)
     largest = max((partition.partition_index for partition in asked.partitions), default=0)
     if topic is None or largest < topic.partitions:
         return topic
-    # It may have more by now: who told the client has seen that, and this agent has not yet.
-    kv = await broker.led().session.read(topic_key(topic.name))
-    newest = None if kv is None else topic_of(kv)
-    return newest if newest is not None and newest.topic_id == topic.topic_id else topic
+    if topic.topic_id not in newest:
+        # It may have more by now: who told the client has seen that, and this agent has not yet.
+        kv = await broker.led().session.read(topic_key(topic.name))
+        stored = None if kv is None else topic_of(kv)
+        same = stored is not None and stored.topic_id == topic.topic_id
+        newest[topic.topic_id] = stored if stored is not None and same else topic
+    return newest[topic.topic_id]
 
 
 def _as_committed(

@@ -8,6 +8,7 @@ from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.repair import UnreadableGroupError
 from driftlog_agents.groups.served import ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -54,7 +55,7 @@ async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDelete
         raise RefusedError(refused)
     response = OffsetDeleteResponse()
     wanted: list[TopicPartition] = []
-    for asked in request.topics:
+    async for asked in sliced(request.topics):
         topic = broker.topics.by_name.get(asked.name)
         code = ErrorCode.NONE
         if topic is None:
@@ -73,7 +74,7 @@ async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDelete
                     OffsetDeleteResponsePartition(
                         partition_index=partition.partition_index, error_code=code
                     )
-                    for partition in asked.partitions
+                    async for partition in sliced(asked.partitions)
                 ],
             )
         )

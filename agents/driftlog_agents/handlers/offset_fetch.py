@@ -7,7 +7,6 @@ Source: kafka.server.KafkaApis#handleOffsetFetchRequest, OffsetMetadataManager#f
 Shell.
 """
 
-import asyncio
 from typing import Final
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.groups.served import ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
-from driftlog_agents.handlers.slices import sliced
+from driftlog_agents.handlers.slices import each, sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -32,6 +31,9 @@ from driftlog_metadata.model import TopicPartition
 
 _NOTHING: Final = Committed(offset=-1)
 
+_AT_ONCE: Final = 64
+"""Groups of one request that are looked up at once."""
+
 
 async def handle(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
@@ -39,46 +41,63 @@ async def handle(
     """Answer *request*."""
     version = context.api_version
     if version >= 8:
-        # A group whose offsets are all asked for again is said again, and not looked up again.
-        whole: dict[tuple[str, str | None, int], asyncio.Task[OffsetFetchResponseGroup]] = {}
-        answers: list[asyncio.Task[OffsetFetchResponseGroup]] = []
-        async with asyncio.TaskGroup() as tasks:
-            async for group in sliced(request.groups):
-                who = group.group_id, group.member_id, group.member_epoch
-                answer = whole.get(who) if group.topics is None else None
-                if answer is None:
-                    answer = tasks.create_task(_fetched(broker, group, version))
-                if group.topics is None:
-                    whole[who] = answer
-                answers.append(answer)
-        groups = [answer.result() for answer in answers]
-        sizes = {id(group): _bytes(group) for group in groups}
-        for found in groups:
-            context.answer.add(sizes[id(found)])
-        return OffsetFetchResponse(groups=groups)
+        return OffsetFetchResponse(groups=await _groups(broker, request.groups, context))
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
+            async for topic in sliced(request.topics)
         ]
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    return _alone(asked, await _fetched(broker, asked, version), version)
+    return await _alone(asked, await _fetched(broker, asked, version), version)
 
 
-def _bytes(group: OffsetFetchResponseGroup) -> int:
-    return 16 + sum(
-        16 + len(topic.name) + sum(24 + len(p.metadata or "") for p in topic.partitions)
-        for topic in group.topics
-    )
+async def _groups(
+    broker: Broker, asked: list[OffsetFetchRequestGroup], context: RequestContext
+) -> list[OffsetFetchResponseGroup]:
+    """A group whose offsets are all asked for again is said again, and not looked up again."""
+    whole: dict[tuple[str, str | None, int], int] = {}
+    lookups: list[OffsetFetchRequestGroup] = []
+    answers: list[int] = []
+    async for group in sliced(asked):
+        number = len(lookups)
+        if group.topics is None:
+            number = whole.setdefault((group.group_id, group.member_id, group.member_epoch), number)
+        if number == len(lookups):
+            lookups.append(group)
+        answers.append(number)
+
+    async def fetched(group: OffsetFetchRequestGroup) -> tuple[OffsetFetchResponseGroup, int]:
+        found = await _fetched(broker, group, context.api_version)
+        size = await _bytes(found)
+        context.answer.add(size)
+        return found, size
+
+    found = await each(lookups, fetched, _AT_ONCE)
+    said: set[int] = set()
+    async for number in sliced(answers):
+        if number in said:
+            context.answer.add(found[number][1])
+        said.add(number)
+    return [found[number][0] for number in answers]
 
 
-def _alone(
+async def _bytes(group: OffsetFetchResponseGroup) -> int:
+    size = 16
+    async for topic in sliced(group.topics):
+        size += 16 + len(topic.name)
+        async for partition in sliced(topic.partitions):
+            size += 24 + len(partition.metadata or "")
+    return size
+
+
+async def _alone(
     asked: OffsetFetchRequestGroup, found: OffsetFetchResponseGroup, version: int
 ) -> OffsetFetchResponse:
     """As versions say it that ask for one group; version 1 has errors with partitions only."""
     if found.error_code and version < 2:
-        found.topics = [_failed(topic, ErrorCode(found.error_code)) for topic in asked.topics or ()]
+        code = ErrorCode(found.error_code)
+        found.topics = [await _failed(topic, code) async for topic in sliced(asked.topics or ())]
     return OffsetFetchResponse(
         error_code=found.error_code,
         topics=[
@@ -92,10 +111,10 @@ def _alone(
                         metadata=partition.metadata,
                         error_code=partition.error_code,
                     )
-                    for partition in topic.partitions
+                    async for partition in sliced(topic.partitions)
                 ],
             )
-            for topic in found.topics
+            async for topic in sliced(found.topics)
         ],
     )
 
@@ -125,7 +144,9 @@ async def _offsets(
     if asked.topics is None:
         topics = [] if group is None else await _all(broker, group)
     else:
-        topics = [_topic(broker, group, topic, version) async for topic in sliced(asked.topics)]
+        topics = [
+            await _topic(broker, group, topic, version) async for topic in sliced(asked.topics)
+        ]
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
 
@@ -143,13 +164,13 @@ async def _all(broker: Broker, group: ServedGroup) -> list[OffsetFetchResponseTo
     return list(found.values())
 
 
-def _topic(
+async def _topic(
     broker: Broker, group: ServedGroup | None, asked: OffsetFetchRequestTopics, version: int
 ) -> OffsetFetchResponseTopics:
     topics = broker.topics
     topic = topics.by_id.get(asked.topic_id) if version >= 10 else topics.by_name.get(asked.name)
     if topic is None and version >= 10:
-        return _failed(asked, ErrorCode.UNKNOWN_TOPIC_ID)
+        return await _failed(asked, ErrorCode.UNKNOWN_TOPIC_ID)
 
     def committed(partition: int) -> Committed:
         if topic is None or group is None or partition < 0:
@@ -160,14 +181,15 @@ def _topic(
         name=asked.name,
         topic_id=asked.topic_id,
         partitions=[
-            _partition(partition, committed(partition)) for partition in asked.partition_indexes
+            _partition(partition, committed(partition))
+            async for partition in sliced(asked.partition_indexes)
         ],
     )
 
 
-def _failed(asked: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+async def _failed(asked: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
     answer = OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id)
-    for partition in asked.partition_indexes:
+    async for partition in sliced(asked.partition_indexes):
         failed = _partition(partition, _NOTHING)
         failed.error_code = code
         answer.partitions.append(failed)

@@ -20,6 +20,7 @@ Shell.
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import nodes, partitions
 from driftlog_agents.handlers.create_topics import check_replicas
+from driftlog_agents.handlers.slices import sliced
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -51,10 +52,10 @@ async def alter(
                 name=topic.name,
                 partitions=[
                     _answer(broker, topic.name, asked, factor, context.listener)
-                    for asked in topic.partitions
+                    async for asked in sliced(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            async for topic in sliced(request.topics)
         ],
     )
 

@@ -17,7 +17,7 @@ from driftlog_agents.topic_configs import TopicLimits
 from driftlog_tiering import batch as batches
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import HEADER_BYTES, Codec
-from driftlog_tiering.compression import compress, decompress, decompressed_limit
+from driftlog_tiering.compression import compress, decompress
 
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
@@ -41,17 +41,23 @@ def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...]) -> bool:
     )
 
 
-def rewrite(limits: TopicLimits, records: memoryview, checked: tuple[int, ...]) -> Rewrite:
+def rewrite(
+    limits: TopicLimits, records: memoryview, checked: tuple[int, ...], most_bytes: int
+) -> Rewrite:
     """Look into the batch, and make the one that is to be admitted.
 
+    *most_bytes*: of its records, decompressed.
+
     Raises:
-        RefusedError: INVALID_RECORD for a null key on a compacted topic.
+        RefusedError: INVALID_RECORD for a null key on a compacted topic; MESSAGE_TOO_LARGE: it
+            would be.
         CorruptRecordsError: it cannot be decoded.
+        OverBatchLimitError: the same, for it is too much.
     """
     header = batches.parse_header(records)
     codec = Codec(header.codec_id)
     section = records[HEADER_BYTES:]
-    plain = decompress(codec, section, decompressed_limit(len(section)))
+    plain = decompress(codec, section, most_bytes)
     sizes = kernel.scan(plain, header.record_count, header.last_offset_delta, header.base_timestamp)
     if limits.compacted and sizes[5]:
         raise RefusedError(
@@ -67,6 +73,13 @@ def rewrite(limits: TopicLimits, records: memoryview, checked: tuple[int, ...]) 
         if target is codec
         else memoryview(compress(target, plain, limits.compression_level))
     )
+    del plain  # before there is a copy of the other
+    size = HEADER_BYTES + len(body)
+    if size > limits.max_message_bytes:
+        raise RefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+        )
     attributes = header.attributes & ~_CODEC_MASK | target
     out = memoryview(
         batches.build_batch(

@@ -1,7 +1,13 @@
-"""Long work in slices, so that no request keeps the event loop from the others.
+"""Long work in slices, so that no requests keep the event loop from the others.
 
     for item in items:                      async for item in sliced(items):
         …                          ──▶          …                      # others run every 5 ms
+
+    turn of the loop    │ sockets, timers, … │ one slice: who waits longest │ sockets, timers, … │ …
+
+A turn of the loop has one slice, however many requests work: what they have is not added up.  Who
+finds it used up waits for a turn of its own.  Every other turn is of a small request that has not
+waited yet, if there is one, so that it does not wait for all of the large ones.
 
 What depends on no state (to decode, to encode) is given to a thread instead, where Python
 switches every 5 ms by itself.  It is one thread, and no other work waits for it: the event loop's
@@ -12,16 +18,108 @@ Shell.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 SLICE_S: Final = 0.005
 
-_LOOK_EVERY: Final = 16
-"""Items between two looks at the clock."""
+_NOT_BEGUN: Final = 0.0
+"""When a slice ends that was given to somebody who has not run since."""
+
+
+_LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
+"""Whether this is part of a request that is large, or has waited already."""
+
+
+class Turns:
+    """The slices of one event loop, measured by *clock_s*."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        self._clock_s = clock_s
+        self._ends_s: float | None = None
+        """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
+        self._small: deque[asyncio.Future[None]] = deque()
+        self._large: deque[asyncio.Future[None]] = deque()
+        self._small_first = True
+
+    def has_time(self) -> bool:
+        """Whether the slice of this turn is not over; who asks first begins it."""
+        if self._ends_s is None:
+            self._begin()
+            return True
+        return self._clock_s() < self._ends_s
+
+    async def next(self) -> None:
+        """Return in a turn whose slice is the caller's."""
+        queue = self._large if _LARGE.get() else self._small
+        _LARGE.set(True)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.done():
+                self._over()  # It was given a slice and has no use for it.
+            raise
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ends_s = self._clock_s() + SLICE_S
+        # In no request's context: the slices of all go on, whatever becomes of this one.
+        asyncio.get_running_loop().call_soon(self._over, context=Context())
+
+    def _over(self) -> None:
+        """The turn is over: the next slice is of who waits longest."""
+        self._ends_s = None
+        first, second = self._small, self._large
+        if not self._small_first:
+            first, second = second, first
+        self._small_first = not self._small_first
+        for queue in (first, second):
+            while queue:
+                turn = queue.popleft()
+                if not turn.done():
+                    self._ends_s = _NOT_BEGUN
+                    turn.set_result(None)
+                    return
+
+
+_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDictionary()
+
+
+def measure_by(loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float]) -> None:
+    """Measure slices of *loop* by *clock_s*: where time is virtual, work takes none."""
+    _TURNS[loop] = Turns(clock_s)
+
+
+def _turns() -> Turns:
+    loop = asyncio.get_running_loop()
+    turns = _TURNS.get(loop)
+    if turns is None:
+        turns = _TURNS[loop] = Turns()
+    return turns
+
+
+async def time_to_work() -> None:
+    """Return when there is time in a turn of the loop."""
+    turns = _turns()
+    if not turns.has_time():
+        await turns.next()
+
+
+async def time_for_large() -> None:
+    """As `time_to_work`, for a large request: small ones go before it from here on.  What it does
+    before its first slice is not added to what others do."""
+    _LARGE.set(True)
+    await time_to_work()
+
 
 _THREAD: Final = ThreadPoolExecutor(1, "codec")
 """Begun when it is first needed, and ended with the process."""
@@ -29,12 +127,42 @@ _THREAD: Final = ThreadPoolExecutor(1, "codec")
 
 async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield *items*; others run between two of them when a slice is over."""
-    began_s = time.perf_counter()
-    for count, item in enumerate(items):
-        if not count % _LOOK_EVERY and time.perf_counter() - began_s >= SLICE_S:
-            await asyncio.sleep(0)
-            began_s = time.perf_counter()
+    turns = _turns()
+    for item in items:
+        if not turns.has_time():
+            await turns.next()
         yield item
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:
+    """What *work* returns of each of *items*, in their order.
+
+    Workers take one after the other, in slices.  Each has another begin, up to *at_once*, in a
+    later turn: where nothing is waited for there are hardly any.
+    """
+    left = list(enumerate(items))
+    left.reverse()
+    results: dict[int, R] = {}
+    workers = 0
+
+    async def take() -> None:
+        nonlocal workers
+        workers += 1
+        begun = False
+        while left:
+            await time_to_work()
+            if not left:
+                break
+            number, item = left.pop()
+            if left and not begun and workers < at_once:
+                begun = True
+                tasks.create_task(take())
+            results[number] = await work(item)
+
+    async with asyncio.TaskGroup() as tasks:
+        if left:
+            tasks.create_task(take())
+    return [results[number] for number in range(len(results))]
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:

@@ -51,7 +51,7 @@ from driftlog_agents.handlers import (
 from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
 from driftlog_agents.protocol.api import ApiKey
 
-__all__ = ["ADVERTISED", "HANDLERS", "Handler", "unsupported_version_response"]
+__all__ = ["ADVERTISED", "HANDLERS", "OF_MANY", "Handler", "unsupported_version_response"]
 
 Handler = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
 """Of the request and response classes of one `Api`."""
@@ -67,6 +67,20 @@ def _changing(handle: Handler) -> Handler:
 
     return answer
 
+
+OF_MANY: Final = frozenset(
+    {
+        ApiKey.DELETE_RECORDS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    }
+)
+"""APIs whose requests name topics and partitions that are there, all of them if need be: their
+elements have no limit but that of Fetch, and what they do is cut into slices."""
 
 HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
     {

@@ -21,12 +21,14 @@ entries from what an earlier use left behind.  A batch carries its own offset,
 leader epoch and CRC-32C.
 
 A file that was cut off by a crash ends with its last whole entry: what stands behind it has
-another salt, or none.  Where a whole entry follows one that is not, the disk has damaged the file:
-that one is passed over and the rest is read, for it was promised.  The next entry is found by the
-length of the one before it, and where that cannot be trusted, by the next header whose magic, salt
-and CRC are right.  A batch that a client made cannot pass for an entry: the salt is secret.  What
-is passed over leaves a gap in the offsets of its partition, and what follows a gap is never
-appended at its old offset (`recovery`).
+another salt, or none.  Where a whole entry follows one that is not, the disk has damaged the file,
+or the power was lost before the last sync had ended: pages are not written in the order of the
+file, so of what was not synced a later one may be there without an earlier one.  Nobody can tell
+the two apart, so that one is passed over and the rest is read, for it may have been promised.  The
+next entry is found by the length of the one before it, and where that cannot be trusted, by the
+next header whose magic, salt and CRC are right.  A batch that a client made cannot pass for an
+entry: the salt is secret.  What is passed over leaves a gap in the offsets of its partition, and
+what follows a gap is never appended at its old offset (`recovery`).
 A file whose header has another number than its name was recycled, and the loss of power undid its
 renaming: nothing in it was synced.
 A stored format: add a version, never edit one in place.
@@ -72,11 +74,11 @@ class Entry(NamedTuple):
 class PassedOver:
     """What is not whole in a file.
 
-    The end of a file may be torn; what stands before a whole entry is damaged.
+    The end of a file may be torn; what stands before a whole entry is damaged, or was not synced.
     """
 
     entries: int = 0
-    """Damaged ones, at least: where headers are damaged nobody can count what was there."""
+    """Before a whole one, at least: where headers are damaged nobody can count what was there."""
     size_bytes: int = 0
     torn: int = 0
     """Entries that no whole one follows so far."""

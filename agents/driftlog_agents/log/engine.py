@@ -25,6 +25,7 @@ import structlog
 
 from driftlog_agents.cluster.placement import keeper_of
 from driftlog_agents.cluster.watching import ClusterWatch
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.admission import SETTLED_MS, Admission
 from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
@@ -115,6 +116,8 @@ class Ports:
     spool: Callable[[], AbstractContextManager[Spool]]
     offload_read: Offload | None = None
     """As *offload*, for what must not wait behind segments; None: *offload*."""
+    decoding: Decoding = field(default_factory=Decoding)
+    """Of large batches, by one at a time in the process."""
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
     quota: Quota = field(default_factory=Quota)
@@ -284,6 +287,7 @@ class Engine:
             backpressure=ports.backpressure,
             outage=ports.health.sealing,
             look_again=self._relocation.look_again,
+            decoding=ports.decoding,
         )
         self.leading = Leading(
             node_id=agent.node_id,

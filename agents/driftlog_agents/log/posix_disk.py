@@ -204,6 +204,10 @@ class PosixDisk:
             root / "lock": _identity(os.fstat(self._lock)),
             self._buffer: _identity(self._buffer.stat()),
         }
+        self._identities_hold = self._identities == {
+            path: _identity(path.stat()) for path in self._identities
+        }
+        """The file system gives a file the same number each time; some FUSE, 9p and SMB do not."""
 
     def _tighten(self) -> None:
         """Take from others what an earlier release, or a mkdir, has given them.
@@ -232,7 +236,7 @@ class PosixDisk:
                 return str(path)
             except OSError:
                 continue  # whoever reads or writes it hears that
-            if there != identity:
+            if there != identity and self._identities_hold:
                 return str(path)
         return None
 

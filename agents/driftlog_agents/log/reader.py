@@ -26,6 +26,7 @@ from uuid import UUID
 
 import structlog
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.flush_reads import FlushReads
 from driftlog_agents.log.local_reads import read_local
@@ -99,6 +100,7 @@ class LogReader:
         refresh: an object that a partition's state names is gone: learn its manifest and
             flush records anew.
         now_ms: a clock that never goes back.
+        decoding: what is large is decoded by one at a time, in the process.
     """
 
     def __init__(
@@ -110,21 +112,30 @@ class LogReader:
         refresh: Callable[[PartitionLog], Awaitable[None]],
         now_ms: Callable[[], float],
         settings: ReadSettings | None = None,
+        decoding: Decoding | None = None,
     ) -> None:
         self._settings = settings or ReadSettings()
+        decoding = decoding or Decoding()
         self._provider = manifest
         self._refresh = refresh
         self._log = structlog.get_logger()
         self._now_ms = now_ms
         self.objects = ObjectReads(store, self._settings, now_ms)
         self.segments = SegmentReads(
-            reads=self.objects, offload=offload, settings=self._settings, now_ms=now_ms
+            reads=self.objects,
+            offload=offload,
+            settings=self._settings,
+            now_ms=now_ms,
+            decoding=decoding,
         )
         self.flushes = FlushReads(
             reads=self.objects, offload=offload, settings=self._settings, now_ms=now_ms
         )
         self._times = TimeReads(
-            segments=self.segments, flushes=self.flushes, manifest=self._manifest
+            segments=self.segments,
+            flushes=self.flushes,
+            manifest=self._manifest,
+            decoding=decoding,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._expected: OrderedDict[_Place, None] = OrderedDict()

@@ -8,7 +8,7 @@
         its epoch is the newest, or newer than all:
             offset < log_end ──▶ it is in the log already (committed, or from an earlier directory)
             offset = log_end ──▶ append: same offset, same leader epoch, same bytes
-            offset > log_end ──▶ elsewhere: the disk lost what stood before it
+            offset > log_end ──▶ elsewhere: the disk has not what stood before it
         its partition is not led here ──▶ elsewhere, if its leader says that it is not in the log
 
 *Elsewhere* (`elsewhere`): what was answered to acks=1 is appended at new offsets, by whoever leads
@@ -199,8 +199,10 @@ class Recovery:
                 file=number,
                 entries_skipped=passed_over.entries,
                 bytes_skipped=passed_over.size_bytes,
-                advice="the disk has damaged it: check the disk; what was acknowledged with acks=1 "
-                "and stood there alone is lost, what stands before and behind it is kept",
+                means="the disk has damaged it, or power was lost before it was synced (then "
+                "nothing that was promised is missing); what stands before and behind it is kept",
+                advice="after a loss of power, or a crash of the machine: nothing; otherwise check "
+                "the disk: what was acknowledged with acks=1 and stood there alone is lost",
             )
         if passed_over.torn:
             # By the crash, or by a write that failed: it was not synced, and nothing follows it in
@@ -232,7 +234,7 @@ class Recovery:
             if overtaken:
                 self._ended[log] = "a later leader took their offsets"
             elif header.base_offset > log.log_end:
-                self._ended[log] = "the disk lost what it had synced before them"
+                self._ended[log] = "the disk has not what stood before them"
             elif not continues:
                 self._ended[log] = "the partition was led elsewhere since"
         if log in self._ended:

@@ -26,6 +26,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.availability import Availability
 from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
@@ -96,7 +97,7 @@ class Sealer:
     Args:
         sealed: told of each partition's new sealed end.
         buffering: sessions that stay in the list of a partition although all is sealed.
-        look_again: see `SegmentWriting`.
+        look_again, decoding: see `SegmentWriting`.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Sealer:
         backpressure: Backpressure,
         outage: Outage,
         look_again: LookAgain = nowhere_else,
+        decoding: Decoding | None = None,
     ) -> None:
         self._session = session
         self._keys = keys
@@ -138,6 +140,7 @@ class Sealer:
             rng=rng,
             counters=counters,
             look_again=look_again,
+            decoding=decoding,
         )
         self._rng = rng
         self._now_ms = now_ms

@@ -11,16 +11,18 @@ Shell.
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.cold_cache import ColdCache
 from driftlog_agents.log.object_reads import DamagedObjectError, ObjectReads, ReadSettings
 from driftlog_agents.offloading import Offload
 from driftlog_metadata.errors import CorruptError
 from driftlog_tiering import kernel
-from driftlog_tiering.batch import HEADER_BYTES, Codec, parse_header
+from driftlog_tiering.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
 from driftlog_tiering.columns import EncodedBatch, gap_batches
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef, overlaps
@@ -42,8 +44,8 @@ _LIST_ENTRY_BYTES: Final = 1_000
 _FOOTER_BYTES: Final = 64 * 1024
 """What a segment's footer takes in memory, decoded; of 128 MiB it is 10 to 20 KiB, packed."""
 
-_ROW_BYTES: Final = 48
-"""What a decoded record takes beyond its bytes: offsets into columns, offset, timestamps."""
+_LARGE_BYTES: Final = 32 * 1024 * 1024
+"""A row group of more is decoded when no other is, nor a large batch: others are half as large."""
 
 _SMALLEST_BATCH_BYTES: Final = 16 * 1024
 """A fetch that asks for less still gets a batch worth its overhead, as it would from Kafka."""
@@ -59,6 +61,13 @@ class Batches(NamedTuple):
     buffers: list[Buffer]
     end: int
     unit_end: int
+
+
+class RawBatch(NamedTuple):
+    """One of an object of batches that could not be decoded."""
+
+    header: BatchHeader
+    batch: memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +87,10 @@ class SegmentReads:
         offload: Offload,
         settings: ReadSettings,
         now_ms: Callable[[], float],
+        decoding: Decoding,
     ) -> None:
         self._reads = reads
+        self._decoding = decoding
         self._offload = offload
         self._settings = settings
         holding = partial(
@@ -94,7 +105,7 @@ class SegmentReads:
         self._index: ColdCache[str, SegmentReader | SegmentList] = ColdCache(
             budget_bytes=settings.index_cache_bytes, hold_ms=0, patience_ms=0, now_ms=now_ms
         )
-        self._raw: ColdCache[str, Buffer] = holding(budget_bytes=settings.flush_cache_bytes)
+        self._raw: ColdCache[str, list[RawBatch]] = holding(budget_bytes=settings.flush_cache_bytes)
 
     @property
     def row_groups_loaded(self) -> int:
@@ -118,7 +129,7 @@ class SegmentReads:
         if isinstance(place, Gap):
             return _covering(gap_batches(offset, place.end, manifest.leader_epochs), place.end)
         if place.kind is SegmentKind.RAW:
-            return Batches([await self.raw_batch(place)], place.end, place.end)
+            return _from(await self.raw_batches(place), offset, max_bytes, place.end)
         reader = await self.open(manifest, place)
         group = reader.row_group_at(offset)
         if group is None:
@@ -128,7 +139,7 @@ class SegmentReads:
         if codec is Codec.ZSTD and not zstd:
             codec = Codec.NONE
         batches = await self._row_group(place, reader, group)
-        out, end = await self._encode(batches, offset, codec, max_bytes, place.key)
+        out, end = await self._encode(batches, group, offset, codec, max_bytes, place.key)
         # What was read ahead is added; what was not is for the next fetch to wait for.
         while end == batches.end:
             self._row_groups.finish((place.key, group.index))
@@ -140,7 +151,7 @@ class SegmentReads:
                 break
             group = following
             batches = await self._row_group(place, reader, group)
-            more, more_end = await self._encode(batches, end, codec, room, place.key)
+            more, more_end = await self._encode(batches, group, end, codec, room, place.key)
             if sum(map(len, more)) > room:
                 break
             out += more
@@ -163,7 +174,7 @@ class SegmentReads:
             return None
         if (place.key, group.index) in self._row_groups:
             return _group_end(reader, group)
-        if not self._row_groups.has_room(_decoded_bytes(reader, group)):
+        if not self._row_groups.has_room(group.decoded_bytes):
             return None
         return (await self._row_group(place, reader, group)).end
 
@@ -212,8 +223,8 @@ class SegmentReads:
         assert isinstance(reader, SegmentReader)
         return reader
 
-    async def raw_batch(self, ref: SegmentRef) -> Buffer:
-        """The batch that could not be decoded, as it came."""
+    async def raw_batches(self, ref: SegmentRef) -> list[RawBatch]:
+        """The batches that could not be decoded, as they came, in offset order."""
         return await self._raw.get(ref.key, ref.size_bytes, lambda: self._load_raw(ref))
 
     async def times(self, ref: SegmentRef, reader: SegmentReader, group: RowGroup) -> Buffer:
@@ -255,31 +266,70 @@ class SegmentReads:
             raise DamagedObjectError(ref.key, f"it is the segment {is_this}")
         return reader
 
-    async def _load_raw(self, ref: SegmentRef) -> Buffer:
+    async def _load_raw(self, ref: SegmentRef) -> list[RawBatch]:
         body = await self._reads.get(ref.key, 0, ref.size_bytes)
-        if isinstance(kernel.check(body, 0, len(body), False), int):
-            raise DamagedObjectError(ref.key, "no batch, or its CRC is wrong")
-        header = parse_header(body)
-        if (header.base_offset, header.end_offset) != (ref.base, ref.end):
-            raise DamagedObjectError(ref.key, "a batch of other offsets")
-        return body
+        return await self.run(ref.key, _raw_batches, body, ref)
 
     async def _row_group(
         self, ref: SegmentRef, reader: SegmentReader, group: RowGroup
     ) -> RowGroupBatches:
         async def load() -> RowGroupBatches:
             data = await self._reads.get(ref.key, group.start, group.end)
-            return await self.run(ref.key, reader.encoder, group, data)
+            async with self._alone(group):
+                return await self.run(ref.key, reader.encoder, group, data)
 
-        return await self._row_groups.get(
-            (ref.key, group.index), _decoded_bytes(reader, group), load
-        )
+        return await self._row_groups.get((ref.key, group.index), group.decoded_bytes, load)
 
     async def _encode(
-        self, batches: RowGroupBatches, offset: int, codec: Codec, max_bytes: int, key: str
+        self,
+        batches: RowGroupBatches,
+        group: RowGroup,
+        offset: int,
+        codec: Codec,
+        max_bytes: int,
+        key: str,
     ) -> tuple[list[Buffer], int]:
         largest = self._settings.batch_bytes
-        return await self.run(key, _encode, batches, offset, codec, max_bytes, largest)
+        async with self._alone(group):
+            return await self.run(key, _encode, batches, offset, codec, max_bytes, largest)
+
+    def _alone(self, group: RowGroup) -> AbstractAsyncContextManager[None]:
+        if group.decoded_bytes <= _LARGE_BYTES:
+            return nullcontext()
+        return self._decoding.large(group.decoded_bytes)
+
+
+def _raw_batches(body: Buffer, ref: SegmentRef) -> list[RawBatch]:
+    """The batches of an object: one behind the other, each with a CRC.
+
+    Raises:
+        CorruptError: they are not those of *ref*.
+    """
+    found: list[RawBatch] = []
+    for header, batch in iterate_batches(body):
+        if isinstance(kernel.check(batch, 0, len(batch), False), int):
+            raise CorruptError(f"a batch at offset {header.base_offset} is damaged")
+        if found and header.base_offset < found[-1].header.end_offset:
+            raise CorruptError(f"a batch at offset {header.base_offset} is not in its order")
+        found.append(RawBatch(header, batch))
+    ends = (found[0].header.base_offset, found[-1].header.end_offset) if found else None
+    if ends != (ref.base, ref.end):
+        raise CorruptError(f"batches of other offsets: {ends}")
+    return found
+
+
+def _from(raw: list[RawBatch], offset: int, max_bytes: int, unit_end: int) -> Batches:
+    """Those from *offset* on that fit *max_bytes*; one at least."""
+    first = bisect_right(raw, offset, key=lambda one: one.header.end_offset)
+    taken = [raw[first]]
+    room = max_bytes - len(taken[0].batch)
+    for one in raw[first + 1 :]:
+        room -= len(one.batch)
+        if room < 0:
+            break
+        taken.append(one)
+    buffers: list[Buffer] = [one.batch for one in taken]
+    return Batches(buffers, taken[-1].header.end_offset, unit_end)
 
 
 def _encode(
@@ -311,8 +361,3 @@ def _covering(gap: Any, end: int) -> Batches:
 def _group_end(reader: SegmentReader, group: RowGroup) -> int:
     follows = reader.row_groups[group.index + 1 :]
     return follows[0].first_offset if follows else reader.end
-
-
-def _decoded_bytes(reader: SegmentReader, group: RowGroup) -> int:
-    """About what a decoded row group takes."""
-    return reader.raw_bytes * group.records // max(1, reader.records) + _ROW_BYTES * group.records

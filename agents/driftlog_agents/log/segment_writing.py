@@ -1,7 +1,8 @@
 """The objects of a sealed range: its batches, decoded in a worker thread, as Parquet in the bucket.
 
     memory, buffer files, flush objects ──▶ batches, in chunks ──▶ columns ──▶ spool ──▶ PUT
-       read ahead, while the worker is busy      ╳ cannot be decoded: kept as it came
+       read ahead, while the worker is busy      ╳ cannot be decoded: kept as they came,
+                                                   neighbours in one object
 
 Nobody names these objects yet; `log.sealing` does.
 
@@ -12,11 +13,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager
+from enum import StrEnum
 from random import Random
 from typing import IO, Final, NamedTuple, Protocol
 
 import structlog
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.local_reads import last_that_fits, span_bytes
 from driftlog_agents.log.partition import PartitionLog, StoredAt
@@ -26,6 +29,15 @@ from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import kernel, layout
 from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
+from driftlog_tiering.batch_limits import (
+    DECOMPRESSED_BYTES,
+    HEADERS,
+    LIGHT_BYTES,
+    RECORDS,
+    BatchLimits,
+    OverBatchLimitError,
+)
+from driftlog_tiering.columns import ColumnBuilder
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import SegmentRef
 from driftlog_tiering.object_keys import body_bytes
@@ -43,9 +55,24 @@ _PIECES_AHEAD: Final = 16
 """Being read while the worker is busy, and no more than that: the worker never waits for a disk,
 and hardly for a far store."""
 
+_RAW_BYTES: Final = 4 * 1024 * 1024
+"""Of one object of batches that cannot be decoded, or one batch: it is read whole."""
+
 _REQUEST_DEADLINE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
 """An uplink slower than this cannot keep up with anything worth sealing."""
+
+
+class _Fault(StrEnum):
+    """Why a batch was not added: a limit of `BatchLimits`, or another reason."""
+
+    CORRUPT = ""
+    LARGE = "large"
+    """It is for `Decoding.large` to decode it, if it can be."""
+    RECORDS = RECORDS
+    HEADERS = HEADERS
+    DECOMPRESSED_BYTES = DECOMPRESSED_BYTES
+
 
 LookAgain = Callable[[PartitionLog], Awaitable[None]]
 
@@ -85,6 +112,7 @@ class SegmentWriting:
 
     Args:
         look_again: a flush object is not there: learn where its batches are by now.
+        decoding: what is large is decoded by one at a time, in the process.
     """
 
     def __init__(
@@ -96,12 +124,14 @@ class SegmentWriting:
         rng: Random,
         counters: LogCounters,
         look_again: LookAgain = nowhere_else,
+        decoding: Decoding | None = None,
     ) -> None:
         self._objects = objects
         self._offload = offload
         self._spool = spool
         self._rng = rng
         self._look_again = look_again
+        self._decoding = decoding or Decoding()
         self._filling = asyncio.Semaphore(FILLING)
         """Who fills a segment: few at a time, for each takes memory.  Others put theirs."""
         self._log = structlog.get_logger()
@@ -110,7 +140,7 @@ class SegmentWriting:
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
-        """Segments of ``[base, end)``: one, but where a batch cannot be decoded.
+        """Segments of ``[base, end)``: one, but where batches cannot be decoded.
 
         *headers* gets the headers of all batches, in order.
 
@@ -125,7 +155,7 @@ class SegmentWriting:
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
     ) -> list[SegmentRef]:
         refs: list[SegmentRef] = []
-        start = base
+        start, undecodable = base, 0
         async with aclosing(self._chunks(log, base, end)) as chunks:
             carried: list[Buffer] = []
             while start < end:
@@ -139,6 +169,7 @@ class SegmentWriting:
                         topic_id=log.topic_id,
                         partition=log.partition,
                         base=start,
+                        limits=self._decoding.limits,
                     ) as writer,
                 ):
                     async with self._filling:
@@ -147,12 +178,56 @@ class SegmentWriting:
                         info = await self._offload(writer.finish, stop) if stop > start else None
                     if info is not None:
                         refs.append(await self._put_segment(log, info, spool))
-                if carried:
-                    refs.append(await self._put_raw(log, carried[0], headers))
-                    carried = carried[1:]
-                    stop = refs[-1].end
-                start = stop
+                        start = stop
+                cannot = bool(carried)
+                while cannot:
+                    bad, carried, cannot = await self._neighbours(log, carried, chunks)
+                    refs.append(await self._put_raw(log, bad, headers))
+                    start = refs[-1].end
+                    undecodable += len(bad)
+        self._tell(log, undecodable, refs)
         return refs
+
+    async def _neighbours(
+        self, log: PartitionLog, carried: list[Buffer], chunks: AsyncIterator[list[Buffer]]
+    ) -> tuple[list[Buffer], list[Buffer], bool]:
+        """The first one, which cannot be decoded, and its neighbours that cannot, for one object;
+        what follows them; and whether the first of that cannot be decoded either."""
+        bad, carried = carried[:1], carried[1:]
+        size = len(bad[0])
+        while carried or (carried := await anext(chunks, [])):
+            async with self._filling:
+                faults = await self._faults(log, carried)
+            for taken, batch in enumerate(carried[: len(faults)]):
+                self._refuse(faults[taken])
+                size += len(batch)
+                if size > _RAW_BYTES:
+                    return bad, carried[taken:], True
+                bad.append(batch)
+            if len(faults) < len(carried):
+                return bad, carried[len(faults) :], False
+            carried = []
+        return bad, [], False
+
+    async def _faults(self, log: PartitionLog, batches: list[Buffer]) -> list[_Fault]:
+        """Of each of the first of *batches* that cannot be decoded, why."""
+        faults: list[_Fault] = []
+        found: list[_Fault | None]
+        limits = self._decoding.limits
+        while len(faults) < len(batches):
+            found = await self._offload(_find_faults, log, batches[len(faults) :], limits)
+            if found[-1] is _Fault.LARGE:
+                large = batches[len(faults) + len(found) - 1]
+                async with self._decoding.large():
+                    found[-1] = await self._offload(_fault_of, log, large, limits, None)
+            faults += [fault for fault in found if fault is not None]
+            if found[-1] is None:
+                break
+        return faults
+
+    def _refuse(self, fault: _Fault) -> None:
+        if fault is not _Fault.CORRUPT:
+            self._decoding.refuse(fault.value)
 
     async def _fill(
         self,
@@ -164,9 +239,14 @@ class SegmentWriting:
         """Append *carried* and *chunks*, up to a batch that cannot be decoded: what is left from
         it on; empty: all is in."""
         while carried or (carried := await anext(chunks, [])):
-            taken = await self._offload(_append, writer, carried, headers)
+            taken, fault = await self._offload(_append, writer, carried, headers)
             carried = carried[taken:]
-            if carried:
+            if fault is _Fault.LARGE:
+                async with self._decoding.large():
+                    fault = await self._offload(_append_large, writer, carried[0], headers)
+                carried = carried[1:] if fault is None else carried
+            if fault is not None:
+                self._refuse(fault)
                 return carried
         return []
 
@@ -191,35 +271,43 @@ class SegmentWriting:
         )
 
     async def _put_raw(
-        self, log: PartitionLog, bad: Buffer, headers: list[BatchHeader]
+        self, log: PartitionLog, bad: list[Buffer], headers: list[BatchHeader]
     ) -> SegmentRef:
-        """Keep a batch whose records cannot be decoded as it came."""
-        header = check_batch(bad, from_client=False)
-        headers.append(header)
-        base, end = header.base_offset, header.end_offset
+        """Keep batches whose records cannot be decoded as they came, one behind the other."""
+        found = [check_batch(batch, from_client=False) for batch in bad]
+        headers += found
+        base, end = found[0].base_offset, found[-1].end_offset
+        size_bytes = body_bytes(bad)
         key = self._segment_key(log, base, end, SegmentKind.RAW)
-        await self.put(key, [bad])
-        self._counters.undecodable_batches += 1
-        self._log.error(
-            "batch_undecodable",
-            partition=f"{log.topic}-{log.partition}",
-            base=base,
-            end=end,
-            object=key,
-            advice="kept as it came: consumers get it, Spark skips it",
-        )
+        await self.put(key, bad)
+        self._counters.undecodable_batches += len(bad)
         return SegmentRef(
             key=key,
             kind=SegmentKind.RAW,
             base=base,
             end=end,
-            size_bytes=len(bad),
-            records=header.record_count,
-            raw_bytes=len(bad),
+            size_bytes=size_bytes,
+            records=sum(header.record_count for header in found),
+            raw_bytes=size_bytes,
             min_timestamp_ms=NO_TIMESTAMP,
-            max_timestamp_ms=header.max_timestamp,
+            max_timestamp_ms=max(header.max_timestamp for header in found),
             max_timestamp_offset=-1,
         )
+
+    def _tell(self, log: PartitionLog, batches: int, refs: list[SegmentRef]) -> None:
+        """One line for each seal, whatever a client has sent."""
+        raw = [ref for ref in refs if ref.kind is SegmentKind.RAW]
+        if raw:
+            self._log.error(
+                "batches_undecodable",
+                partition=f"{log.topic}-{log.partition}",
+                batches=batches,
+                base=raw[0].base,
+                end=raw[-1].end,
+                objects=len(raw),
+                first_object=raw[0].key,
+                advice="kept as they came: consumers get them, Spark skips them",
+            )
 
     # ── What goes in ──
 
@@ -367,11 +455,56 @@ def _is_batch(batch: Buffer, base_offset: int) -> bool:
     return sound and int.from_bytes(batch[:8], "big") == base_offset
 
 
-def _append(writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]) -> int:
-    """Add batches until one cannot be decoded; returns how many were taken."""
+def _append(
+    writer: SegmentWriter, batches: list[Buffer], headers: list[BatchHeader]
+) -> tuple[int, _Fault | None]:
+    """Add batches until one cannot be; returns how many were, and why that one was not."""
     for taken, batch in enumerate(batches):
         try:
-            headers.append(writer.append(batch))
-        except CorruptError:
-            return taken
-    return len(batches)
+            headers.append(writer.append(batch, LIGHT_BYTES))
+        except CorruptError as error:
+            return taken, _why(error, LIGHT_BYTES)
+    return len(batches), None
+
+
+def _append_large(
+    writer: SegmentWriter, batch: Buffer, headers: list[BatchHeader]
+) -> _Fault | None:
+    """Add one batch, in a row group of its own; returns why it was not."""
+    writer.flush()
+    try:
+        headers.append(writer.append(batch))
+    except CorruptError as error:
+        return _why(error, None)
+    writer.flush()
+    return None
+
+
+def _find_faults(
+    log: PartitionLog, batches: list[Buffer], limits: BatchLimits
+) -> list[_Fault | None]:
+    """Of each batch, up to the first that can be decoded, or perhaps can."""
+    faults: list[_Fault | None] = []
+    for batch in batches:
+        faults.append(_fault_of(log, batch, limits, LIGHT_BYTES))
+        if faults[-1] in (None, _Fault.LARGE):
+            break
+    return faults
+
+
+def _fault_of(
+    log: PartitionLog, batch: Buffer, limits: BatchLimits, most_bytes: int | None
+) -> _Fault | None:
+    try:
+        ColumnBuilder(log.topic, log.partition, limits).add(batch, 0, most_bytes)
+    except CorruptError as error:
+        return _why(error, most_bytes)
+    return None
+
+
+def _why(error: CorruptError, most_bytes: int | None) -> _Fault:
+    if not isinstance(error, OverBatchLimitError):
+        return _Fault.CORRUPT
+    if error.limit == DECOMPRESSED_BYTES and most_bytes is not None:
+        return _Fault.LARGE
+    return _Fault(error.limit)

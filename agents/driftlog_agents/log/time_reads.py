@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.flush_reads import FlushReads
 from driftlog_agents.log.object_reads import MissingObjectError
 from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog, TailSlice
@@ -28,11 +29,13 @@ from driftlog_tiering.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
+    Codec,
     CorruptRecordsError,
     TimestampType,
     parse_header,
 )
-from driftlog_tiering.compression import decompress, decompressed_limit
+from driftlog_tiering.batch_limits import LIGHT_BYTES, OverBatchLimitError
+from driftlog_tiering.compression import decompress
 from driftlog_tiering.kernel_py import iterate_records
 from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.manifest import Manifest, SegmentRef
@@ -55,7 +58,9 @@ class TimeReads:
         segments: SegmentReads,
         flushes: FlushReads,
         manifest: Callable[[PartitionLog], Awaitable[Manifest]],
+        decoding: Decoding,
     ) -> None:
+        self._decoding = decoding
         self._segments = segments
         self._flushes = flushes
         self._manifest = manifest
@@ -107,7 +112,10 @@ class TimeReads:
         walk = self._segments.walk(manifest, start, lambda e: e.max_timestamp_ms >= target_ms)
         async for ref in walk:
             if ref.kind is SegmentKind.RAW:
-                return max(ref.base, start), ref.max_timestamp_ms
+                for raw in await self._segments.raw_batches(ref):
+                    if raw.header.end_offset > start and raw.header.max_timestamp >= target_ms:
+                        return _stand_in(raw.header, start)
+                continue
             reader = await self._segments.open(manifest, ref)
             for group in reader.row_groups_since(target_ms):
                 found = await self._find_in(ref, reader, group, target_ms, start)
@@ -134,7 +142,9 @@ class TimeReads:
         walk = self._segments.walk(manifest, start, lambda e: e.max_timestamp_ms > least())
         async for ref in walk:
             if ref.kind is SegmentKind.RAW:
-                best = max(ref.base, start), ref.max_timestamp_ms
+                for raw in await self._segments.raw_batches(ref):
+                    if raw.header.end_offset > start and raw.header.max_timestamp > least():
+                        best = _stand_in(raw.header, start)
             elif ref.max_timestamp_offset >= start:
                 best = ref.max_timestamp_offset, ref.max_timestamp_ms
             else:
@@ -178,9 +188,16 @@ class TimeReads:
         return best
 
     async def _run(
-        self, tail: TailSlice, fn: Callable[..., _Found | None], *args: object
+        self, tail: TailSlice, look: Callable[..., _Found | None], batch: Buffer, *args: int
     ) -> _Found | None:
-        return await self._segments.run(tail.stored_at.object_key, fn, *args)
+        """What *look* finds; where the batch cannot be decoded, what stands in."""
+        key, most = tail.stored_at.object_key, self._decoding.limits.decompressed_bytes
+        light = min(LIGHT_BYTES, most)
+        found, large = await self._segments.run(key, _looked, look, batch, light, *args)
+        if large and light < most:
+            async with self._decoding.large():
+                found, _ = await self._segments.run(key, _looked, look, batch, most, *args)
+        return found
 
 
 def _candidates(tail: TailSlice, start: int, target_ms: int) -> Iterator[int]:
@@ -204,10 +221,23 @@ def _stand_in(header: BatchHeader, start: int) -> _Found:
     return max(header.base_offset, start), header.max_timestamp
 
 
-def _times(batch: Buffer, header: BatchHeader, start: int) -> Iterator[_Found]:
+def _looked(
+    look: Callable[..., _Found | None], batch: Buffer, most_bytes: int, *args: int
+) -> tuple[_Found | None, bool]:
+    """What *look* finds or stands in, and whether the batch comes to more than *most_bytes*."""
+    try:
+        return look(batch, most_bytes, *args), False
+    except OverBatchLimitError:
+        return _stand_in(parse_header(batch), args[-1]), True
+    except CorruptRecordsError:
+        return _stand_in(parse_header(batch), args[-1]), False
+
+
+def _times(batch: Buffer, header: BatchHeader, start: int, most_bytes: int) -> Iterator[_Found]:
     """Record by record, for the one batch that *start* is within."""
     section: Buffer = memoryview(batch)[HEADER_BYTES:]
-    section = decompress(header.codec, section, decompressed_limit(len(section)))
+    if header.codec is not Codec.NONE:
+        section = decompress(header.codec, section, most_bytes)
     append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     for record in iterate_records(section, header.record_count):
         time_ms = header.base_timestamp + record.timestamp_delta
@@ -218,29 +248,22 @@ def _times(batch: Buffer, header: BatchHeader, start: int) -> Iterator[_Found]:
             )
 
 
-def _first_since(batch: Buffer, target_ms: int, start: int) -> _Found | None:
+def _first_since(batch: Buffer, most_bytes: int, target_ms: int, start: int) -> _Found | None:
     """The first of its records from *start* on that is at or after *target_ms*."""
     header = parse_header(batch)
-    try:
-        if header.base_offset >= start:
-            return columns.find_timestamp(batch, target_ms)
-        return next(
-            (found for found in _times(batch, header, start) if found[1] >= target_ms), None
-        )
-    except CorruptRecordsError:
-        return _stand_in(header, start)
+    if header.base_offset >= start:
+        return columns.find_timestamp(batch, target_ms, most_bytes)
+    after = _times(batch, header, start, most_bytes)
+    return next((found for found in after if found[1] >= target_ms), None)
 
 
-def _latest_in(batch: Buffer, start: int) -> _Found | None:
+def _latest_in(batch: Buffer, most_bytes: int, start: int) -> _Found | None:
     """The first of its records from *start* on that has the largest timestamp."""
     header = parse_header(batch)
-    try:
-        if header.base_offset >= start:
-            return columns.max_timestamp(batch)
-        after = _times(batch, header, start)
-        return max(after, key=lambda found: (found[1], -found[0]), default=None)
-    except CorruptRecordsError:
-        return _stand_in(header, start)
+    if header.base_offset >= start:
+        return columns.max_timestamp(batch, most_bytes)
+    after = _times(batch, header, start, most_bytes)
+    return max(after, key=lambda found: (found[1], -found[0]), default=None)
 
 
 def _latest_since(

@@ -7,7 +7,6 @@ Shell.
 """
 
 import asyncio
-import select
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ import structlog
 
 from driftlog_agents.limits import Refusals
 from driftlog_agents.network.connection_limits import ConnectionLimits
+from driftlog_agents.network.unread import ended
 
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 100
@@ -35,8 +35,6 @@ _ADVICE: Final = {
     "driftlog.http.max.connections": "who opens so many?  --config driftlog.http.max.connections "
     "allows more",
 }
-
-_GONE: Final[int] = getattr(select, "POLLRDHUP", 0)  # Linux; others find out when they read
 
 Serve = Callable[[str], asyncio.BaseProtocol]
 """The protocol of a connection from an address; its owner tells `Acceptor.left` when it is gone."""
@@ -169,7 +167,9 @@ class Acceptor:
 
     async def _open(self, accepted: socket.socket, address: str, serve: Serve) -> None:
         try:
+            # Both as SocketServer#configureAcceptedSocketChannel.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             await self._loop.connect_accepted_socket(partial(serve, address), accepted)
         except OSError:  # it has gone before it was served
             self._not_served(accepted, address)
@@ -185,9 +185,7 @@ class Acceptor:
 def _is_gone(waiting: Accepted) -> bool:
     """Whether the client has closed it while it waited; then it is closed here, too."""
     accepted = waiting[0]
-    poll = select.poll()
-    poll.register(accepted, _GONE)
-    gone = bool(poll.poll(0))
+    gone = bool(ended([accepted.fileno()]))
     if gone:
         accepted.close()
     return gone

@@ -7,7 +7,7 @@
 A large answer is made when there is room for it in the budget of all connections
 (`driftlog.max.response.queue.bytes`); a small one always: its bytes count only while it waits for
 its turn.  A connection that holds some and takes none, while others wait for room, is closed.
-Work for a connection that is gone goes on to its end, and nothing of it is counted.
+Of work for a connection that is gone, what was claimed for a read is counted until that has ended.
 
 Pure.
 """
@@ -48,6 +48,7 @@ class Answers:
         "_budget",
         "_claimed_bytes",
         "_closed",
+        "_reads",
         "_seen",
         "_sent_bytes",
         "_soon",
@@ -75,6 +76,8 @@ class Answers:
         """What is counted."""
         self.trusted = False
         self._closed = False
+        self._reads = False
+        """What is claimed is being read, whoever leaves."""
 
     @property
     def most_bytes(self) -> int:
@@ -105,6 +108,16 @@ class Answers:
         assert then is not None
         self._claim(self._waited_bytes)
         self._soon(then)
+
+    def read_begins(self) -> None:
+        """What is claimed is filled from now on."""
+        self._reads = True
+
+    def read_ended(self) -> None:
+        """It is in the answer, or nobody's."""
+        self._reads = False
+        if self._closed:
+            self.close()
 
     def made(self, size_bytes: int, *, claimed: bool) -> None:
         """An answer is there; *claimed*: it is the one that there was to be room for."""
@@ -147,8 +160,14 @@ class Answers:
         """The connection is gone."""
         self._closed = True
         self._then = None
-        self._budget.release(self, self.held_bytes)
-        self.held_bytes = self._claimed_bytes = self.unwritten_bytes = 0
+        self.unwritten_bytes = 0
+        kept = self._claimed_bytes if self._reads else 0
+        less, self.held_bytes = self.held_bytes - kept, kept
+        if kept:
+            self._budget.note(-less)
+        else:
+            self._claimed_bytes = 0
+            self._budget.release(self, less)
 
     def _claim(self, more_bytes: int) -> None:
         self._claimed_bytes += more_bytes

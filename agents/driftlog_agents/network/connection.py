@@ -76,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
         self._slots: deque[Slot] = deque()
         self._transport: asyncio.Transport | None = None
+        self._file: int | None = None
         self._flush_scheduled = False
         self._write_paused = False
         self._reading = True
@@ -95,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods and not the class.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._file = transport.get_extra_info("socket").fileno()
         peer = transport.get_extra_info("peername")
         self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
         self.source.heard_ms = self._server.now_ms()
@@ -338,6 +340,20 @@ class Connection(asyncio.BufferedProtocol):
     def forget_progress(self) -> None:
         """Nobody waits any more: the next look is the first."""
         self._progress = None
+
+    @property
+    def unread_file(self) -> int | None:
+        """Its socket, while it is not read for what its client does; else None: what a producer
+        sent and left before the log could take more is read."""
+        if self._reading or self.closed or not (self._queued or self._write_paused):
+            return None
+        return self._file
+
+    @property
+    def got(self) -> tuple[int, int]:
+        """Other than before when its client has got something: answers, and bytes on the way."""
+        assert self._transport is not None
+        return self.source.answers, self._transport.get_write_buffer_size()
 
     @property
     def frames_trusted(self) -> bool:

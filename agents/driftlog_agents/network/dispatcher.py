@@ -20,10 +20,11 @@ from typing import Any, Final
 import structlog
 
 from driftlog_agents.broker import AnswerBytes, Broker, RequestContext
+from driftlog_agents.groups.budget import ASKING
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
-from driftlog_agents.handlers.slices import off_the_loop
-from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
+from driftlog_agents.handlers.slices import off_the_loop, time_for_large
+from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
@@ -44,10 +45,16 @@ from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.errors import CorruptError, StoreError
 
+_REQUEST_BYTES: Final = "driftlog.max.request.bytes"
+
 _MANY_ELEMENTS: Final = 2_000
 """An answer of more is encoded by a thread: some milliseconds."""
 
 _SWEEP_S: Final = 0.1
+
+_SMALL_BYTES: Final = 2 * 1024
+"""Requests of more begin in a turn of their own: handlers may take a while before they make slices.
+What clients ask for again and again (heartbeats, commits, joins) is smaller."""
 
 _LARGE_BYTES: Final = 64 * 1024
 """Frames of more are decoded by a thread."""
@@ -57,6 +64,15 @@ _DECODED_WEIGHT: Final = 8
 
 _COPIED_WEIGHT: Final = 1
 """What others have of size are strings and blobs."""
+
+_QUEUED_BYTES: Final = "queued.max.request.bytes"
+
+_PRODUCE_ELEMENTS: Final = 60_000
+"""Of a Produce request: a batch for each of 30,000 topics with one partition.  All of them are
+admitted in one turn of the event loop."""
+
+_PRODUCE_NAMES_CHARS: Final = 5_000_000
+"""All names of a Produce request: 20,000 topics with names of 249 characters."""
 
 _FORGOTTEN: Final = 0.9
 """Of what an answer was expected to be, when smaller ones are made."""
@@ -121,15 +137,22 @@ class Dispatcher:
         version = header.api_version
         if key is ApiKey.PRODUCE:
             request = produce.API.decode_request(
-                version, frame, header.body_offset, MAX_REQUEST_ELEMENTS, self._tags
+                version, frame, header.body_offset, _PRODUCE_ELEMENTS, self._tags
             )
+            _check_names(request)
             connection.produces = True
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
             self.producing.handle(connection, version, header.correlation_id, request)
+        elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
+            raise OverLimitError(
+                _REQUEST_BYTES,
+                f"a {key.kafka_name} request of {len(frame)} bytes, and {most} are allowed "
+                f"({_REQUEST_BYTES})",
+            )
         elif key is ApiKey.FETCH:
             self._counts[key] += 1
-            connection.ask(frame, _DECODED_WEIGHT, partial(self._fetch, header))
+            self._ask(connection, header, frame, _DECODED_WEIGHT, self._fetch)
         else:
             self._counts[key] += 1
             self._other(connection, header, frame)
@@ -175,8 +198,31 @@ class Dispatcher:
             connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
             return
         connection.client_id = header.client_id
-        weight = _DECODED_WEIGHT if header.api_key is ApiKey.LIST_OFFSETS else _COPIED_WEIGHT
-        connection.ask(frame, weight, partial(self._begin, header))
+        weight = _DECODED_WEIGHT if header.api_key in OF_MANY else _COPIED_WEIGHT
+        self._ask(connection, header, frame, weight, self._begin)
+
+    def _ask(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        weight: int,
+        begin: Callable[[RequestHeader, QueuedRequest, memoryview], None],
+    ) -> None:
+        """Queue it, unless no room were enough for it: it would have all others wait.
+
+        Raises:
+            OverLimitError: hang up.
+        """
+        size, most = len(frame), self._broker.settings.limits.queued_max_request_bytes
+        if size * (weight + 1) > most:
+            raise OverLimitError(
+                _QUEUED_BYTES,
+                f"a {header.api_key.kafka_name} of {size} bytes may come to "
+                f"{size * (weight + 1)} when it is decoded, of {most} that all requests together "
+                f"may hold: ask for less at once",
+            )
+        connection.ask(frame, weight, partial(begin, header))
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         """Run it; where such requests have large answers, when there is room for one."""
@@ -192,7 +238,7 @@ class Dispatcher:
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         limits = self._broker.settings.limits
         most = limits.driftlog_max_request_elements
-        if header.api_key is ApiKey.LIST_OFFSETS:
+        if header.api_key in OF_MANY:
             most = MAX_REQUEST_ELEMENTS
         tags = self._tags
         decode, version = API[header.api_key].decode_request, header.api_version
@@ -201,6 +247,8 @@ class Dispatcher:
                 request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
             else:
                 request = decode(version, frame, header.body_offset, most, tags)
+            if len(frame) > _SMALL_BYTES:
+                await time_for_large()
             del frame
             await self._handle(slot.connection, slot, header, request)
         except CorruptFrameError as error:
@@ -211,6 +259,7 @@ class Dispatcher:
     async def _handle(
         self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
+        ASKING.set(connection.client_host)
         context = RequestContext(
             api_version=header.api_version,
             client_id=header.client_id,
@@ -266,6 +315,21 @@ class Dispatcher:
                 RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
             )
         return answer
+
+
+def _check_names(request: produce.ProduceRequest) -> None:
+    """Refuse names that no topic can have, where the answer would repeat many of them.
+
+    Raises:
+        OverLimitError: hang up.
+    """
+    size = sum(len(topic.name) for topic in request.topic_data)
+    if size > _PRODUCE_NAMES_CHARS:
+        raise OverLimitError(
+            RESPONSE_BYTES,
+            f"a Produce of {len(request.topic_data)} topics whose names have {size} characters, "
+            f"of {_PRODUCE_NAMES_CHARS} that an answer repeats: produce to fewer topics at once",
+        )
 
 
 async def _alone(work: Awaitable[Any]) -> Any:

@@ -163,12 +163,11 @@ class FrameReader:
 
     def release(self) -> None:
         """Nothing more will come."""
+        head, self._head = self._head, b""
+        # It waits no longer before its head makes room: that may be given to who waits.
+        self._budget.release(self, 0 if self._large is None else len(self._large))
         if self._large is None:
-            self._produce.note(-len(self._head))
-            self._budget.release(self, 0)
-        else:
-            self._budget.release(self, len(self._large))
-        self._head = b""
+            self._produce.note(-len(head))
         if self.kept_bytes:
             self._requests.release(self, self.kept_bytes)
             self.kept_bytes = 0

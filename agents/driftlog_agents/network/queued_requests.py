@@ -7,7 +7,8 @@
 * A frame is kept as it came until it is its turn, and decoded then.  Of one connection at most one
   request is begun, as with Kafka.
 * Its bytes count from the frame until the answer (`queued.max.request.bytes`), and what it comes to
-  when it is decoded from its beginning on; large ones wait for that room, in order.
+  when it is decoded from its beginning on; large ones wait for that room, in order.  One that waits
+  for news counts as what it keeps; where such requests keep half of all there is, it does not wait.
 * Requests count while they wait for their turn (`queued.max.requests`), as Kafka's queue counts
   those that no handler has taken: a consumer that waits for records is none of them.  While more
   wait, or while the bytes are too many, each connection is read only when it has no unanswered
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
 REQUEST_BYTES: Final = 1_024
 """What a request holds beside its frame."""
 
-_SMALL_BYTES: Final = 4 * 1024
-"""Frames up to here never wait for room to be decoded."""
+_SMALL_BYTES: Final = 32 * 1024
+"""Requests that come to no more when they are decoded never wait for that room."""
+
+_KEPT_SHARE: Final = 2
+"""Of the bytes of all requests, one part in so many is for those that wait for news."""
 
 _AT_ONCE: Final = 16
 """Requests that have waited for their turn and begin in one turn of the loop."""
@@ -59,6 +63,8 @@ class RequestQueue:
         self.budget = budget
         self.waiting = 0
         """Requests that wait for their turn."""
+        self.kept_bytes = 0
+        """Of requests that are decoded and wait for news."""
         self.held_up: dict[Connection, None] = {}
         """Connections that are not read because there is too much of all."""
         self._loop = asyncio.get_running_loop()
@@ -113,6 +119,7 @@ class QueuedRequest(Slot):
         "_begin",
         "_cost",
         "_frame",
+        "_kept_bytes",
         "_queue",
         "_waits",
         "_weight",
@@ -138,19 +145,34 @@ class QueuedRequest(Slot):
         self._begin = begin
         self._cost = 0
         self._waits = False
+        self._kept_bytes = 0
         self.runs = 0
         """Tasks that have it: they go on when the connection is gone, and it holds what it held."""
         self.trusted = False
         self.held_bytes = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Count *size_bytes*, which are there."""
+        """Count *size_bytes*, which are there (negative: no longer)."""
         self.held_bytes += size_bytes
         self._queue.budget.note(size_bytes)
 
     def take_over(self, size_bytes: int) -> None:
         """The same of what is counted."""
         self.held_bytes += size_bytes
+
+    def keep(self, size_bytes: int) -> bool:
+        """It is decoded, and is to wait for news: *size_bytes* are what it holds until it is
+        answered.  False: those that wait hold so much that it may not."""
+        queue = self._queue
+        most = queue.budget.limit_bytes // _KEPT_SHARE
+        if size_bytes > _SMALL_BYTES and queue.kept_bytes + size_bytes > most:
+            return False
+        queue.kept_bytes += size_bytes
+        self._kept_bytes = size_bytes
+        self.hold(size_bytes - self.held_bytes)
+        queue.budget.done(self, 0)
+        queue.look()
+        return True
 
     def wait(self) -> None:
         """It is not its turn."""
@@ -174,7 +196,7 @@ class QueuedRequest(Slot):
         assert self._frame is not None
         size = len(self._frame)
         cost = size * self._weight
-        if size > _SMALL_BYTES:
+        if cost > _SMALL_BYTES:
             self.trusted = self.connection.frames_trusted
             self._cost = cost
             if not self._queue.budget.take(self, cost):
@@ -216,6 +238,8 @@ class QueuedRequest(Slot):
             self._waits = False
             self._queue.waiting -= 1
         self._frame = self.begin = None
+        self._queue.kept_bytes -= self._kept_bytes
+        self._kept_bytes = 0
         held, self.held_bytes = self.held_bytes, 0
         self._queue.budget.release(self, held)
         self._queue.look()

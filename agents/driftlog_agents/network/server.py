@@ -22,6 +22,7 @@ from driftlog_agents.network.connection_limits import ConnectionLimits
 from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.queued_requests import RequestQueue
 from driftlog_agents.network.stall_watch import StallWatch
+from driftlog_agents.network.unread import UnreadWatch
 from driftlog_metadata.model import Listener
 from driftlog_tiering.buffer_pool import BufferPool
 
@@ -36,6 +37,9 @@ _INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
 
 _LOOK_S: Final = 0.5
 """How often stalled connections are looked for, while others wait for memory."""
+
+_SILENT_S: Final = 1.0
+"""How often clients are looked for that have left, or are silent."""
 
 _FINISH_S: Final = 1.0
 """How long leaving waits for clients to take their last answers."""
@@ -150,12 +154,14 @@ class Server:
         self.requests.look()
 
     async def run(self) -> None:
-        """Close connections that were silent too long, until cancelled."""
+        """Close connections that were silent too long, and whose clients left, until cancelled."""
+        unread = UnreadWatch()
         while True:
-            await asyncio.sleep(min(30.0, self._idle_ms / 4000))
+            await asyncio.sleep(min(_SILENT_S, self._idle_ms / 4000))
             for connection in list(self.connections):
                 if connection.idle_ms > self._idle_ms:
                     connection.close()
+            unread.look(self.connections)
 
     async def stop(self) -> None:
         """Accept no more, send the answers that are there, and close every connection."""

@@ -1,6 +1,7 @@
 """Configs of topics and brokers, as tools read and set them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -471,6 +472,32 @@ async def test_one_resource_twice_is_refused_both_times(tmp_path: Path) -> None:
     assert [(42, "Each resource must appear at most once.")] * 2 == [
         (r.error_code, r.error_message) for r in response.responses
     ]
+
+
+async def test_batches_may_not_be_made_larger_than_the_agent_allows(tmp_path: Path) -> None:
+    """
+    By no topic that is made or altered; what a topic has stays, whatever else is altered.
+    """
+    name, most = "max.message.bytes", 16 << 20
+    async with RunningAgent(tmp_path) as agent:
+        await create(agent, new("t", max_message_bytes=str(most)))
+        await create(agent, new("u", max_message_bytes=str(most + 1)))
+        made = "u" in agent.broker.topics.by_name
+        refused = await alter(agent, (name, SET, "2147483647"))
+        less = replace(agent.broker.settings.limits, driftlog_max_message_bytes=1_000)
+        agent.broker.settings = replace(agent.broker.settings, limits=less)
+        other = await alter(agent, ("retention.ms", SET, "5"))
+        counted = agent.broker.refusals.counts["driftlog.max.message.bytes"]
+        configs = dict(agent.broker.topics.by_name["t"].configs)
+
+    assert refused == (
+        40,  # INVALID_CONFIG
+        "Invalid value 2147483647 for configuration max.message.bytes: Value must be no more than "
+        "16777216, which is driftlog.max.message.bytes of the agent",
+    )
+    assert (False, (0, None)) == (made, other)
+    assert 2 == counted
+    assert {name: str(most), "retention.ms": "5"} == configs
 
 
 # ── What they do ──

@@ -232,6 +232,22 @@ async def test_the_longest_rebalance_timeout_is_cut_and_not_refused(tmp_path: Pa
         assert modern is not None
         members = (*classic.members, *modern.members.values())
         assert [70_000] * 2 == [member.rebalance_timeout_ms for member in members]
+        assert refused(agent, "driftlog.max.rebalance.timeout.ms") >= 2
+
+
+async def test_a_session_timeout_that_is_too_long_is_refused_and_counted(tmp_path: Path) -> None:
+    """
+    There is a count of 0 before; one that is too short is not counted as too long.
+    """
+    limit = "group.max.session.timeout.ms"
+    async with agent_of(tmp_path) as agent:
+        short = await join(agent, "g", session_timeout_ms=1)
+        before = dict(agent.broker.refusals.counts)
+        long = await join(agent, "g", session_timeout_ms=1_800_001)
+
+        invalid = ErrorCode.INVALID_SESSION_TIMEOUT
+        assert [invalid] * 2 == [short.error_code, long.error_code]
+        assert (0, 1) == (before[limit], refused(agent, limit))
 
 
 @pytest.mark.parametrize("patterns", [100])

@@ -192,7 +192,7 @@ async def test_acks_zero_hears_that_its_partition_has_moved_while_it_waited(agen
         agent.engine.retire(log)
 
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await asyncio.wait_for(client.receive(), 10)
+            await client.receive()
 
 
 # ── Time ──
@@ -274,12 +274,10 @@ async def test_a_partition_that_is_offline_is_a_storage_error_at_every_offset(
         await client.produce("t", {0: batch()})
         agent.log("t").state = State.OFFLINE
         codes = [(await client.fetch("t", {0: offset}))[0].error_code for offset in (0, 1, 99)]
-        began = asyncio.get_running_loop().time()
-        await client.fetch("t", {0: 1}, max_wait_ms=20_000)
-        waited_s = asyncio.get_running_loop().time() - began
+        # Whoever would wait is not answered while this test lasts.
+        codes.append((await client.fetch("t", {0: 1}, max_wait_ms=3_600_000))[0].error_code)
 
-    assert [ErrorCode.KAFKA_STORAGE_ERROR] * 3 == codes
-    assert waited_s < 15
+    assert [ErrorCode.KAFKA_STORAGE_ERROR] * 4 == codes
 
 
 async def test_attributes_that_a_producer_may_not_set_are_refused_at_once(agent: Serving) -> None:

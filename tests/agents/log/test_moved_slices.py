@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.flush_reads import FlushReads
 from driftlog_agents.log.object_reads import MissingObjectError, ObjectReads, ReadSettings
@@ -99,8 +100,17 @@ class World:
         self.flushes = FlushReads(
             reads=reads, offload=inline, settings=self.settings, now_ms=now_ms
         )
-        segments = SegmentReads(reads=reads, offload=inline, settings=self.settings, now_ms=now_ms)
-        self.times = TimeReads(segments=segments, flushes=self.flushes, manifest=self._manifest)
+        decoding = Decoding()
+        segments = SegmentReads(
+            reads=reads,
+            offload=inline,
+            settings=self.settings,
+            now_ms=now_ms,
+            decoding=decoding,
+        )
+        self.times = TimeReads(
+            segments=segments, flushes=self.flushes, manifest=self._manifest, decoding=decoding
+        )
 
     async def _manifest(self, _: PartitionLog) -> Any:
         raise AssertionError("nobody asks for what is sealed")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -66,7 +67,9 @@ async def random_world(rng: random.Random, disk: PosixDisk) -> World:
                 kept = [b for b in batches if rng.random() < 0.8]
                 await world.seal(kept, end_of(batches) + rng.choice((0, 0, 4)))
             case "raw":
-                await world.seal_raw(make_undecodable(world.manifest.end, rng.randint(1, 3)))
+                counts = [rng.randint(1, 3) for _ in range(rng.randint(1, 4))]
+                bases = accumulate(counts, initial=world.manifest.end)
+                await world.seal_raw(*map(make_undecodable, bases, counts))
             case _:
                 world.seal_nothing(world.manifest.end + rng.randint(1, 5))
     if len(world.manifest.segments) > 2:

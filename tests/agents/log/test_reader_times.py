@@ -123,6 +123,24 @@ async def test_batches_that_cannot_be_decoded_stand_for_themselves() -> None:
         assert (1, 50) == (found and found[:2])
 
 
+async def test_neighbours_that_cannot_be_decoded_are_told_apart_by_time() -> None:
+    """
+    Of an object of several batches, each stands for itself.
+    """
+    world = World()
+    times = (50, 70, 60, 70)
+    await world.seal_raw(*(make_undecodable(3 * i, 3, t) for i, t in enumerate(times)))
+
+    at = [await world.reader.find_timestamp(world.log, t) for t in (50, 51, 70, 71)]
+    latest = await world.reader.max_timestamp(world.log)
+    world.log.log_start = 7
+    after = await world.reader.find_timestamp(world.log, 51)
+
+    assert [(0, 50), (3, 70), (3, 70), None] == [found and found[:2] for found in at]
+    assert (3, 70) == (latest and latest[:2])
+    assert (7, 60) == (after and after[:2])
+
+
 async def test_a_lookup_reads_two_columns_and_not_the_segment() -> None:
     """
     One footer and one range of the one row group that can hold the time: two GETs.

@@ -223,6 +223,40 @@ async def test_a_flipped_bit_costs_one_batch_and_is_said(at: int) -> None:
 
 
 @on_virtual_time
+async def test_a_page_that_power_took_is_not_called_a_damaged_disk() -> None:
+    """
+    Pages are not written in the order of the file: of what was not synced a later one may be there
+    without an earlier one.  Nothing that was promised is missing, and the line says that this may
+    be it.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    assert await life.produce(b"promised", acks=ONE).answer() == "synced"
+    [pages] = world.platter.sessions[life.session_id].values()
+    synced = len(pages.data)
+    for value in (b"never written" * 100, b"written"):
+        life.produce(value, acks=ALL)
+        await settle()
+    life.kill()
+    whole = list(entries(bytes(pages.data)))
+    assert len(whole) == 3
+    missing = ENTRY_HEADER_BYTES + len(whole[1].batch)
+    pages.data[synced : synced + missing] = bytes(missing)
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+
+    values = [value for *_, value in await life.committed()]
+    [said] = [line for line in logs if line["event"] == "buffer_file_damaged"]
+    assert b"promised" == values[0]
+    assert "power was lost before it was synced" in said["means"]
+    assert "the disk has damaged it" not in said["advice"]
+
+
+@on_virtual_time
 async def test_a_file_that_cannot_be_read_now_is_read_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

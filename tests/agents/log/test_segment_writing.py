@@ -16,7 +16,9 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
+from driftlog_agents.decoding import Decoding
 from driftlog_agents.log import segment_writing
 from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
@@ -26,9 +28,14 @@ from driftlog_agents.main import _offload
 from driftlog_agents.spool import FileSpool, spool_in
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_tiering import kernel
+from driftlog_tiering.batch import HEADER_BYTES, BatchHeader, Codec, build_batch
+from driftlog_tiering.batch_limits import BatchLimits
+from driftlog_tiering.compression import compress
+from driftlog_tiering.layout import SegmentKind
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import Buffer
 from tests.agents.log.lives import make_batch
+from tests.agents.log.tiers import make_undecodable
 
 RECORDS = 50
 
@@ -94,6 +101,147 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     assert list(range(100 * RECORDS)) == offsets
 
 
+async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
+    tmp_path: Path,
+) -> None:
+    """
+    Whatever a client sends: not an object and a line for each batch of it.  The batches are there
+    as they came, one behind the other, and what can be decoded is a segment.
+    """
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    given: list[Buffer] = batches(1)
+    for n in range(1, 41):
+        batch = memoryview(bytearray(make_undecodable(n * RECORDS, RECORDS, 50 + n % 7)))
+        given.append(batch)
+    last = memoryview(make_batch([b"x"] * RECORDS))
+    kernel.patch(last, 0, 41 * RECORDS, 0)
+    given.append(last)
+    headers: list[BatchHeader] = []
+    with ThreadPoolExecutor(1) as pool, structlog.testing.capture_logs() as lines:
+        counters = LogCounters()
+        writing = Writing(
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=counters,
+        )
+        writing.kept = []
+        writing.given = [given[i : i + 10] for i in range(0, 42, 10)]
+        refs = await writing.write(log, 0, 42 * RECORDS, headers)
+
+    before, raw, after = refs
+    assert [(0, 1), (1, 41), (41, 42)] == [
+        (ref.base // RECORDS, ref.end // RECORDS) for ref in refs
+    ]
+    assert (SegmentKind.PARQUET, SegmentKind.PARQUET) == (before.kind, after.kind)
+    assert b"".join(given[1:41]) == await objects.get(raw.key)
+    assert (40 * RECORDS, 56) == (raw.records, raw.max_timestamp_ms)
+    assert [n * RECORDS for n in range(42)] == [header.base_offset for header in headers]
+    assert 40 == counters.undecodable_batches
+    (line,) = lines
+    assert ("batches_undecodable", 40, 1) == (line["event"], line["batches"], line["objects"])
+
+
+async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each has a row group of its own; one that comes to too much is kept as it came, and counted.
+    """
+    packed = compress(Codec.ZSTD, make_batch([bytes(9 << 20)])[HEADER_BYTES:])
+    over = compress(Codec.ZSTD, make_batch([bytes(21 << 20)])[HEADER_BYTES:])
+
+    def at(base: int, section: Buffer) -> Buffer:
+        return build_batch(
+            section,
+            base_offset=base,
+            last_offset_delta=0,
+            record_count=1,
+            attributes=Codec.ZSTD,
+            base_timestamp=1,
+            max_timestamp=1,
+            leader_epoch=0,
+        )
+
+    small = memoryview(make_batch([b"x"]))
+    given = [small, at(1, packed), at(2, packed), at(3, over), at(4, over), at(5, packed)]
+    counted: list[str] = []
+    decoding = Decoding(BatchLimits(decompressed_bytes=20 << 20), counted.append)
+    lock, now = threading.Lock(), {"decoded": 0, "most": 0}
+    append = segment_writing._append_large
+
+    def watched(*arguments: Any) -> Any:
+        with lock:
+            now["decoded"] += 1
+            now["most"] = max(now["most"], now["decoded"])
+        try:
+            return append(*arguments)
+        finally:
+            with lock:
+                now["decoded"] -= 1
+
+    monkeypatch.setattr(segment_writing, "_append_large", watched)
+    objects = MemoryObjectStore(lambda: 0)
+    found = []
+    with ThreadPoolExecutor(4) as pool:
+        writing = Writing(
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
+            decoding=decoding,
+        )
+        writing.kept = []
+        writing.given = [given]
+        logs = [
+            PartitionLog(topic="t", topic_id=UUID(int=5), partition=n, leader_epoch=0)
+            for n in range(3)
+        ]
+        found = await asyncio.gather(*(writing.write(log, 0, 6, []) for log in logs))
+
+    kinds = [SegmentKind.PARQUET, SegmentKind.RAW, SegmentKind.PARQUET]
+    for refs in found:
+        assert kinds == [ref.kind for ref in refs]
+        assert [(0, 3), (3, 5), (5, 6)] == [(ref.base, ref.end) for ref in refs]
+        groups = pq.ParquetFile(io.BytesIO(await objects.get(refs[0].key))).metadata
+        assert [1, 1, 1] == [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
+    assert 1 == now["most"]
+    assert {"driftlog.max.batch.decompressed.bytes"} == set(counted)
+    assert 2 * 3 == len(counted)
+
+
+async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A reader of one batch reads its object; a batch that is larger than that is alone.
+    """
+    monkeypatch.setattr(segment_writing, "_RAW_BYTES", 300)
+    objects = MemoryObjectStore(lambda: 0)
+    log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
+    size = len(make_undecodable(0, 1))
+    with ThreadPoolExecutor(1) as pool:
+        writing = Writing(
+            objects=objects,
+            offload=_offload(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
+        )
+        writing.kept = []
+        writing.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
+        refs = await writing.write(log, 0, 10, [])
+        monkeypatch.setattr(segment_writing, "_RAW_BYTES", 1)
+        alone = await writing.write(log, 0, 10, [])
+
+    assert list(range(10)) == [n for ref in refs for n in range(ref.base, ref.end)]
+    assert {300 // size} == {ref.size_bytes // size for ref in refs[:-1]}
+    assert [(n, n + 1) for n in range(10)] == [(ref.base, ref.end) for ref in alone]
+
+
 @pytest.mark.parametrize("kept", [0, 1, 2])
 async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
     tmp_path: Path, kept: int
@@ -138,7 +286,7 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
     entered, go_on = threading.Event(), threading.Event()
     append = segment_writing._append
 
-    def held(*arguments: Any) -> int:
+    def held(*arguments: Any) -> tuple[int, segment_writing._Fault | None]:
         entered.set()
         assert go_on.wait(10)
         return append(*arguments)

@@ -219,21 +219,22 @@ class World:
         self._sealed(base, end, (ref,))
         return ref
 
-    async def seal_raw(self, batch: bytes) -> SegmentRef:
-        """Append a batch that cannot be decoded."""
-        header = parse_header(batch)
-        base, end = header.base_offset, header.end_offset
+    async def seal_raw(self, *batches: bytes) -> SegmentRef:
+        """Append batches that cannot be decoded, as one object."""
+        headers = [parse_header(batch) for batch in batches]
+        base, end = headers[0].base_offset, headers[-1].end_offset
         key = layout.segment_key("t", self.tp, base, end, self._next_nonce(), SegmentKind.RAW)
-        await self.bucket.put(key, [batch])
+        await self.bucket.put(key, batches)
+        size_bytes = sum(map(len, batches))
         ref = SegmentRef(
             key=key,
             kind=SegmentKind.RAW,
             base=base,
             end=end,
-            size_bytes=len(batch),
-            records=header.record_count,
-            raw_bytes=len(batch),
-            max_timestamp_ms=header.max_timestamp,
+            size_bytes=size_bytes,
+            records=sum(header.record_count for header in headers),
+            raw_bytes=size_bytes,
+            max_timestamp_ms=max(header.max_timestamp for header in headers),
         )
         self._sealed(base, end, (ref,))
         return ref

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.batches import encode_batch
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.handlers import fetch as handlers_fetch
 from driftlog_agents.limits import Limits
 from driftlog_agents.network import dispatcher
 from driftlog_agents.network.queued_requests import QueuedRequest
@@ -82,6 +83,58 @@ async def test_who_leaves_during_a_read_of_the_bucket_takes_no_room_along(
     assert len(records(answer[0])) >= MiB - 1_000
 
 
+@pytest.mark.parametrize("partitions", [1, 2_000])
+async def test_what_is_read_of_the_bucket_is_counted_until_it_is_there(
+    agent: Serving, partitions: int
+) -> None:
+    """
+    Who asked for 4 MiB leaves while the bucket does not answer: the room is given back when it has.
+    """
+    await agent.seal("full")
+    agent.objects.reads.close()
+    wanted = fetching("full", dict.fromkeys(range(partitions), 0), partition_max_bytes=4 * MiB)
+    async with agent.client() as client:
+        client.send(fetch.API, 11, wanted)
+        await eventually(lambda: agent.objects.reads.waiting > 0)
+        asked = agent.held_bytes["answers"]
+    await gone(agent)
+    left = agent.held_bytes["answers"]
+    agent.objects.reads.open()
+    await eventually(lambda: agent.held_bytes == NOTHING)
+
+    assert (4 * MiB, 4 * MiB) == (asked, left)
+
+
+async def test_no_large_answer_is_encoded_for_who_has_left(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The bucket gives what a Fetch of 2,000 partitions asked for when its client is gone.
+    """
+    encoded = 0
+
+    async def encode(work: Callable[..., Any], *args: Any) -> Any:
+        nonlocal encoded
+        encoded += 1
+        return work(*args)
+
+    monkeypatch.setattr(handlers_fetch, "off_the_loop", encode)
+    await agent.seal("full")
+    agent.objects.reads.close()
+    wanted = fetching("full", dict.fromkeys(range(2_000), 0), partition_max_bytes=4 * MiB)
+    async with agent.client() as client:
+        client.send(fetch.API, 11, wanted)
+        await eventually(lambda: agent.objects.reads.waiting > 0)
+    await gone(agent)
+    agent.objects.reads.open()
+    await eventually(lambda: agent.held_bytes == NOTHING)
+    for_nobody = encoded
+    async with agent.client() as client:
+        await client.call(fetch.API, 11, wanted)
+
+    assert (0, 1) == (for_nobody, encoded)
+
+
 async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> None:
     """
     The connection closes in the turn of the loop before its Fetch goes on.
@@ -109,6 +162,30 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> 
     await gone(agent)
 
     assert NOTHING == agent.held_bytes
+
+
+# ── Connections that are not read ──
+
+
+async def test_who_leaves_while_it_is_not_read_is_noticed(agent: Serving) -> None:
+    """
+    Five clients pipeline behind Fetches that would wait for 24 days, and close: a second or two
+    later they count as connections no more, and nothing of them is held.
+    """
+    server = agent.server
+    wanted = fetching("full", {0: 5}, max_wait_ms=2**31 - 1)
+    clients = [agent.client() for _ in range(5)]
+    for client in clients:
+        await client.__aenter__()
+        for _ in range(20):
+            client.send(fetch.API, 11, wanted)
+    await eventually(lambda: [c._reading for c in server.connections] == [False] * 5)
+    for client in clients:
+        client.writer.close()
+    await gone(agent)
+
+    assert NOTHING == agent.held_bytes
+    assert not agent.log("full").waiting_fetches
 
 
 # ── Requests ──

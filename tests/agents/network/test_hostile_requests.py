@@ -1,6 +1,7 @@
 """Requests that ask for more than they deserve: each costs its own connection at most."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,21 @@ from driftlog_agents.protocol.messages import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
+    delete_records,
     delete_topics,
     describe_configs,
     describe_groups,
     describe_producers,
+    describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
+    init_producer_id,
     join_group,
     metadata,
+    offset_commit,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
 )
 from driftlog_agents.protocol.messages.create_partitions import (
@@ -36,6 +43,12 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from driftlog_agents.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from driftlog_agents.protocol.messages.delete_groups import DeleteGroupsRequest
+from driftlog_agents.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -46,16 +59,34 @@ from driftlog_agents.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
+from driftlog_agents.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
+from driftlog_agents.protocol.messages.describe_topic_partitions import (
+    TopicRequest as DescribedTopic,
+)
 from driftlog_agents.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
 from driftlog_agents.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
 from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_agents.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
+from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from driftlog_agents.protocol.messages.produce import (
     PartitionProduceData,
@@ -180,20 +211,200 @@ async def test_a_request_of_too_many_elements_is_refused_and_counted(tmp_path: P
     Before they are made; one fewer is answered.
     """
 
-    def topics(count: int) -> MetadataRequest:
-        names = [MetadataRequestTopic(name=f"t{n}") for n in range(count)]
-        return MetadataRequest(topics=names, allow_auto_topic_creation=False)
+    def groups(count: int) -> DeleteGroupsRequest:
+        return DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(count)])
 
     settings = limited(driftlog_max_request_elements=100)
     async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
-        answered = await client.call(metadata.API, 9, topics(100))
+        answered = await client.call(delete_groups.API, 1, groups(100))
         with capture_logs() as lines:
-            client.send(metadata.API, 9, topics(101))
+            client.send(delete_groups.API, 1, groups(101))
             closed = await client.closed()
         refused = agent.process.broker.refusals.counts["driftlog.max.request.elements"]
 
-    assert (100, True, 1) == (len(answered.topics), closed, refused)
+    assert (100, True, 1) == (len(answered.results), closed, refused)
     assert "driftlog.max.request.elements" in lines[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("topics", "name", "limit"),
+    [
+        (30_001, "t{n}", "driftlog.max.request.elements"),
+        (400, "t" * 13_000, "driftlog.max.response.bytes"),
+    ],
+)
+async def test_a_produce_of_very_many_topics_is_refused(
+    tmp_path: Path, topics: int, name: str, limit: str
+) -> None:
+    """
+    Each is admitted and named in the answer, in one turn of the event loop.
+    """
+    data = [PartitionProduceData(index=0, records=memoryview(b""))]
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1_000,
+        topic_data=[
+            TopicProduceData(name=name.format(n=n), partition_data=data) for n in range(topics)
+        ],
+    )
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        client.send(produce.API, 9, request)
+        closed = await client.closed()
+        refused = agent.process.broker.refusals.counts[limit]
+
+    assert (True, 1) == (closed, refused)
+
+
+COUNT = 12_000
+MANY = [f"t{n}" for n in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "request_", "answered"),
+    [
+        (
+            metadata.API,
+            9,
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name=f"t{n}") for n in range(20_001)],
+                allow_auto_topic_creation=False,
+            ),
+            20_001,
+        ),
+        (
+            offset_fetch.API,
+            5,
+            OffsetFetchRequest(
+                group_id="g",
+                topics=[OffsetFetchRequestTopic(name=t, partition_indexes=[0]) for t in MANY],
+            ),
+            COUNT,
+        ),
+        (
+            offset_commit.API,
+            7,
+            OffsetCommitRequest(
+                group_id="g",
+                topics=[
+                    OffsetCommitRequestTopic(
+                        name=t,
+                        partitions=[
+                            OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+                        ],
+                    )
+                    for t in MANY
+                ],
+            ),
+            COUNT,
+        ),
+        (
+            delete_records.API,
+            1,
+            DeleteRecordsRequest(
+                timeout_ms=1000,
+                topics=[
+                    DeleteRecordsTopic(
+                        name=t, partitions=[DeleteRecordsPartition(partition_index=0, offset=0)]
+                    )
+                    for t in MANY
+                ],
+            ),
+            COUNT,
+        ),
+        (
+            offset_for_leader_epoch.API,
+            3,
+            OffsetForLeaderEpochRequest(
+                replica_id=-1,
+                topics=[
+                    OffsetForLeaderTopic(
+                        topic=t, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)]
+                    )
+                    for t in MANY
+                ],
+            ),
+            COUNT,
+        ),
+        (
+            describe_topic_partitions.API,
+            0,
+            DescribeTopicPartitionsRequest(
+                topics=[DescribedTopic(name=f"t{n}") for n in range(20_001)]
+            ),
+            20_001,
+        ),
+    ],
+    ids=lambda value: getattr(getattr(value, "key", None), "name", None),
+)
+async def test_a_request_may_name_all_topics_and_partitions_of_a_cluster(
+    tmp_path: Path, api: Any, version: int, request_: Any, answered: int
+) -> None:
+    """
+    Topics of one partition are two elements each: the limit of what is made is not theirs.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        response = await client.call(api, version, request_)
+
+    assert answered == len(response.topics)
+
+
+async def test_what_a_client_causes_in_the_log_names_the_client(tmp_path: Path) -> None:
+    """
+    Else its lines are neither cut nor counted as its own: 6,000 refusals wrote 4 MiB.
+    """
+    settings = limited(driftlog_max_group_member_bytes=10)
+    joining = JoinGroupRequest(
+        group_id="g" * 30_000,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x" * 11)],
+    )
+    transactional = InitProducerIdRequest(transactional_id="t" * 30_000, transaction_timeout_ms=1)
+    async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
+        with capture_logs() as lines:
+            await client.call(init_producer_id.API, 3, transactional)
+            await client.call(join_group.API, 3, joining)
+
+    events = {line["event"]: str(line["client"]).rpartition(":")[0] for line in lines}
+    expected = ["transactional_id_refused", "group_limit_reached"]
+    assert dict.fromkeys(expected, "127.0.0.1") == events
+
+
+async def test_a_request_that_is_larger_than_any_needs_to_be_is_refused_and_counted(
+    tmp_path: Path,
+) -> None:
+    """
+    Strings take up to four times their bytes, in the request and in the answer.  A Produce may be
+    as large as `socket.request.max.bytes` says.
+    """
+
+    def topics(size: int) -> MetadataRequest:
+        names = [MetadataRequestTopic(name="t" * 1_000) for _ in range(size // 1_000)]
+        return MetadataRequest(topics=names, allow_auto_topic_creation=False)
+
+    settings = limited(driftlog_max_request_bytes=20_000)
+    async with Serving(tmp_path, broker=settings) as agent:
+        async with agent.client() as client:
+            await client.create("t")
+            await client.call(metadata.API, 9, topics(19_000))
+            produced = await client.produce(
+                "t", {0: encode_batch([b"x" * 30_000], timestamp_ms=1).data}
+            )
+            with capture_logs() as lines:
+                client.send(metadata.API, 9, topics(21_000))
+                closed = await client.closed()
+        wanted = FetchTopic(topic="u" * 21_000, partitions=[FetchPartition()])
+        async with agent.client() as client:
+            client.send(fetch.API, 11, FetchRequest(topics=[wanted]))
+            fetch_closed = await client.closed()
+        refused = agent.process.broker.refusals.counts["driftlog.max.request.bytes"]
+
+    assert (0, True, True, 2) == (produced[0].error_code, closed, fetch_closed, refused)
+    assert ["frame_refused"] == [line["event"] for line in lines]
+    assert "a Metadata request of" in lines[0]["reason"]
+    assert "20000 are allowed (driftlog.max.request.bytes)" in lines[0]["reason"]
 
 
 async def test_tagged_fields_are_counted(tmp_path: Path) -> None:
@@ -320,18 +531,19 @@ async def test_an_answer_over_its_limit_is_not_made(tmp_path: Path, api: str) ->
 async def test_deletions_that_are_refused_take_time_by_their_number(tmp_path: Path) -> None:
     """
     Not by its square: 12,000 entries with both a name and an id kept the event loop for half a
-    minute.
+    minute.  CPU time of this thread, which has the agent and the client: it is the same beside
+    others.
     """
     states = [DeleteTopicState(name=f"t{n}", topic_id=UUID(int=n + 1)) for n in range(12_000)]
     async with Serving(tmp_path) as agent, agent.client() as client:
-        response = await client.call(
-            delete_topics.API, 6, DeleteTopicsRequest(topics=states, timeout_ms=1_000)
-        )
-        stall_s = agent.loop_watch.longest_stall_s
+        begun_s = time.thread_time()
+        client.send(delete_topics.API, 6, DeleteTopicsRequest(topics=states, timeout_ms=1_000))
+        _, response = await client.receive()
+        took_s = time.thread_time() - begun_s
 
     assert {ErrorCode.INVALID_REQUEST} == {answer.error_code for answer in response.responses}
     assert 12_000 == len(response.responses)
-    assert stall_s < 5
+    assert took_s < 5
 
 
 # ── Topics ──
@@ -427,7 +639,9 @@ async def test_asking_for_topics_makes_a_limited_number(tmp_path: Path) -> None:
 # ── Fetches of very many partitions ──
 
 
-def fetching_many(numbers: list[int], *, min_bytes: int = 1, wait_ms: int = 20_000) -> FetchRequest:
+def fetching_many(
+    numbers: list[int], *, min_bytes: int = 1, wait_ms: int = 300_000
+) -> FetchRequest:
     """Partitions of topic ``t``, from their beginning."""
     partitions = [
         FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20) for n in numbers
@@ -458,8 +672,9 @@ async def test_a_commit_looks_at_the_partition_that_moved(
         await other.create("t", partitions)
         size = len(batch())
         client.send(fetch.API, 11, fetching_many(list(range(partitions)), min_bytes=2 * size - 1))
-        await eventually(lambda: len(agent.log("t", partitions - 1).waiting_fetches) == 1)
-        await asyncio.sleep(0.1)
+        waiting: Any = agent.log("t", partitions - 1).waiting_fetches
+        await eventually(lambda: len(waiting) == 1)
+        await eventually(lambda: all(fetch._timer is not None for fetch in waiting))
         monkeypatch.setattr(PartitionLog, "bytes_from", bytes_from)
         await other.produce("t", {7: batch()})
         first = list(looked)
@@ -499,14 +714,14 @@ async def test_a_fetch_of_very_many_partitions_keeps_nobody_waiting(tmp_path: Pa
         await other.create("t")
         client.send(fetch.API, 11, fetching_many(list(range(count)), wait_ms=0))
         answer = asyncio.create_task(client.receive())
-        produced = 0
+        served = 0
         while not answer.done():
-            await other.produce("t", {0: batch()})
-            produced += 1
+            await other.call(api_versions.API, 0, api_versions.ApiVersionsRequest())
+            served += 1
         _, response = await answer
 
     assert count == len(response.responses[0].partitions)
-    assert produced > 3
+    assert served > 3
 
 
 async def test_the_message_of_an_error_is_cut_where_it_quotes_a_long_name(tmp_path: Path) -> None:

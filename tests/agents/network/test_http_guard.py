@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from driftlog_agents import http_guard
 from driftlog_agents.broker import BrokerSettings
@@ -47,7 +48,7 @@ async def status(port: int, *headers: str, path: str = "/healthz", method: str =
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [f"{method} {path} HTTP/1.1", *headers, "Connection: close", "", ""]
     writer.write("\r\n".join(lines).encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         line = await reader.readline()
     writer.close()
     return int(line.split()[1])
@@ -101,7 +102,7 @@ async def test_idle_connections_make_room_for_requests(agent: Serving, port: int
     """
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
     answered = [await status(port, "Host: 127.0.0.1") for _ in range(10)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         gone = [await reader.read() for reader, _ in idle[:-MOST]]
     for _, writer in idle:
         writer.close()
@@ -117,18 +118,19 @@ async def test_a_request_that_does_not_come_is_not_waited_for(
     """
     Neither the first of a connection, begun or not, nor the next.
     """
-    monkeypatch.setattr(http_guard, "_FIRST_S", 0.2)
     monkeypatch.setattr(http_guard, "_IDLE_S", 0.2)
+    kept, once = await asyncio.open_connection("127.0.0.1", port)
+    once.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    answer = await kept.readline()
+    monkeypatch.setattr(http_guard, "_FIRST_S", 0.2)
     silent, _ = await asyncio.open_connection("127.0.0.1", port)
     slow, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
-    kept, once = await asyncio.open_connection("127.0.0.1", port)
-    once.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         ends = [await reader.read() for reader in (silent, slow, kept)]
 
     assert (b"", b"") == (ends[0], ends[1])
-    assert ends[2].startswith(b"HTTP/1.1 200")
+    assert answer.startswith(b"HTTP/1.1 200")
 
 
 async def test_connections_that_come_at_once_are_guarded_as_others_are(
@@ -171,3 +173,32 @@ async def test_who_takes_no_answer_is_closed_when_it_is_time(
         await eventually(lambda: len(server.connections) == 1)
         await eventually(lambda: not server.connections)
         asked.cancel()
+
+
+async def test_a_topic_is_not_sealed_more_often_than_the_limit_says(
+    agent: Serving, port: int
+) -> None:
+    """
+    Each seal makes an object: the 21st in a minute is told when it may be, and another topic is
+    sealed.
+    """
+    async with agent.client() as client:
+        await client.create("t")
+        await client.create("u")
+    at = f"http://127.0.0.1:{port}/topics"
+    async with ClientSession() as session:
+        answered = []
+        for _ in range(20):
+            async with session.post(f"{at}/t/seal") as answer:
+                answered.append(answer.status)
+        async with session.post(f"{at}/t/seal") as refused:
+            text = (await refused.json())["error"]
+        async with session.post(f"{at}/u/seal") as other:
+            status_of_other = other.status
+
+    assert [200] * 20 == answered
+    assert (429, 200) == (refused.status, status_of_other)
+    wait_s = refused.headers["Retry-After"]
+    assert 50 <= int(wait_s) <= 60
+    assert f"(driftlog.max.topic.seals.per.minute): try again in {wait_s} s" in text
+    assert 1 == agent.process.refusals.counts["driftlog.max.topic.seals.per.minute"]

@@ -146,6 +146,22 @@ def test_those_who_go_make_room(victim: int, trusted: bool) -> None:
     assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
 
 
+def test_the_head_of_a_frame_that_waits_makes_no_room_for_itself() -> None:
+    """
+    A client that waits for the memory of its frame leaves: its head is what was missing.
+    """
+    budget = MemoryBudget(200 * KiB)
+    first = [begun(budget, 90 * KiB, trusted=True) for _ in range(2)]
+    ahead = begun(budget, 30 * KiB + LARGEST // 100, trusted=True)
+    waiting = begun(budget, 40 * KiB, trusted=True)
+    waited = budget.waiting
+    for peer in (waiting, ahead, *first):
+        peer.reader.release()
+
+    assert 1 == waited
+    assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
+
+
 def test_a_crowd_whose_frames_are_nearly_there_goes_on_one_after_the_other() -> None:
     """
     Each that gets its memory gives back a head that is nearly as large, and so lets the next go

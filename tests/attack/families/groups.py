@@ -18,7 +18,7 @@ from tests.attack.members import MEMBER_ID_REQUIRED, commit_request, join_reques
 from tests.attack.state import VICTIM
 
 _REMOVED: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-_REMOVED_S: Final = 15.0
+_REMOVED_S: Final = 60.0
 
 
 class _UnreadableGroup(Attack):
