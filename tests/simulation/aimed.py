@@ -58,9 +58,29 @@ class Aim:
         return any(kind in what for kind in _AIMED_AT) and self.rng.random() < 0.3
 
 
+@dataclass(frozen=True, slots=True)
+class SlowKeepAlives(Aim):
+    """Keep-alives travel for as long as they may: a lease ends well before a time to live after the
+    answer."""
+
+    def delay_ms(self, what: str) -> float:
+        return self.rng.uniform(300, 900) if what == "keep_alive" else 0.0
+
+    def loses_answer(self, what: str) -> bool:
+        return False
+
+
+def has_slow_keep_alives(seed: int) -> bool:
+    """Whether keep-alives are slow: two in a hundred seeds, of several agents."""
+    return seed % 100 in (75, 95) and not is_aimed(seed)
+
+
 def aim(seed: int, node: int) -> Aim | None:
     """At what agent *node* asks the metadata store; None: at nothing."""
-    return Aim(Random(f"aim {seed} {node}")) if is_aimed(seed) else None
+    rng = Random(f"aim {seed} {node}")
+    if has_slow_keep_alives(seed):
+        return SlowKeepAlives(rng)
+    return Aim(rng) if is_aimed(seed) else None
 
 
 def aimed_faults(world: "World") -> list[Coroutine[Any, Any, None]]:

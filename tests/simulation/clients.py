@@ -159,6 +159,7 @@ class _Turn:
         self.on_loop = attempt.connection.on_loop
         self.broken = attempt.connection.broken
         self.listener = attempt.connection.listener
+        self.client_host = attempt.connection.client_host
 
     @property
     def closed(self) -> bool:

@@ -169,6 +169,10 @@ class _Exchange:
         if engine is not None and not self.done and not is_cold and len(self.asked) == 1:
             process.waits(engine, self)  # what reads the bucket is told when that has answered
 
+    def keep(self, size_bytes: int) -> bool:
+        """As a `QueuedRequest`: there is room for it to wait."""
+        return True
+
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """As a `QueuedRequest`: what is for a connection that is gone is not begun."""
         if not self.connection.closed:

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from tests.simulation.age_planted import AGE_BUGS
-from tests.simulation.aimed import is_aimed
+from tests.simulation.aimed import has_slow_keep_alives, is_aimed
 from tests.simulation.bucket_faults import has_foreign_objects
 from tests.simulation.bucket_planted import BUCKET_BUGS
 from tests.simulation.clocks import has_clock_jumps
@@ -59,7 +59,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "dead_session_goes_on": (43,),
     "epoch_rule_ignored": (500, 503),
     "nobody_told_of_the_end": (510, 523, 503),
-    "parked_not_told_of_the_end": (57,),
+    "parked_not_told_of_the_end": (117, 187),
     "torn_entry_ends_the_directory": (17,),
     "judged_by_half_of_the_window": (97,),
     "disk_never_tried_again": (40,),
@@ -68,21 +68,21 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "released_with_flushes_on_their_way": (8, 12),
     "left_with_flushes_on_their_way": (32, 38),
     "commits_without_a_session": (145,),
-    "lease_counted_from_the_answer": (18,),
+    "lease_counted_from_the_answer": (775,),
     "serves_until_somebody_says_so": (15,),
     "released_without_an_answer_and_gone_on": (505, 512),
     "late_releases_count": (502, 505),
-    "served_on_after_a_hand_over": (5, 2),
+    "served_on_after_a_hand_over": (12, 35),
     "sealed_ends_of_old_leaders": (2,),
     "moved_without_producers": (5,),
-    "sessions_read_while_they_change": (172,),
+    "sessions_read_while_they_change": (232, 332),
     "never_steps_down": (815,),
     "nobody_says_that_it_could": (835,),
     "others_are_better_always": (805,),
     "commits_prove_reads": (385, 305, 372),
-    "fit_again_at_once": (852,),
+    "fit_again_at_once": (835, 312),
     "offsets_from_memory": (508, 578),
-    "groups_written_by_two": (548, 228),
+    "groups_written_by_two": (228, 518),
     "late_copies_of_commits_count": (1508, 1588),
     "given_before_it_is_given_up": (18,),
     "told_before_it_is_stored": (538, 578),
@@ -96,7 +96,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "older_stores_are_not_compared": (26,),
     "producer_ids_go_back": (6,),
     "producer_ids_are_not_marked": (6,),
-    "age_begins_with_the_leader": (84, 82),
+    "age_begins_with_the_leader": (84, 87),
     "age_by_wall_clocks_alone": (83, 82),
     "foreign_flush_objects_are_collected": (33,),
     "foreign_objects_hide_manifests": (33,),
@@ -108,7 +108,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "fetch_ignores_log_start": (19,),
     "fetch_leaves_out_the_first_batch": (16,),
     "fetches_not_told_of_the_end": (269,),
-    "list_offsets_ignores_log_start": (19,),
+    "list_offsets_ignores_log_start": (245, 125),
 }
 """Seeds that notice a bug, tried first.  Of a bug that is not here, the first ones of its kind."""
 
@@ -184,6 +184,7 @@ _AIMED: Final[dict[str, Kind]] = {
     "late_copies_of_commits_count": _aimed(_has_groups),
     "given_before_it_is_given_up": _has_kip_848,
     "told_before_it_is_stored": _aimed(_has_kip_848),
+    "lease_counted_from_the_answer": has_slow_keep_alives,
     "never_steps_down": _refusals,
     "nobody_says_that_it_could": _refusals,
     "others_are_better_always": _refusals,
