@@ -32,23 +32,50 @@ def add_to_produce(
     """Say who leads what was not taken here; *listener* is the client's."""
     if version < _PRODUCE_SINCE:
         return
-    found: dict[int, Node] = {}
+    hints = ProduceHints(broker, version, listener)
     for topic in response.responses:
         for answer in topic.partition_responses:
             if answer.error_code == _NOT_LEADER:
-                known = broker.topics.by_name.get(topic.name)
-                if known is not None:
-                    leader, epoch = _leader(
-                        broker, known.topic_id, answer.index, listener, found, answer.error_code
-                    )
-                    if leader >= 0:
-                        answer.current_leader = produce.LeaderIdAndEpoch(
-                            leader_id=leader, leader_epoch=epoch
-                        )
-    response.node_endpoints = [
-        produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
-        for n in found.values()
-    ]
+                hints.add(topic, answer)
+    response.node_endpoints = hints.endpoints()
+
+
+class ProduceHints:
+    """The same, partition by partition: of answers that are made in slices."""
+
+    def __init__(self, broker: Broker, version: int, listener: str) -> None:
+        self._broker = broker
+        self._said = version >= _PRODUCE_SINCE
+        self._listener = listener
+        self._found: dict[int, Node] = {}
+
+    def add(
+        self, topic: produce.TopicProduceResponse, answer: produce.PartitionProduceResponse
+    ) -> None:
+        """Say who leads a partition, if it was not taken for that."""
+        if answer.error_code != _NOT_LEADER or not self._said:
+            return
+        known = self._broker.topics.by_name.get(topic.name)
+        if known is not None:
+            leader, epoch = _leader(
+                self._broker,
+                known.topic_id,
+                answer.index,
+                self._listener,
+                self._found,
+                answer.error_code,
+            )
+            if leader >= 0:
+                answer.current_leader = produce.LeaderIdAndEpoch(
+                    leader_id=leader, leader_epoch=epoch
+                )
+
+    def endpoints(self) -> list[produce.NodeEndpoint]:
+        """Where those are who were named."""
+        return [
+            produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
+            for n in self._found.values()
+        ]
 
 
 def add_to_fetch(

@@ -1,39 +1,52 @@
 """Produce: admit each batch in the order of arrival, answer when its acks are kept.
 
     decode ──▶ per partition: check ──▶ limits ──▶ admit ──▶ wait (acks=1: sync, −1: commit)
+      │
+      └─ large: by a thread, and admitted in slices (`produce_frames`)
                                   │        │
                                   │        └─ recompress, look for null keys …: off the loop,
                                   │           the partition's later batches queue behind
                                   └─ error for this partition; the others go on
 
-Synchronous up to the waiting, and per batch, never per record.
+Else synchronous up to the waiting, and per batch, never per record.
 Source: kafka.server.KafkaApis#handleProduceRequest, ProduceRequest#validateRecords,
 org.apache.kafka.storage.internals.log.LogValidator.
 
 Shell.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
 
 from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.cluster import not_led
+from driftlog_agents.handlers.produce_frames import (
+    ELEMENT_BYTES,
+    answer_bytes,
+    elements,
+    refuse_twice,
+)
 from driftlog_agents.handlers.produce_waiters import (
     OPEN,
+    ManyBatches,
     OneBatchWaiter,
     PartitionWaiter,
     ProduceWaiter,
     SeveralBatches,
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.handlers.slices import off_the_loop
+from driftlog_agents.handlers.turns import Turns
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.slots import Slot
+from driftlog_agents.network.holding_up import HoldingUp
+from driftlog_agents.network.slots import Buffer, Slot
 from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
@@ -58,6 +71,12 @@ _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, no key, no value, no headers."""
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _NEWEST_VERSION: Final = API.served[-1]
+_ELEMENTS_AT_ONCE: Final = 512
+"""Partitions of requests of several, in one turn of the loop: some 5 ms."""
+_BYTES_AS_ELEMENT: Final = 8 * 1024
+"""Of their batches, which take as long as a partition."""
+_CHECKED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
+"""Of one batch: some milliseconds."""
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
 
@@ -90,14 +109,34 @@ class Producing:
         self._spawn = spawn
         self._log = structlog.get_logger()
         self._timeouts: dict[int, deque[tuple[float, OneBatchWaiter | SeveralBatches]]] = {}
+        self._turns = Turns()
+        self._had = 0
+        """Of several batches, in this turn of the loop."""
         self.requests = 0
         self.bytes = 0
         self.errors = 0
 
+    def has_enough(self, request: ProduceRequest, size_bytes: int) -> bool:
+        """Whether this turn of the loop has had enough of such requests: it is treated as large."""
+        topics = request.topic_data
+        if len(topics) == 1 and len(topics[0].partition_data) == 1:
+            return False
+        if not self._had:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._had += 1 + elements(request) + size_bytes // _BYTES_AS_ELEMENT
+        return self._had > _ELEMENTS_AT_ONCE
+
+    def _next_turn(self) -> None:
+        self._had = 0
+
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
     ) -> None:
-        """Admit everything in the request, now; answer in its turn."""
+        """Admit everything in the request, now; answer in its turn.
+
+        Raises:
+            CorruptFrameError: it names a partition twice; nothing is admitted.
+        """
         topics = request.topic_data
         if (
             len(topics) == 1
@@ -109,8 +148,48 @@ class Producing:
             asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, data.index)
             self.handle_one(connection, asked, correlation_id, data.records)
         else:
+            refuse_twice(request)
             self.requests += 1
-            self._several(self._engine(), connection.turn(), version, correlation_id, request)
+            slot = connection.turn()
+            wanted = elements(request) - len(topics)
+            pending = SeveralBatches(self._broker, slot, version, correlation_id, wanted + 1)
+            for _ in self._each(self._engine(), slot, version, request, pending, None):
+                pass
+            self._admitted(slot, pending, request)
+
+    async def handle_large(
+        self, slot: HoldingUp, version: int, correlation_id: int, request: ProduceRequest
+    ) -> None:
+        """The same in slices, when there is room for the answer; returns when all is admitted."""
+        await slot.room(*answer_bytes(request))
+        if slot.connection.closed:
+            return
+        self.requests += 1
+        checks = await self._check_large(version, request)
+        count = elements(request)
+        pending = ManyBatches(
+            self._broker,
+            slot,
+            version,
+            correlation_id,
+            count - len(request.topic_data) + 1,
+            self._turns,
+            lambda work: self._spawn(slot.run(work)),
+        )
+        await self._turns.run(self._each(None, slot, version, request, pending, checks))
+        slot.keep(count * ELEMENT_BYTES)
+        self._admitted(slot, pending, request)
+
+    async def _check_large(self, version: int, request: ProduceRequest) -> dict[int, Checked | int]:
+        """What the kernel says of batches that take it long, by `id` of what names them."""
+        checks: dict[int, Checked | int] = {}
+        for topic in request.topic_data:
+            limits = self._broker.topics.limits.get(self._name(version, topic) or "")
+            for data in topic.partition_data:
+                size = len(data.records or b"")
+                if limits and _CHECKED_AT_ONCE_BYTES < size <= limits.max_message_bytes:
+                    checks[id(data)] = await off_the_loop(kernel.check, data.records, 0, size)
+        return checks
 
     def handle_one(
         self,
@@ -136,17 +215,18 @@ class Producing:
         engine = self._broker.engine
         return engine if engine is not None and engine.ready.is_set() else None
 
-    def _several(
+    def _each(
         self,
         engine: Engine | None,
         slot: Slot,
         version: int,
-        correlation_id: int,
         request: ProduceRequest,
-    ) -> None:
+        pending: SeveralBatches,
+        checks: dict[int, Checked | int] | None,
+    ) -> Iterator[None]:
+        """Admit one batch after the other; between two of them others may run, and the session
+        may end, where *engine* is None."""
         acks = request.acks
-        wanted = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = SeveralBatches(self._broker, slot, version, correlation_id, wanted + 1)
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             name = self._name(version, topic)
@@ -163,11 +243,23 @@ class Producing:
                     if name is None:
                         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
                     self._partition(
-                        engine, name, data.index, data.records, acks, version, waiter, slot
+                        engine or self._engine(),
+                        name,
+                        data.index,
+                        data.records,
+                        acks,
+                        version,
+                        waiter,
+                        slot,
+                        checks.get(id(data)) if checks else None,
                     )
                 except RefusedError as error:
                     self._refused(waiter, error)
-        if acks == 0:
+                yield
+
+    def _admitted(self, slot: Slot, pending: SeveralBatches, request: ProduceRequest) -> None:
+        """All of it, or refused; what is not answered yet is waited for."""
+        if request.acks == 0:
             self._acks_zero(pending, slot)
             return
         pending.one_done()
@@ -205,6 +297,7 @@ class Producing:
         version: int,
         waiter: ProduceWaiter,
         slot: Slot,
+        checked: Checked | int | None = None,
     ) -> None:
         if acks not in (-1, 0, 1):
             raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}")
@@ -222,7 +315,10 @@ class Producing:
                 ErrorCode.INVALID_RECORD, "a produce request has one record batch per partition"
             )
         size = len(records)
-        checked = kernel.check(records, 0, size)
+        if size > limits.max_message_bytes:
+            raise _too_large(limits, records)
+        if checked is None:
+            checked = kernel.check(records, 0, size)
         if isinstance(checked, int):
             raise _bad_batch(records, checked)
         self._check_limits(limits, checked, size, version)
@@ -241,11 +337,6 @@ class Producing:
 
     def _check_limits(self, limits: TopicLimits, checked: Checked, size: int, version: int) -> None:
         attributes = checked[1]
-        if size > limits.max_message_bytes:
-            raise RefusedError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
-            )
         records, most = checked[0], self._broker.settings.limits.driftlog_max_batch_records
         if records > most:
             self._broker.refusals.count(_BATCH_RECORDS)
@@ -361,6 +452,8 @@ class Producing:
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
                     records, checked = done.records, done.checked
+                    if len(records) > limits.max_message_bytes:
+                        raise _too_large(limits, records)
                     self._check_limits(limits, checked, len(records), _NEWEST_VERSION)
                 await engine.admits(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
@@ -400,6 +493,20 @@ class Producing:
                 due.popleft()[1].time_out()
             if not due:
                 del self._timeouts[timeout_ms]
+
+
+def _too_large(limits: TopicLimits, records: Buffer) -> RefusedError:
+    """The error of what is over max.message.bytes: nobody computes its CRC.
+
+    Several batches together are that, and none of them need be: see `_bad_batch`.
+    """
+    size = len(records)
+    if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes != size:
+        return _bad_batch(memoryview(records), Reason.LENGTH)
+    return RefusedError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+    )
 
 
 def _bad_batch(records: memoryview, reason: int) -> RefusedError:

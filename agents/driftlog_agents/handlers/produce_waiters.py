@@ -2,6 +2,7 @@
 
     one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
     several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told
+    many:       the same, and the answer is made in slices and by a thread: ManyBatches
 
 What is told first counts: committed or synced, refused, lost, or out of time.  The log tells many
 waiters in one go: an answer that cannot be made costs its connection, and raises nothing.
@@ -9,16 +10,19 @@ waiters in one go: an answer that cannot be made costs its connection, and raise
 Shell.
 """
 
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from driftlog_agents.broker import Broker
-from driftlog_agents.handlers.leader_hints import add_to_produce
+from driftlog_agents.handlers.leader_hints import ProduceHints, add_to_produce
 from driftlog_agents.handlers.produce_answers import encode_success
+from driftlog_agents.handlers.slices import off_the_loop
+from driftlog_agents.handlers.turns import Turns
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.slots import Slot
-from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.network.slots import Buffer, Slot
+from driftlog_agents.protocol.errors import RESPONSE_BYTES, ErrorCode
 from driftlog_agents.protocol.messages.produce import (
     API,
     BatchIndexAndErrorMessage,
@@ -61,7 +65,21 @@ class SeveralBatches:
             return
         response = ProduceResponse(responses=self.topics)
         add_to_produce(self.broker, self.version, response, self.slot.connection.listener)
-        self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
+        self.made(API.encode_response_parts(self.version, self.correlation_id, response))
+
+    def made(self, answer: Sequence[Buffer]) -> None:
+        """The answer is there: send it, if it is not too large."""
+        connection = self.slot.connection
+        size, most = sum(map(len, answer)), self.broker.settings.limits.driftlog_max_response_bytes
+        if size <= most:
+            self.slot.respond(answer)
+            return
+        self.broker.refusals.count(RESPONSE_BYTES)
+        connection.hang_up(
+            "request_failed",
+            f"Produce: an answer of {size} bytes, of {most} allowed: ask for less "
+            f"({RESPONSE_BYTES})",
+        )
 
     def time_out(self) -> None:
         """Answer what is still open as timed out: it may be in the log, now or later."""
@@ -72,6 +90,66 @@ class SeveralBatches:
                 if answer.error_code == OPEN:
                     _fail(answer, ErrorCode.REQUEST_TIMED_OUT, None)
         self.respond()
+
+
+class ManyBatches(SeveralBatches):
+    """So many that what is done for all of them is done in slices."""
+
+    __slots__ = ("_later", "_turns")
+
+    def __init__(
+        self,
+        broker: Broker,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        wanted: int,
+        turns: Turns,
+        later: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+    ) -> None:
+        super().__init__(broker, slot, version, correlation_id, wanted)
+        self._turns = turns
+        self._later = later
+
+    def respond(self) -> None:
+        self.done = True
+        self._later(self._make)
+
+    def time_out(self) -> None:
+        if not self.done:
+            self._later(self._time_out)
+
+    async def _make(self) -> None:
+        connection = self.slot.connection
+        try:
+            hints = ProduceHints(self.broker, self.version, connection.listener)
+            await self._turns.run(self._hinted(hints))
+            response = ProduceResponse(responses=self.topics, node_endpoints=hints.endpoints())
+            answer = await off_the_loop(
+                API.encode_response_parts, self.version, self.correlation_id, response
+            )
+            if not connection.closed:
+                self.made(answer)
+        except Exception:  # noqa: BLE001  # as `Connection.on_loop`
+            connection.broken()
+
+    def _hinted(self, hints: ProduceHints) -> Iterator[None]:
+        for topic, answer in self._answers():
+            hints.add(topic, answer)
+            yield
+
+    async def _time_out(self) -> None:
+        await self._turns.run(self._time_each_out())
+
+    def _time_each_out(self) -> Iterator[None]:
+        for _, answer in self._answers():
+            if answer.error_code == OPEN:
+                _fail(answer, ErrorCode.REQUEST_TIMED_OUT, None)
+                self.one_done()
+            yield
+
+    def _answers(self) -> Iterator[tuple[TopicProduceResponse, PartitionProduceResponse]]:
+        return ((topic, each) for topic in self.topics for each in topic.partition_responses)
 
 
 class OneBatchWaiter(Slot):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 from driftlog_agents.log.flush import Source
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.frames import FrameReader
+from driftlog_agents.network.holding_up import HoldingUp
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
 from driftlog_agents.network.slots import Buffer, Slot
 from driftlog_agents.protocol.errors import CorruptFrameError
@@ -70,7 +71,9 @@ class Connection(asyncio.BufferedProtocol):
         self._held_up = False
         """It has been counted that it is not read for what it has asked."""
         self._queued = 0
-        """Unanswered requests other than Produce."""
+        """Unanswered requests other than Produce, and large ones of it."""
+        self._holding_up: HoldingUp | None = None
+        """What came behind this is not taken until it is admitted."""
         self.answers = Answers(server.answers, self.soon)
         self._progress: tuple[float, int, int] | None = None
         """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
@@ -136,6 +139,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_enough(self) -> bool:
         """Whether it has as many requests as it may have."""
+        if self._holding_up is not None:
+            return True
         queued, requests = self._queued, self._server.requests
         if queued and requests.full:
             requests.held_up[self] = None
@@ -220,6 +225,26 @@ class Connection(asyncio.BufferedProtocol):
             slot.start()
         else:
             slot.wait()
+
+    def hold_up(self, frame: memoryview, cost_bytes: int, begin: Begin) -> None:
+        """Take a large Produce: *begin* is called with its slot when there is room to decode it;
+        what came behind it is taken when it was told to `let_on`."""
+        slot = HoldingUp(self, self._server.requests, frame, cost_bytes, begin)
+        slot.hold(REQUEST_BYTES + len(frame))
+        self._queued += 1
+        self._holding_up = slot
+        self.queue(slot)
+        slot.start()
+
+    def let_on(self) -> None:
+        """What holds the others up is admitted, or will never be."""
+        self._holding_up = None
+        if not self.closed:
+            self.soon(self._take_rest)
+
+    def is_turn_of(self, slot: Slot) -> bool:
+        """Whether its answer is the next, and the client takes answers."""
+        return bool(self._slots) and self._slots[0] is slot and not self._write_paused
 
     def _begin_first(self) -> None:
         if self._slots and not self._write_paused and not self.closed:

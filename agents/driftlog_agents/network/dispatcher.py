@@ -1,7 +1,7 @@
 """From frames to handlers, and from what they return to frames.
 
-    frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path
-                  │
+    frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path; a large one by a
+                  │                 thread and in slices, and what came behind it after it
                   └────▶ the others: kept as they came, decoded and run one after the other on
                          their connection, as Kafka does
 
@@ -22,10 +22,17 @@ import structlog
 from driftlog_agents.broker import AnswerBytes, Broker, RequestContext
 from driftlog_agents.handlers.fetch import Fetching
 from driftlog_agents.handlers.produce import Producing
+from driftlog_agents.handlers.produce_frames import (
+    ONE_BATCH_BYTES,
+    decode_large,
+    decode_small,
+    decoded_bytes,
+)
 from driftlog_agents.handlers.slices import off_the_loop
 from driftlog_agents.handlers.table import HANDLERS, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.holding_up import HoldingUp
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.api import (
@@ -40,7 +47,7 @@ from driftlog_agents.protocol.errors import (
     OverLimitError,
     RefusedError,
 )
-from driftlog_agents.protocol.messages import fetch, produce
+from driftlog_agents.protocol.messages import fetch
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.errors import CorruptError, StoreError
 
@@ -69,6 +76,7 @@ class Dispatcher:
         self._broker = broker
         self._now_ms = now_ms
         self._log = structlog.get_logger()
+        self._elements = broker.settings.limits.driftlog_max_request_elements
         self._tags = broker.settings.limits.driftlog_max_tagged_fields
         self._tasks: asyncio.TaskGroup | None = None
         self.producing = Producing(broker, offload, self.spawn)
@@ -112,7 +120,7 @@ class Dispatcher:
             raise
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
-        one = connection.one_batch.read(frame)
+        one = connection.one_batch.read(frame) if len(frame) <= ONE_BATCH_BYTES else None
         if one is not None:
             self.producing.handle_one(connection, *one)
             return
@@ -120,10 +128,12 @@ class Dispatcher:
         key = header.api_key
         version = header.api_version
         if key is ApiKey.PRODUCE:
-            request = produce.API.decode_request(
-                version, frame, header.body_offset, MAX_REQUEST_ELEMENTS, self._tags
-            )
+            request = decode_small(header, frame, self._elements, self._tags)
             connection.produces = True
+            if request is None or self.producing.has_enough(request, len(frame)):
+                cost = decoded_bytes(frame, self._elements)
+                connection.hold_up(frame, cost, partial(self._produce_later, header))
+                return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
             self.producing.handle(connection, version, header.correlation_id, request)
@@ -133,6 +143,29 @@ class Dispatcher:
         else:
             self._counts[key] += 1
             self._other(connection, header, frame)
+
+    def _produce_later(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        self.spawn(slot.run(partial(self._produce_large, header, slot, frame)))
+
+    async def _produce_large(
+        self, header: RequestHeader, slot: QueuedRequest, frame: memoryview
+    ) -> None:
+        assert isinstance(slot, HoldingUp)
+        connection = slot.connection
+        most = self._broker.settings.limits.driftlog_max_response_bytes
+        try:
+            request = await off_the_loop(
+                decode_large, header, frame, self._elements, self._tags, most
+            )
+            await self.producing.handle_large(
+                slot, header.api_version, header.correlation_id, request
+            )
+        except CorruptFrameError as error:
+            self._undecodable(connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            connection.broken()
+        finally:
+            connection.let_on()
 
     def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if len(frame) > _LARGE_BYTES:
@@ -190,8 +223,7 @@ class Dispatcher:
             self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
 
     async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
-        limits = self._broker.settings.limits
-        most = limits.driftlog_max_request_elements
+        most = self._elements
         if header.api_key is ApiKey.LIST_OFFSETS:
             most = MAX_REQUEST_ELEMENTS
         tags = self._tags
