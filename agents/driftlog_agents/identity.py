@@ -125,7 +125,7 @@ async def join_cluster(
                 f"is the location right?  All of them need the one that this cluster was made "
                 f"with: give each the same --store.  If it is the right one, and its cluster.json "
                 f"is lost, put it back, with exactly this in it: "
-                f"{bucket_files.encode_cluster(cluster).decode()}"
+                f"{bucket_files.encode_cluster(cluster).decode().strip()}"
             )
         if not made:
             await _check_empty(objects, location)

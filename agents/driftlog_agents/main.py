@@ -180,6 +180,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
     # Whatever can be refused is, before there is anything on the disk or in the bucket.
     listening = await take_all(listeners)
     http_listening = await _take_http(options)
+    _check_rescued(options)
     async with contextlib.AsyncExitStack() as stack:
         etcd = await _etcd(options, stack)
         objects = await _looked_at(options, location, stack)
@@ -315,6 +316,22 @@ def _database(options: Options) -> Path:
     return options.directory / "metadata.db"
 
 
+def _rescued(options: Options) -> Path:
+    """Where the metadata are saved of a database that was removed under the agent."""
+    return options.directory / "metadata.db.rescued"
+
+
+def _check_rescued(options: Options) -> None:
+    """Whether the metadata are where an agent that lost its database has saved them."""
+    rescued, database = _rescued(options), _database(options)
+    if options.etcd is None and rescued.exists() and not database.exists():
+        raise StartError(
+            f"{database} is not there, and the last agent on this directory has saved all metadata "
+            f"in {rescued}: move it to {database}, with no -wal and -shm beside it, and start the "
+            f"agent again"
+        )
+
+
 def _check_embedded(options: Options, disk: PosixDisk) -> None:
     """Whether the metadata may be in the directory: they are not where an agent has used etcd."""
     if disk.load("node_id.json") is not None and not _database(options).exists():
@@ -333,7 +350,7 @@ async def _farewell(options: Options, lost: str, embedded: SqliteMetadataStore |
     if embedded is None or embedded.removed() is None:
         return f"{said}  What it had acknowledged was uploaded; start it again"
     database = _database(options)
-    rescued = database.with_name(database.name + ".rescued")
+    rescued = _rescued(options)
     try:
         await embedded.save_copy(rescued)
     except (StoreError, OSError, sqlite3.Error) as error:

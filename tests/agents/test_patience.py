@@ -381,6 +381,7 @@ async def test_a_mark_that_was_lost_can_be_put_back_as_the_refusal_says() -> Non
     body = str(error.value).partition("exactly this in it: ")[2]
     await objects.put(layout.CLUSTER_KEY, [body.encode()])
 
+    assert "\n" not in body  # a log shows it as two characters, which are copied then
     assert made == await join_cluster(metadata, objects, "s3://bucket", Random(2))
 
 

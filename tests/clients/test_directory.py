@@ -69,6 +69,10 @@ def test_metadata_that_are_removed_stop_the_agent_and_are_saved(replaced: bool) 
         assert not replaced or database.read_bytes() == b"of somebody"
         for name in ("metadata.db-wal", "metadata.db-shm"):
             (agent.directory / name).unlink(missing_ok=True)
+        if not replaced:  # as a supervisor does, which reads nothing
+            agent.launch()
+            assert 1 == ended(agent)
+            assert f"saved all metadata in {rescued}" in agent.log
         rescued.replace(database)
         agent.start()
         with Raw(agent.port) as raw:
