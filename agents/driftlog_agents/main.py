@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -58,6 +58,7 @@ from driftlog_agents.process_log.process_log import ProcessLog
 from driftlog_agents.quota import Usage
 from driftlog_agents.spool import spool_in
 from driftlog_agents.static_configs import with_configs
+from driftlog_agents.thread_pools import on_threads
 from driftlog_metadata.errors import (
     CorruptError,
     DeclinedError,
@@ -201,10 +202,10 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             objects=objects,
             disk=disk,
             rng=SystemRandom(),
-            offload_seal=_offload(pools[0]),
-            offload_read=_offload(pools[1]),
-            offload_produce=_offload(pools[2]),
-            offload_rewrite=_offload(pools[3]),
+            offload_seal=on_threads(pools[0]),
+            offload_read=on_threads(pools[1]),
+            offload_produce=on_threads(pools[2]),
+            offload_rewrite=on_threads(pools[3]),
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,
@@ -557,22 +558,6 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
             ),
         ),
     )
-
-
-def _offload(pool: ThreadPoolExecutor) -> Callable[..., Any]:
-    async def offload(fn: Callable[..., Any], *args: Any) -> Any:
-        future = asyncio.get_running_loop().run_in_executor(pool, fn, *args)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            # The thread goes on with its arguments: nobody may close them under it, however often
-            # this is cancelled.
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            raise
-
-    return offload
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

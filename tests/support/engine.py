@@ -30,6 +30,7 @@ from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.session import SessionSettings
 from driftlog_agents.producer_ids import ProducerIds
+from driftlog_agents.thread_pools import on_threads
 from driftlog_agents.topics import Topics
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.model import Agent, Listener
@@ -146,7 +147,7 @@ class RunningAgent:
             objects=objects,
             reader=LogReader(
                 store=objects,
-                offload=asyncio.to_thread,
+                offload=on_threads(),
                 manifest=lambda log: self.engine.manifests.get(log),
                 refresh=self._refresh,
                 now_ms=_now_ms,
@@ -258,7 +259,7 @@ class RunningAgent:
                 rng=self._rng,
                 now_ms=_now_ms,
                 wall_ms=self._wall_ms,
-                offload=asyncio.to_thread,
+                offload=on_threads(),
                 spool=_spool,
             ),
             agent=self.broker.agent,

@@ -23,8 +23,8 @@ from driftlog_agents.log import segment_writing
 from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.segment_writing import SegmentWriting
 from driftlog_agents.log.tail import TailData
-from driftlog_agents.main import _offload
 from driftlog_agents.spool import FileSpool, spool_in
+from driftlog_agents.thread_pools import on_threads
 from driftlog_metadata.errors import CorruptError, UnavailableError
 from driftlog_tiering import kernel
 from driftlog_tiering.batch import HEADER_BYTES, BatchHeader, Codec, build_batch
@@ -76,7 +76,7 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
         )
         made = batches(100)
         writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
@@ -115,7 +115,7 @@ async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
     headers: list[BatchHeader] = []
     with ThreadPoolExecutor(1) as pool, structlog.testing.capture_logs() as lines:
         writing = Writing(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
         )
         writing.kept = []
         writing.given = [given[i : i + 10] for i in range(0, 42, 10)]
@@ -178,7 +178,7 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
     with ThreadPoolExecutor(4) as pool:
         writing = Writing(
             objects=objects,
-            offload=_offload(pool),
+            offload=on_threads(pool),
             spool=spool_in(tmp_path),
             rng=Random(2),
             decoding=decoding,
@@ -214,7 +214,7 @@ async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
     size = len(make_undecodable(0, 1))
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
         )
         writing.kept = []
         writing.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
@@ -249,7 +249,7 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
     await objects.put(stored_at.object_key, made[:kept])
     with ThreadPoolExecutor(1) as pool:
         writing = SegmentWriting(
-            objects=objects, offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
         )
         with pytest.raises(CorruptError, match="does not hold the 3 batches"):
             await writing.write(log, 0, 3 * RECORDS, [])
@@ -282,7 +282,7 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
             yield made
 
     with ThreadPoolExecutor(2) as pool:
-        writing = Writing(objects=objects, offload=_offload(pool), spool=spool, rng=Random(2))
+        writing = Writing(objects=objects, offload=on_threads(pool), spool=spool, rng=Random(2))
         made = batches(60)
         writing.given = [made[i : i + 30] for i in (0, 30)]
         writing.kept = []
@@ -324,7 +324,7 @@ async def test_a_full_disk_is_a_store_that_cannot_now(tmp_path: Path) -> None:
                 yield made
 
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(objects=objects, offload=_offload(pool), spool=spool, rng=Random(2))
+        writing = Writing(objects=objects, offload=on_threads(pool), spool=spool, rng=Random(2))
         writing.given = [batches(40)]
         writing.kept = []
         with pytest.raises(UnavailableError, match="No space left"):
@@ -347,7 +347,10 @@ async def test_a_store_that_is_slow_is_not_taken_for_the_disk(tmp_path: Path) ->
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=Slow(lambda: 0), offload=_offload(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=Slow(lambda: 0),
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
         )
         writing.given = [batches(1)]
         writing.kept = []
@@ -368,7 +371,7 @@ async def test_a_thread_is_waited_for_however_often_its_caller_is_cancelled() ->
         ended.append(True)
 
     with ThreadPoolExecutor(1) as pool:
-        call = asyncio.create_task(_offload(pool)(work))
+        call = asyncio.create_task(on_threads(pool)(work))
         assert await asyncio.to_thread(entered.wait, 10)
         for _ in range(3):
             call.cancel()

@@ -53,6 +53,7 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceData,
 )
 from driftlog_agents.spool import spool_in
+from driftlog_agents.thread_pools import on_threads
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
@@ -226,8 +227,7 @@ class Serving:
         self._stack.push_async_callback(self.objects.close)
         pool = self._stack.enter_context(ThreadPoolExecutor(3))
 
-        async def offload(fn: Callable[..., Any], *args: Any) -> Any:
-            return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
+        offload = on_threads(pool)
 
         async def offload_produce(fn: Callable[..., Any], *args: Any) -> Any:
             await self.rewrites.passed()
