@@ -150,13 +150,12 @@ def test_the_head_of_a_frame_that_waits_makes_no_room_for_itself() -> None:
     """
     A client that waits for the memory of its frame leaves: its head is what was missing.
     """
-    budget = MemoryBudget(200 * KiB)
-    first = [begun(budget, 90 * KiB, trusted=True) for _ in range(2)]
-    ahead = begun(budget, 30 * KiB + LARGEST // 100, trusted=True)
-    waiting = begun(budget, 40 * KiB, trusted=True)
+    budget = MemoryBudget(82 * KiB)
+    first, ahead, waiting = (begun(budget, size * KiB, trusted=True) for size in (80, 40, 40))
+    first.reader.release()
     waited = budget.waiting
-    for peer in (waiting, ahead, *first):
-        peer.reader.release()
+    waiting.reader.release()
+    ahead.reader.release()
 
     assert 1 == waited
     assert (0, 0, False) == (budget.held_bytes, budget.waiting, budget.pressed)
