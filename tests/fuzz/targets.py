@@ -77,6 +77,7 @@ def read_connection(stream: bytes) -> None:
                     assert frame == wanted[seen], "a frame that is not what was sent"
                     seen += 1
                     read_request(frame)
+                reader.taken()
             assert reader.buffered_bytes <= TRUSTED_BYTES + 5 * len(stream)
             assert reader.buffered_bytes == budget.held_bytes, "held and not counted"
     except CorruptFrameError:

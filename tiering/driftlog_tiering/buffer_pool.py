@@ -6,12 +6,16 @@ Pure.
 """
 
 from collections import deque
+from mmap import mmap
 from sys import getrefcount
 from typing import Final
 
 _FINE_BYTES: Final = 64 * 1024
 _COARSE_BYTES: Final = 256 * 1024
 """Sizes of pooled buffers: multiples of the first up to 1 MiB, then of the second."""
+_ZEROED_BYTES: Final = 8 * 1024 * 1024
+"""Larger buffers are pages that the system zeroes one by one, as they are filled: to zero 100 MiB
+at once takes 50 ms."""
 _LOOK: Final = 16
 """Buffers asked whether they are free: they come free in about the order of their use."""
 
@@ -31,9 +35,9 @@ class BufferPool:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        self._rings: dict[int, deque[bytearray]] = {}
+        self._rings: dict[int, deque[bytearray | mmap]] = {}
 
-    def take(self, length: int) -> bytearray:
+    def take(self, length: int) -> bytearray | mmap:
         """A buffer of at least *length* bytes, with anything in it."""
         step = _FINE_BYTES if length <= 1024 * 1024 else _COARSE_BYTES
         size = (length + step - 1) // step * step
@@ -44,7 +48,7 @@ class BufferPool:
                 return ring[-1]
         if size <= self._limit_bytes < self._bytes + size:
             self._forget(size)
-        made = bytearray(size)
+        made = bytearray(size) if size <= _ZEROED_BYTES else mmap(-1, size)
         if self._bytes + size <= self._limit_bytes:
             self._bytes += size
             ring.append(made)

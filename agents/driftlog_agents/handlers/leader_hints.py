@@ -19,7 +19,8 @@ from driftlog_agents.handlers.cluster import Node, leader_of, node_of
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch, produce
 
-_PRODUCE_SINCE: Final = 10
+PRODUCE_SINCE: Final = 10
+"""From this version on an answer to Produce has hints."""
 _FETCH_SINCE: Final = 16
 
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -30,25 +31,47 @@ def add_to_produce(
     broker: Broker, version: int, response: produce.ProduceResponse, listener: str
 ) -> None:
     """Say who leads what was not taken here; *listener* is the client's."""
-    if version < _PRODUCE_SINCE:
+    if version < PRODUCE_SINCE:
         return
-    found: dict[int, Node] = {}
+    hints = ProduceHints(broker, listener)
     for topic in response.responses:
         for answer in topic.partition_responses:
-            if answer.error_code == _NOT_LEADER:
-                known = broker.topics.by_name.get(topic.name)
-                if known is not None:
-                    leader, epoch = _leader(
-                        broker, known.topic_id, answer.index, listener, found, answer.error_code
-                    )
-                    if leader >= 0:
-                        answer.current_leader = produce.LeaderIdAndEpoch(
-                            leader_id=leader, leader_epoch=epoch
-                        )
-    response.node_endpoints = [
-        produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
-        for n in found.values()
-    ]
+            hints.add(topic.name, answer)
+    response.node_endpoints = hints.endpoints()
+
+
+class ProduceHints:
+    """The same, partition by partition."""
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._found: dict[int, Node] = {}
+
+    def add(self, topic: str, answer: produce.PartitionProduceResponse) -> None:
+        """Say who leads a partition of *topic*, if it was refused for that."""
+        if answer.error_code != _NOT_LEADER:
+            return
+        known = self._broker.topics.by_name.get(topic)
+        if known is None:
+            return
+        leader, epoch = _leader(
+            self._broker,
+            known.topic_id,
+            answer.index,
+            self._listener,
+            self._found,
+            answer.error_code,
+        )
+        if leader >= 0:
+            answer.current_leader = produce.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+
+    def endpoints(self) -> list[produce.NodeEndpoint]:
+        """Where those are who were named."""
+        return [
+            produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
+            for n in self._found.values()
+        ]
 
 
 def add_to_fetch(

@@ -6,7 +6,8 @@
                                   │           the partition's later batches queue behind
                                   └─ error for this partition; the others go on
 
-Synchronous up to the waiting, and per batch, never per record.
+Synchronous up to the waiting, and per batch, never per record; a large request is admitted in
+slices (`slices`), and its connection takes nothing else until then.
 Source: kafka.server.KafkaApis#handleProduceRequest, ProduceRequest#validateRecords,
 org.apache.kafka.storage.internals.log.LogValidator.
 
@@ -14,7 +15,7 @@ Shell.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
@@ -23,12 +24,14 @@ from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.cluster import not_led
 from driftlog_agents.handlers.produce_waiters import (
     OPEN,
+    ManyBatches,
     OneBatchWaiter,
     PartitionWaiter,
     ProduceWaiter,
     SeveralBatches,
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.handlers.slices import sliced, time_for_large
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
@@ -38,6 +41,7 @@ from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.produce import (
     API,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
@@ -96,8 +100,12 @@ class Producing:
 
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
-    ) -> None:
-        """Admit everything in the request, now; answer in its turn."""
+    ) -> int:
+        """Admit everything in the request, now; answer in its turn.
+
+        Returns:
+            How many batches it has, if these are several.
+        """
         topics = request.topic_data
         if (
             len(topics) == 1
@@ -108,9 +116,34 @@ class Producing:
             (data,) = topics[0].partition_data
             asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, data.index)
             self.handle_one(connection, asked, correlation_id, data.records)
-        else:
-            self.requests += 1
-            self._several(self._engine(), connection.turn(), version, correlation_id, request)
+            return 0
+        self.requests += 1
+        slot, engine = connection.turn(), self._engine()
+        count = sum(len(topic.partition_data) for topic in topics)
+        pending = SeveralBatches(self._broker, slot, version, correlation_id, count + 1)
+        for name, data, answers in self._each(version, request, pending):
+            self._of_several(engine, name, data, request.acks, version, pending, answers)
+        self._all_admitted(pending, slot, request)
+        return count
+
+    async def handle_large(
+        self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
+    ) -> None:
+        """The same in slices, for a request whose turn it is; returns when all is admitted.
+
+        Where its client leaves, what is left of it is not admitted.
+        """
+        self.requests += 1
+        count = sum(len(topic.partition_data) for topic in request.topic_data)
+        pending = ManyBatches(self._broker, slot, version, correlation_id, count + 1, self._spawn)
+        await time_for_large()
+        async for name, data, answers in sliced(self._each(version, request, pending)):
+            if slot.connection.closed:
+                return
+            # Between two slices the session may end, and another begin.
+            engine = self._engine()
+            self._of_several(engine, name, data, request.acks, version, pending, answers)
+        self._all_admitted(pending, slot, request)
 
     def handle_one(
         self,
@@ -136,17 +169,10 @@ class Producing:
         engine = self._broker.engine
         return engine if engine is not None and engine.ready.is_set() else None
 
-    def _several(
-        self,
-        engine: Engine | None,
-        slot: Slot,
-        version: int,
-        correlation_id: int,
-        request: ProduceRequest,
-    ) -> None:
-        acks = request.acks
-        wanted = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = SeveralBatches(self._broker, slot, version, correlation_id, wanted + 1)
+    def _each(
+        self, version: int, request: ProduceRequest, pending: SeveralBatches
+    ) -> Iterator[tuple[str | None, PartitionProduceData, list[PartitionProduceResponse]]]:
+        """Each partition: its topic's name, its batch, and where its answer belongs."""
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             name = self._name(version, topic)
@@ -156,18 +182,32 @@ class Producing:
                 )
             )
             for data in topic.partition_data:
-                answer = PartitionProduceResponse(index=data.index, error_code=OPEN, base_offset=-1)
-                answers.append(answer)
-                waiter = PartitionWaiter(pending, answer)
-                try:
-                    if name is None:
-                        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
-                    self._partition(
-                        engine, name, data.index, data.records, acks, version, waiter, slot
-                    )
-                except RefusedError as error:
-                    self._refused(waiter, error)
-        if acks == 0:
+                yield name, data, answers
+
+    def _of_several(
+        self,
+        engine: Engine | None,
+        topic: str | None,
+        data: PartitionProduceData,
+        acks: int,
+        version: int,
+        pending: SeveralBatches,
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        answer = PartitionProduceResponse(index=data.index, error_code=OPEN, base_offset=-1)
+        answers.append(answer)
+        waiter = PartitionWaiter(pending, answer)
+        try:
+            if topic is None:
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+            self._partition(
+                engine, topic, data.index, data.records, acks, version, waiter, pending.slot
+            )
+        except RefusedError as error:
+            self._refused(waiter, error)
+
+    def _all_admitted(self, pending: SeveralBatches, slot: Slot, request: ProduceRequest) -> None:
+        if request.acks == 0:
             self._acks_zero(pending, slot)
             return
         pending.one_done()
@@ -222,6 +262,8 @@ class Producing:
                 ErrorCode.INVALID_RECORD, "a produce request has one record batch per partition"
             )
         size = len(records)
+        if size > limits.max_message_bytes:
+            raise _too_large(limits, records)  # before its CRC, which takes longest
         checked = kernel.check(records, 0, size)
         if isinstance(checked, int):
             raise _bad_batch(records, checked)
@@ -241,11 +283,6 @@ class Producing:
 
     def _check_limits(self, limits: TopicLimits, checked: Checked, size: int, version: int) -> None:
         attributes = checked[1]
-        if size > limits.max_message_bytes:
-            raise RefusedError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
-            )
         records, most = checked[0], self._broker.settings.limits.driftlog_max_batch_records
         if records > most:
             self._broker.refusals.count(_BATCH_RECORDS)
@@ -361,6 +398,8 @@ class Producing:
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
                     records, checked = done.records, done.checked
+                    if len(records) > limits.max_message_bytes:
+                        raise _too_large(limits, records)
                     self._check_limits(limits, checked, len(records), _NEWEST_VERSION)
                 await engine.admits(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
@@ -400,6 +439,17 @@ class Producing:
                 due.popleft()[1].time_out()
             if not due:
                 del self._timeouts[timeout_ms]
+
+
+def _too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
+    """The error of what is over max.message.bytes; several batches need not be, each for itself."""
+    size = len(records)
+    if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes < size:
+        return _bad_batch(records, Reason.LENGTH)
+    return RefusedError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+    )
 
 
 def _bad_batch(records: memoryview, reason: int) -> RefusedError:

@@ -2,6 +2,7 @@
 
     one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
     several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told
+    many:       the same, and a thread makes the answer: ManyBatches
 
 What is told first counts: committed or synced, refused, lost, or out of time.  The log tells many
 waiters in one go: an answer that cannot be made costs its connection, and raises nothing.
@@ -9,12 +10,14 @@ waiters in one go: an answer that cannot be made costs its connection, and raise
 Shell.
 """
 
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from driftlog_agents.broker import Broker
-from driftlog_agents.handlers.leader_hints import add_to_produce
+from driftlog_agents.handlers.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
 from driftlog_agents.handlers.produce_answers import encode_success
+from driftlog_agents.handlers.slices import off_the_loop, sliced
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.slots import Slot
@@ -72,6 +75,52 @@ class SeveralBatches:
                 if answer.error_code == OPEN:
                     _fail(answer, ErrorCode.REQUEST_TIMED_OUT, None)
         self.respond()
+
+
+class ManyBatches(SeveralBatches):
+    """So many that the answer is made in slices, and encoded by a thread.
+
+    Args:
+        spawn: runs a part of a request.
+    """
+
+    __slots__ = ("_spawn",)
+
+    def __init__(
+        self,
+        broker: Broker,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        wanted: int,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        super().__init__(broker, slot, version, correlation_id, wanted)
+        self._spawn = spawn
+
+    def _respond(self) -> None:
+        if not self.slot.connection.closed:
+            self._spawn(self._make())
+
+    async def _make(self) -> None:
+        connection = self.slot.connection
+        try:
+            response = ProduceResponse(responses=self.topics)
+            if self.version >= PRODUCE_SINCE:
+                hints = ProduceHints(self.broker, connection.listener)
+                async for name, answer in sliced(self._answers()):
+                    hints.add(name, answer)
+                response.node_endpoints = hints.endpoints()
+            parts = await off_the_loop(
+                API.encode_response_parts, self.version, self.correlation_id, response
+            )
+            if not connection.closed:
+                self.slot.respond(parts)
+        except Exception:  # noqa: BLE001  # as `Connection.on_loop`
+            connection.broken()
+
+    def _answers(self) -> Iterator[tuple[str, PartitionProduceResponse]]:
+        return ((topic.name, each) for topic in self.topics for each in topic.partition_responses)
 
 
 class OneBatchWaiter(Slot):

@@ -52,6 +52,8 @@ _PATIENCE_S: Final = 10.0
 """Before the first of them: a partition whose leader is gone has a new one by then."""
 _ROUND_BYTES: Final = 4 * 1024 * 1024
 """Of one request to a leader, unless one batch has more: half a flush."""
+_ROUND_BATCHES: Final = 1_000
+"""The same of small ones: a leader admits so many at once."""
 _ASKED: Final = 1_000
 """Epochs in one question, and those of the partition that it ends with."""
 _BREATHE_BYTES: Final = 1024 * 1024
@@ -373,7 +375,7 @@ class Elsewhere:
                 if not self._next(directory, stream):
                     continue
                 entry, header = stream.ready[0]
-                if size and size + len(entry.batch) > _ROUND_BYTES:
+                if (size and size + len(entry.batch) > _ROUND_BYTES) or len(sent) == _ROUND_BATCHES:
                     break
                 batch = renumbered(entry, header, producer_id, stream.numbering.number())
                 size += len(batch)

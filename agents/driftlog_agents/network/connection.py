@@ -4,8 +4,9 @@
 
 A connection is read continuously and does not wait for one answer before it admits the
 next request.  It is paused while its client does not read answers, while it has too many
-unanswered requests (`queued_requests`), while there is no memory for the rest of its frame, and
-while the log can buffer no more.
+unanswered requests (`queued_requests`), while there is no memory for the rest of its frame, while
+a large Produce is not admitted (what came behind it is admitted after it), and while the log can
+buffer no more.
 
 What clients do not take of their answers is counted, over all connections: a large answer is made
 when there is room for it.  Small ones always are: of these a connection holds no more than
@@ -17,13 +18,14 @@ Shell.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from driftlog_agents.log.flush import Source
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
-from driftlog_agents.network.slots import Buffer, Slot
+from driftlog_agents.network.slots import Buffer, LargeSlot, Slot
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.one_batch import OneBatchReader
 
@@ -67,6 +69,9 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.on_memory = self._pause_or_resume
         self._rest: tuple[Iterator[memoryview], int] | None = None
         """Frames that are there and not taken yet, and bytes that they hold."""
+        self._share = server.loop_share
+        self._large: Slot | None = None
+        """A large Produce that is not admitted: nothing behind it is taken."""
         self._held_up = False
         """It has been counted that it is not read for what it has asked."""
         self._queued = 0
@@ -107,8 +112,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.source.heard_ms = self._server.now_ms()
-        self._take(self._frames.received(nbytes), nbytes)
+        frames = self._frames.received(nbytes)
+        if self._share.used_up:
+            self._take_later(frames, nbytes)
+        else:
+            self._take(frames, nbytes)
         self._pause_or_resume()
+
+    def _take_later(self, frames: Iterator[memoryview], size_bytes: int) -> None:
+        self._rest = frames, size_bytes
+        self._server.requests.budget.note(size_bytes)
+        if self._large is None:
+            self._share.wait(self)
 
     def _take(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         try:
@@ -116,6 +131,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.dispatch(self, frame)
                 if self.closed:
                     break  # what came behind what it was closed for is not taken
+                if self._share.used_up or self._large is not None:
+                    self._take_later(frames, size_bytes)
+                    break
                 if self._queued and self._has_enough():
                     self._rest = frames, size_bytes
                     self._server.requests.budget.note(size_bytes)
@@ -123,14 +141,20 @@ class Connection(asyncio.BufferedProtocol):
                     break
             else:
                 self._held_up = False
+            if self._large is None:
+                self._frames.taken()
         except CorruptFrameError as error:
             self.hang_up("frame_refused", str(error))
         except Exception:  # noqa: BLE001
             self.broken()
 
-    def _take_rest(self) -> None:
+    def take_rest(self) -> None:
         """Go on with what was there when it had enough."""
-        if self._rest is not None and not self.closed and not self._has_enough():
+        if self._rest is None or self.closed or self._large is not None:
+            return
+        if self._share.used_up:
+            self._share.wait(self)
+        elif not self._has_enough():
             (frames, size_bytes), self._rest = self._rest, None
             self._server.requests.budget.note(-size_bytes)
             self._take(frames, size_bytes)
@@ -170,6 +194,8 @@ class Connection(asyncio.BufferedProtocol):
                 slot.release()
         self._slots.clear()
         self._frames.release()
+        self._large = None
+        self._share.leave(self)
         requests = self._server.requests
         requests.held_up.pop(self, None)
         if self._rest is not None:
@@ -223,6 +249,28 @@ class Connection(asyncio.BufferedProtocol):
         else:
             slot.wait()
 
+    def ask_large(self, begin: Callable[[Slot], None]) -> None:
+        """Take a large Produce: *begin* is called with its slot when it is its turn.  Its frame is
+        counted, and nothing behind it is taken, until `admitted`."""
+        slot = self._large = LargeSlot(self)
+        self.queue(slot)
+        if self._slots[0] is slot and not self._write_paused:
+            begin(slot)
+        else:
+            slot.begin = partial(begin, slot)
+
+    def admitted(self) -> None:
+        """The large Produce is in the log, or refused."""
+        self._large = None
+        if not self.closed:
+            self._frames.taken()
+            self.soon(self.take_rest)
+            self._pause_or_resume()
+
+    def used(self, batches: int) -> None:
+        """A request of so many batches has been admitted."""
+        self._share.use(batches)
+
     def _begin_first(self) -> None:
         if self._slots and not self._write_paused and not self.closed:
             begin, self._slots[0].begin = self._slots[0].begin, None
@@ -270,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.answers.held_bytes:
             self.answers.settle(self._untaken_bytes)
         self._begin_first()
-        self._take_rest()
+        self.take_rest()
         self._pause_or_resume()
 
     @property
@@ -287,6 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write_paused
             or len(self._slots) >= _MAX_UNANSWERED
             or self._rest is not None
+            or self._large is not None
             or (self._queued and not self._frames.has_memory and self._has_enough())
             or self.answers.unwritten_bytes >= _EARLY_BYTES
             or self._frames.waiting
@@ -302,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
     def reconsider(self) -> None:
         """The log can buffer again, or no more; or there are fewer requests than there were."""
         if self._rest is not None:
-            self.soon(self._take_rest)
+            self.soon(self.take_rest)
         self._pause_or_resume()
 
     def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:

@@ -1,7 +1,7 @@
 """From frames to handlers, and from what they return to frames.
 
-    frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path
-                  │
+    frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path; a large one in its
+                  │                turn, decoded by a thread and admitted in slices
                   └────▶ the others: kept as they came, decoded and run one after the other on
                          their connection, as Kafka does
 
@@ -27,7 +27,9 @@ from driftlog_agents.handlers.slices import off_the_loop, time_for_large
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.loop_share import MOST
 from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.network.slots import Slot
 from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.api import (
     MAX_REQUEST_ELEMENTS,
@@ -36,6 +38,7 @@ from driftlog_agents.protocol.api import (
     has_more_elements,
 )
 from driftlog_agents.protocol.errors import (
+    ELEMENTS,
     RESPONSE_BYTES,
     CorruptFrameError,
     OverLimitError,
@@ -68,11 +71,28 @@ _COPIED_WEIGHT: Final = 1
 _QUEUED_BYTES: Final = "queued.max.request.bytes"
 
 _PRODUCE_ELEMENTS: Final = 60_000
-"""Of a Produce request: a batch for each of 30,000 topics with one partition.  All of them are
-admitted in one turn of the event loop."""
+"""Of a Produce request: a batch for each of 30,000 topics with one partition."""
 
 _PRODUCE_NAMES_CHARS: Final = 5_000_000
 """All names of a Produce request: 20,000 topics with names of 249 characters."""
+
+_AT_ONCE_CHARS: Final = 256_000
+"""Names of a Produce request that is not large, which its answer repeats: a thousand topics."""
+
+_AT_ONCE_BYTES: Final = 8 * 1024 * 1024
+"""Of several batches of one that is not large, for their CRCs: some milliseconds."""
+
+_ONE_BATCH_ELEMENTS: Final = 2
+"""A topic and a partition."""
+
+_BYTES_OF_A_BATCH: Final = 8 * 1024
+"""The CRC of so many takes as long as all else of a batch."""
+
+_PRODUCED_BYTES: Final = 33
+"""Of an answer for a partition that was appended to."""
+
+_REFUSED_BYTES: Final = 400
+"""The same for one that was not: it says twice what is wrong."""
 
 _FORGOTTEN: Final = 0.9
 """Of what an answer was expected to be, when smaller ones are made."""
@@ -87,6 +107,8 @@ class Dispatcher:
         self._log = structlog.get_logger()
         self._tags = broker.settings.limits.driftlog_max_tagged_fields
         self._tasks: asyncio.TaskGroup | None = None
+        self._one_large = asyncio.Lock()
+        """One large Produce is decoded and admitted at a time."""
         self.producing = Producing(broker, offload, self.spawn)
         self.fetching = Fetching(broker, self.spawn)
         self._counts: Counter[ApiKey] = Counter()
@@ -136,14 +158,16 @@ class Dispatcher:
         key = header.api_key
         version = header.api_version
         if key is ApiKey.PRODUCE:
-            request = produce.API.decode_request(
-                version, frame, header.body_offset, _PRODUCE_ELEMENTS, self._tags
-            )
-            _check_names(request)
             connection.produces = True
+            request = self._decode_produce(header, frame)
+            if request is None:
+                connection.ask_large(partial(self._produce_large, header, frame))
+                return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
-            self.producing.handle(connection, version, header.correlation_id, request)
+            batches = self.producing.handle(connection, version, header.correlation_id, request)
+            if batches:
+                connection.used(batches + len(frame) // _BYTES_OF_A_BATCH)
         elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
             raise OverLimitError(
                 _REQUEST_BYTES,
@@ -156,6 +180,81 @@ class Dispatcher:
         else:
             self._counts[key] += 1
             self._other(connection, header, frame)
+
+    def _decode_produce(
+        self, header: RequestHeader, frame: memoryview
+    ) -> produce.ProduceRequest | None:
+        """The request, if it can be admitted at once; None: it is large."""
+        most = MOST if len(frame) <= _AT_ONCE_BYTES else _ONE_BATCH_ELEMENTS
+        try:
+            request = produce.API.decode_request(
+                header.api_version, frame, header.body_offset, most, self._tags
+            )
+        except OverLimitError as error:
+            if error.limit != ELEMENTS:
+                raise
+            return None
+        large = len(frame) > _AT_ONCE_CHARS and _names_chars(request) > _AT_ONCE_CHARS
+        return None if large else request
+
+    def _produce_large(self, header: RequestHeader, frame: memoryview, slot: Slot) -> None:
+        if not slot.connection.closed:
+            self.spawn(self._admit_large(header, frame, slot))
+
+    async def _admit_large(self, header: RequestHeader, frame: memoryview, slot: Slot) -> None:
+        connection = slot.connection
+        try:
+            async with self._one_large:
+                if connection.closed:
+                    return
+                request = await off_the_loop(
+                    produce.API.decode_request,
+                    header.api_version,
+                    frame,
+                    header.body_offset,
+                    _PRODUCE_ELEMENTS,
+                    self._tags,
+                )
+                most = self._check_answer(request)
+                # It is decoded again when there is room: what is decoded is held by one at a time.
+                again = partial(self._produce_large, header, frame, slot)
+                if not connection.answers.room(most, again):
+                    return
+                await self.producing.handle_large(
+                    slot, header.api_version, header.correlation_id, request
+                )
+        except CorruptFrameError as error:
+            self._undecodable(connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            connection.broken()
+        connection.admitted()
+
+    def _check_answer(self, request: produce.ProduceRequest) -> int:
+        """What the answer to a large Produce comes to, at most.
+
+        Raises:
+            OverLimitError: it is larger than an answer may be; nothing is appended.
+        """
+        if request.acks == 0:
+            return 0
+        chars = _names_chars(request)
+        if chars > _PRODUCE_NAMES_CHARS:
+            raise OverLimitError(
+                RESPONSE_BYTES,
+                f"a Produce of {len(request.topic_data)} topics whose names have {chars} "
+                f"characters, of {_PRODUCE_NAMES_CHARS} that an answer repeats: produce to fewer "
+                "topics at once",
+            )
+        count = sum(len(topic.partition_data) for topic in request.topic_data)
+        least = chars + count * _PRODUCED_BYTES
+        most = self._broker.settings.limits.driftlog_max_response_bytes
+        if least > most:
+            raise OverLimitError(
+                RESPONSE_BYTES,
+                f"an answer to {count} partitions has {least} bytes, of {most} allowed: produce to "
+                f"fewer at once ({RESPONSE_BYTES})",
+            )
+        return chars + count * _REFUSED_BYTES
 
     def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if len(frame) > _LARGE_BYTES:
@@ -317,19 +416,8 @@ class Dispatcher:
         return answer
 
 
-def _check_names(request: produce.ProduceRequest) -> None:
-    """Refuse names that no topic can have, where the answer would repeat many of them.
-
-    Raises:
-        OverLimitError: hang up.
-    """
-    size = sum(len(topic.name) for topic in request.topic_data)
-    if size > _PRODUCE_NAMES_CHARS:
-        raise OverLimitError(
-            RESPONSE_BYTES,
-            f"a Produce of {len(request.topic_data)} topics whose names have {size} characters, "
-            f"of {_PRODUCE_NAMES_CHARS} that an answer repeats: produce to fewer topics at once",
-        )
+def _names_chars(request: produce.ProduceRequest) -> int:
+    return sum(len(topic.name) for topic in request.topic_data)
 
 
 async def _alone(work: Awaitable[Any]) -> Any:

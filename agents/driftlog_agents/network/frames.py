@@ -8,8 +8,8 @@
     huge frames    (> 2 MiB) get more as they come: who announces 100 MiB has not sent them
 
 What incomplete frames hold is counted: where there is no room, a connection is not read until
-there is.  Produce has a budget of its own, for the log bounds what it holds later; a large frame of
-another request is counted from its first bytes until it is answered, in one budget.
+there is.  Produce has a budget of its own, in which a large frame is counted until it is admitted,
+for the log bounds what it holds later; one of another request is counted until it is answered.
 
 Frames are cut one by one: who has enough of them stops, and goes on with the rest later.
 
@@ -90,7 +90,7 @@ class FrameReader:
         """Of the large frame that arrives now."""
         self._requests = budget if requests is None else requests
         self.kept_bytes = 0
-        """Of a whole frame in `requests` that nobody has taken over yet."""
+        """Of a whole large frame that nobody has taken over yet."""
         self._limit = socket_request_max_bytes
         self._shared = shared
         self._little = shared[:_LITTLE_BYTES]
@@ -112,8 +112,9 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory that an incomplete frame holds."""
-        return len(self._large) if self._large is not None else len(self._head)
+        """Memory that a frame holds: an incomplete one, or a large one that waits to be taken."""
+        incomplete = len(self._large) if self._large is not None else len(self._head)
+        return incomplete + self.kept_bytes
 
     @property
     def has_memory(self) -> bool:
@@ -153,13 +154,16 @@ class FrameReader:
             frame = self._large
             self._large = self._tail = None
             self.completed += 1
-            if self._budget is self._produce:
-                self._budget.complete(self, len(frame))
-            else:
-                self.kept_bytes = len(frame)
-                self._budget.arrived(self)
+            self.kept_bytes = len(frame)
+            self._budget.arrived(self)
             return iter((frame,))
         return self._cut(size)
+
+    def taken(self) -> None:
+        """The frames are the log's, or nobody's: what one of them kept is counted no longer."""
+        if self.kept_bytes:
+            kept, self.kept_bytes = self.kept_bytes, 0
+            self._budget.release(self, kept)
 
     def release(self) -> None:
         """Nothing more will come."""
@@ -168,9 +172,7 @@ class FrameReader:
         self._budget.release(self, 0 if self._large is None else len(self._large))
         if self._large is None:
             self._produce.note(-len(head))
-        if self.kept_bytes:
-            self._requests.release(self, self.kept_bytes)
-            self.kept_bytes = 0
+        self.taken()
         self._large = self._tail = None
         self.on_memory = None
 
@@ -187,6 +189,7 @@ class FrameReader:
             self.on_memory()
 
     def _cut(self, size: int) -> Iterator[memoryview]:
+        """Copy what is there, now; cut it as it is taken."""
         if self._head:
             chunk = bytearray(self._head)
             self._produce.note(-len(chunk))
@@ -194,6 +197,9 @@ class FrameReader:
             self._head = b""
         else:
             chunk = bytearray(self._shared[:size])
+        return self._frames(chunk)
+
+    def _frames(self, chunk: bytearray) -> Iterator[memoryview]:
         view = memoryview(chunk)
         at, end = 0, len(chunk)
         while end - at >= 4:

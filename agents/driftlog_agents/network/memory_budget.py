@@ -106,11 +106,6 @@ class MemoryBudget:
         elif self.held_bytes > self.limit_bytes:
             self._press()
 
-    def complete(self, holder: Holder, size_bytes: int) -> None:
-        """*holder* has its large frame whole, which held *size_bytes*."""
-        self.arrived(holder)
-        self.release(holder, size_bytes)
-
     def arrived(self, holder: Holder) -> None:
         """*holder* has its large frame whole, and goes on holding it."""
         if not holder.trusted:

@@ -128,7 +128,7 @@ class QueuedRequest(Slot):
         "trusted",
     )
 
-    queued = True
+    queued = claims = True
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from driftlog_agents.limits import Limits, Refusals
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.connection_limits import ConnectionLimits
+from driftlog_agents.network.loop_share import LoopShare
 from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.queued_requests import RequestQueue
 from driftlog_agents.network.stall_watch import StallWatch
@@ -30,7 +31,7 @@ _POOL_BYTES: Final = 128 * 1024 * 1024
 """The log keeps 96 MiB of frames in memory (`MemorySettings`), and some are on their way."""
 
 _INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
-"""What Produce frames that are not complete may hold: 256 producers in the middle of a request of
+"""What Produce frames that are not admitted may hold: 256 producers in the middle of a request of
 1 MiB."""
 
 _LOOK_S: Final = 0.5
@@ -85,6 +86,7 @@ class Server:
         """How long what holds memory may stand still while others wait for it."""
         self.log = structlog.get_logger()
         self.loop = asyncio.get_running_loop()
+        self.loop_share = LoopShare(self.loop)
         self.pressures: set[str] = set()
         """Why producers are kept waiting."""
         self.connections: set[Connection] = set()

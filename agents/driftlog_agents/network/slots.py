@@ -20,6 +20,9 @@ class Slot:
     queued: ClassVar[bool] = False
     """It is a `QueuedRequest`."""
 
+    claims: ClassVar[bool] = False
+    """There is room for its answer when that is made (`Answers.room`)."""
+
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.begin: Callable[[], None] | None = None
@@ -30,5 +33,13 @@ class Slot:
         """Answer with whole frames; empty takes the turn and writes nothing (acks=0)."""
         assert self.answer is None, "answered twice"
         self.answer = answer
-        self.connection.answers.made(sum(map(len, answer)), claimed=self.queued)
+        self.connection.answers.made(sum(map(len, answer)), claimed=self.claims)
         self.connection.answered()
+
+
+class LargeSlot(Slot):
+    """The turn of a large Produce."""
+
+    __slots__ = ()
+
+    claims = True

@@ -2,6 +2,7 @@
 
 import struct
 from itertools import pairwise
+from mmap import mmap
 from random import Random
 
 import pytest
@@ -42,6 +43,7 @@ def feed(reader: FrameReader, data: bytes | memoryview) -> list[memoryview]:
         buffer[:size] = view[:size]
         view = view[size:]
         frames += reader.received(size)
+        reader.taken()
     return frames
 
 
@@ -210,7 +212,7 @@ def test_the_pool_never_hands_out_memory_that_somebody_looks_at(
     ever given to another.
     """
     pool = BufferPool(8 * MiB)
-    held: dict[int, memoryview | bytearray] = {}
+    held: dict[int, memoryview | bytearray | mmap] = {}
     for slot, length, as_view in steps:
         held.pop(slot, None)
         buffer = pool.take(length)
@@ -235,6 +237,21 @@ def test_memory_that_nobody_looks_at_is_used_again() -> None:
 
     del view
     assert address in {id(pool.take(MiB)) for _ in range(2)}
+
+
+def test_large_buffers_are_used_again_too() -> None:
+    """
+    Those of 9 MiB are pages of the system's: a view of one keeps it.
+    """
+    pool = BufferPool(32 * MiB)
+    view = memoryview(pool.take(9 * MiB))[5 : 8 * MiB]
+    view[:3] = b"abc"
+    assert pool.take(9 * MiB) is not view.obj
+    assert b"abc" == view[:3]
+
+    kept = id(view.obj)
+    del view
+    assert kept in {id(pool.take(9 * MiB)) for _ in range(2)}
 
 
 def test_the_pool_keeps_no_more_than_its_limit() -> None:

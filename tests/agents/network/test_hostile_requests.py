@@ -237,7 +237,7 @@ async def test_a_produce_of_very_many_topics_is_refused(
     tmp_path: Path, topics: int, name: str, limit: str
 ) -> None:
     """
-    Each is admitted and named in the answer, in one turn of the event loop.
+    Each is named in the answer.
     """
     data = [PartitionProduceData(index=0, records=memoryview(b""))]
     request = ProduceRequest(

@@ -33,6 +33,7 @@ class Peer:
         buffer[:size] = self.stream[:size]
         self.stream = self.stream[size:]
         self.received += [bytes(frame) for frame in self.reader.received(size)]
+        self.reader.taken()
         return True
 
 
