@@ -91,6 +91,9 @@ class Limits:
         200, "Connections accepted a second; those over it wait to be accepted."
     )
     driftlog_http_max_connections: int = _limit(64, "Connections to the HTTP port.")
+    driftlog_http_max_connection_creation_rate: int = _limit(
+        100, "Connections that the HTTP port accepts a second; those over it wait to be accepted."
+    )
 
     # ── Requests and answers ──
 
