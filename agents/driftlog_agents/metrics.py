@@ -21,8 +21,7 @@ from prometheus_client.core import (
 
 from driftlog_agents.agent import AgentProcess
 from driftlog_agents.groups.served import CLASSIC, CONSUMER
-
-_LOG_LIMIT: Final = "driftlog.log.lines.per.second"
+from driftlog_agents.limits import LOG_LINES, PRODUCER_STATE
 
 
 def collect(agent: AgentProcess) -> Iterable[Metric]:
@@ -61,7 +60,11 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         labels=["limit"],
     )
     left_out = agent.log_lines_dropped
-    counts = {**agent.broker.refusals.counts, _LOG_LIMIT: left_out.get("rate", 0)}
+    counts = {
+        **agent.broker.refusals.counts,
+        LOG_LINES: left_out.get("rate", 0),
+        PRODUCER_STATE: int(agent.counted.get("driftlog_producers_refused", 0)),
+    }
     for limit, count in sorted(counts.items()):
         refused.add_metric([limit], count)
     yield refused

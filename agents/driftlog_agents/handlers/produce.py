@@ -29,6 +29,7 @@ from driftlog_agents.handlers.produce_waiters import (
     SeveralBatches,
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.limits import MAX_MESSAGE_BYTES
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
@@ -384,6 +385,8 @@ class Producing:
 
     def _refused(self, waiter: ProduceWaiter, error: RefusedError) -> None:
         self.errors += 1
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            self._broker.refusals.count(MAX_MESSAGE_BYTES)
         waiter.refuse(error.code, str(error) or None)
 
     def _expect_by(
