@@ -191,6 +191,10 @@ _LOG_COUNTERS: Final = {
     "driftlog_buffer_syncs": "fdatasync calls",
     "driftlog_buffer_unreadable": "Failed attempts to read what earlier sessions left in "
     "DIR/buffer: look at the log",
+    "driftlog_buffer_damaged_files": "Buffer files of earlier sessions that were read and have "
+    "damaged entries before whole ones: look at the log",
+    "driftlog_buffer_damaged_entries": "Entries in them that were skipped, at least",
+    "driftlog_buffer_damaged_bytes": "Bytes in them that were skipped",
     "driftlog_producers_refused": "Batches of idempotent producers that were not known, refused "
     "because no more are remembered: look at the log",
     "driftlog_segments_sealed": "Segments sealed",
