@@ -77,7 +77,7 @@ _BREATHE_BYTES: Final = 1024 * 1024
 
 @dataclass(slots=True)
 class BufferDamage:
-    """What was skipped in buffer files: it was not whole.  A file that is read again counts again."""
+    """What was skipped in buffer files, for it was not whole; a file read again counts again."""
 
     files: int = 0
     entries: int = 0
