@@ -172,13 +172,15 @@ STATIC: Final = MappingProxyType(
 
 
 def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> BrokerSettings:
-    """*settings*, changed by *assignments*: ``NAME=VALUE`` each, the last of a name counts.
+    """*settings*, changed by *assignments*: ``NAME=VALUE`` each.
 
     Raises:
-        InvalidConfigError: a name that is none, a value that is not one; says what to do.
+        InvalidConfigError: a name that is none or is given twice, a value that is not one; says
+            what to do.
     """
     owners = (_AGENT, _GROUPS, _CLASSIC, _CONSUMER, _LIMITS)
     changes: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
+    given: dict[str, str] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         name = name.strip()
@@ -187,6 +189,11 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         static = STATIC.get(name)
         if static is None:
             raise InvalidConfigError(_unknown(name))
+        if name in given:
+            raise InvalidConfigError(
+                f"{name} is given twice, as {given[name]!r} and as {text!r}: give it once"
+            )
+        given[name] = text
         value: Value | tuple[str, ...] = static.definition.checked(text)
         if isinstance(value, list):
             if not value:

@@ -68,6 +68,8 @@ def test_a_size_of_groups_holds_for_those_that_change_their_protocol() -> None:
         (["offsets.retention.minute=5"], "offsets.retention.minutes"),
         (["num.partitions"], "is not NAME=VALUE"),
         (["num.partitions=0"], "at least 1"),
+        (["num.partitions=3", "num.partitions=4"], "given twice, as '3' and as '4'"),
+        (["num.partitions=3", "num.partitions = 3"], "given twice"),
         (["num.partitions=many"], "Not a number of type INT"),
         (["group.consumer.assignors="], "one at least"),
         (["group.consumer.assignors=sticky"], "uniform, range"),
