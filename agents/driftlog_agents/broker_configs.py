@@ -5,7 +5,7 @@ None can be changed while the agent runs: what an agent does is said when it is 
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -363,13 +363,20 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(_definitions()
 """By name, in the order of names."""
 
 
-def resolve_broker(settings: Mapping[str, str | None]) -> list[ConfigValue]:
-    """Every config of an agent; *settings* are those that it has, by Kafka's names."""
+def resolve_broker(
+    settings: Mapping[str, str | None], given: Container[str] = ()
+) -> list[ConfigValue]:
+    """Every config of an agent.
+
+    Args:
+        settings: those that it has, by Kafka's names.
+        given: those that were set at its start, also where that is their default.
+    """
     found = []
     for name, definition in BROKER_CONFIGS.items():
         value, source = settings.get(name, definition.default), ConfigSource.DEFAULT
         synonyms: list[tuple[str, str | None, ConfigSource]] = []
-        if value != definition.default:
+        if value != definition.default or name in given:
             source = ConfigSource.STATIC_BROKER
             synonyms.append((name, value, source))
         if definition.default is not None:

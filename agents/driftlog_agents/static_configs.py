@@ -216,7 +216,13 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         )
     groups = replace(groups, classic=classic, consumer=consumer, **changes[_GROUPS])
     limits = replace(settings.limits, **changes[_LIMITS])
-    settings = replace(settings, groups=groups, limits=limits, **changes[_AGENT])
+    settings = replace(
+        settings,
+        groups=groups,
+        limits=limits,
+        given=settings.given | given.keys(),
+        **changes[_AGENT],
+    )
     most = limits.driftlog_max_message_bytes
     if "message_max_bytes" in changes[_AGENT] and settings.message_max_bytes > most:
         raise InvalidConfigError(

@@ -95,10 +95,12 @@ class GrownPartitions(_Bounded):
 
 
 class AutomaticTopics(_Bounded):
-    """Metadata that names 5,000 topics that are not there, where topics are made by asking."""
+    """Metadata that names 5,000 topics that are not there, where topics are made by asking.
+
+    `DriftlogProcess` sets auto.create.topics.enable for all.
+    """
 
     name = "automatic-topics"
-    arguments = ("--config", "auto.create.topics.enable=true")
 
     def run(self, target: Target) -> None:
         """50 KB of names, then a look at what became of them."""
