@@ -95,10 +95,9 @@ class GrownPartitions(_Bounded):
 
 
 class AutomaticTopics(_Bounded):
-    """Metadata that names 5,000 topics that are not there, where topics are made by asking.
+    """Metadata that names 5,000 topics that are not there, where topics are made by asking."""
 
-    `DriftlogProcess` sets auto.create.topics.enable for all.
-    """
+    # (`DriftlogProcess` sets auto.create.topics.enable.)
 
     name = "automatic-topics"
 
