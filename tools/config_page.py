@@ -34,9 +34,10 @@ A config with "beyond it" is a limit: [limits](limits.md) says what happens beyo
 |---|---|---|---|
 """
 
+_DEV: Final = "with `driftlog dev` and `--dev`"
 _DEFAULTS: Final = {
-    "auto.create.topics.enable": "false; with `driftlog dev` and `--dev`: true",
-    "group.initial.rebalance.delay.ms": f"3000; with `driftlog dev` and `--dev`: {DEV_REBALANCE_DELAY_MS}",
+    "auto.create.topics.enable": f"false; {_DEV}: true",
+    "group.initial.rebalance.delay.ms": f"3000; {_DEV}: {DEV_REBALANCE_DELAY_MS}",
     "max.connections": "as many as files may be open, less 1024 and those of the HTTP port",
 }
 """Where the agent's is not the one that DescribeConfigs calls the default."""
