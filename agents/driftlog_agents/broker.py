@@ -52,6 +52,8 @@ class BrokerSettings:
     driftlog_producer_state_max_bytes: int = STATE_BYTES
     """See `ProducerSettings`."""
     limits: Limits = field(default_factory=Limits)
+    given: frozenset[str] = frozenset()
+    """Names of the configs that were set at the start, with `--config`, their defaults too."""
     log_level: str = "info"
     """Of the log on standard error: `--log-level`."""
     seal_ms: float | None = None

@@ -5,7 +5,7 @@ None can be changed while the agent runs: what an agent does is said when it is 
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -48,7 +48,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "auto.create.topics.enable",
         BOOLEAN,
         "true",
-        "Whether asking for a topic makes it; off unless an agent is told so.",
+        "A Metadata request that names a topic which is not there creates it.",
     ),
     ("auto.leader.rebalance.enable", BOOLEAN, "true", "Partitions move to where they belong."),
     ("background.threads", INT, "10", _LOOP),
@@ -68,7 +68,12 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ),
     ("client.quota.callback.class", CLASS, None, _QUOTAS),
     ("connection.failed.authentication.delay.ms", INT, "100", _SASL),
-    ("connections.max.idle.ms", LONG, "600000", "Connections this idle are closed."),
+    (
+        "connections.max.idle.ms",
+        LONG,
+        "600000",
+        "A connection that is silent for this long, and waits for no answer, is closed.",
+    ),
     ("connections.max.reauth.ms", LONG, "0", _SASL),
     ("controlled.shutdown.enable", BOOLEAN, "true", "An agent flushes and releases as it leaves."),
     ("controller.listener.names", LIST, None, _QUORUM),
@@ -82,7 +87,13 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         None,
         "Nobody but these configs says what topics may be.",
     ),
-    ("default.replication.factor", INT, "1", "What -1 replicas mean; the bucket replicates."),
+    (
+        "default.replication.factor",
+        INT,
+        "1",
+        "Replication factor of topics that are created with -1, or automatically; the bucket "
+        "replicates.",
+    ),
     ("delete.topic.enable", BOOLEAN, "true", "Topics may be deleted."),
     ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
     (
@@ -92,24 +103,24 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "Memory for idempotent producers, of all partitions that this agent leads. When it is used "
         "up, new ones wait until others have been silent for producer.id.expiration.ms.",
     ),
-    ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to a fetch."),
+    ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to Fetch."),
     (
         "group.consumer.assignment.interval.ms",
         INT,
         "1000",
-        "How long what members of a KIP-848 group are to have stands at least.",
+        "Minimum time between two target assignments of a KIP-848 group.",
     ),
     (
         "group.consumer.assignors",
         LIST,
         "uniform,range",
-        "Assignors of the server's side, the first one where a group does not say.",
+        "Server-side assignors of KIP-848 groups; the first is used where a group names none.",
     ),
     (
         "group.consumer.heartbeat.interval.ms",
         INT,
         "5000",
-        "How often members of a KIP-848 group are to say that they live.",
+        "Heartbeat interval that members of a KIP-848 group are told.",
     ),
     (
         "group.consumer.max.assignment.interval.ms",
@@ -134,7 +145,8 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "group.consumer.migration.policy",
         STRING,
         "bidirectional",
-        "Which groups may go over to the other protocol.",
+        "Which groups may change their protocol: classic ones (upgrade), those of KIP-848 "
+        "(downgrade), both or none.",
     ),
     (
         "group.consumer.min.assignment.interval.ms",
@@ -158,7 +170,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "group.consumer.session.timeout.ms",
         INT,
         "45000",
-        "Silence after which a member of a KIP-848 group is gone.",
+        "A member of a KIP-848 group that sends no heartbeat for this long leaves the group.",
     ),
     ("group.coordinator.append.linger.ms", INT, "-1", _OFFSETS),
     (
@@ -172,7 +184,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "group.initial.rebalance.delay.ms",
         INT,
         "3000",
-        "How long the first member of an empty group waits for others.",
+        "Time that an empty group waits for more members after the first has joined.",
     ),
     (
         "group.max.session.timeout.ms",
@@ -246,20 +258,35 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("node.id", INT, None, "This agent's node id."),
     ("num.io.threads", INT, "8", _LOOP),
     ("num.network.threads", INT, "3", _LOOP),
-    ("num.partitions", INT, "1", "What -1 partitions mean, and of topics that make themselves."),
+    (
+        "num.partitions",
+        INT,
+        "1",
+        "Partitions of topics that are created with -1, or automatically.",
+    ),
     ("num.recovery.threads.per.data.dir", INT, "2", "Recovery reads footers, 16 at once."),
     ("num.replica.alter.log.dirs.threads", INT, None, "There is one directory, the bucket."),
     ("num.replica.fetchers", INT, "1", _FOLLOWERS),
-    ("offset.metadata.max.bytes", INT, "4096", "Longest text beside a committed offset."),
+    (
+        "offset.metadata.max.bytes",
+        INT,
+        "4096",
+        "Longest metadata text of a committed offset, in UTF-16 units.",
+    ),
     ("offsets.commit.timeout.ms", INT, "5000", _OFFSETS),
     ("offsets.load.buffer.size", INT, "5242880", _OFFSETS),
     (
         "offsets.retention.check.interval.ms",
         LONG,
         "600000",
-        "How often offsets are looked for that nobody uses.",
+        "Interval at which expired offsets are looked for.",
     ),
-    ("offsets.retention.minutes", INT, "10080", "How long offsets are kept that nobody uses."),
+    (
+        "offsets.retention.minutes",
+        INT,
+        "10080",
+        "Committed offsets of a group without members expire after this time.",
+    ),
     ("offsets.topic.compression.codec", INT, "0", _OFFSETS),
     ("offsets.topic.num.partitions", INT, "50", _OFFSETS),
     ("offsets.topic.replication.factor", SHORT, "3", _OFFSETS),
@@ -275,7 +302,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "producer.id.expiration.ms",
         INT,
         "86400000",
-        "How long an idempotent producer is remembered that appends nothing to a partition.",
+        "A partition forgets an idempotent producer that appends nothing to it for this long.",
     ),
     ("quota.window.num", INT, "11", _QUOTAS),
     ("quota.window.size.seconds", INT, "1", _QUOTAS),
@@ -363,13 +390,20 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(_definitions()
 """By name, in the order of names."""
 
 
-def resolve_broker(settings: Mapping[str, str | None]) -> list[ConfigValue]:
-    """Every config of an agent; *settings* are those that it has, by Kafka's names."""
+def resolve_broker(
+    settings: Mapping[str, str | None], given: Container[str] = ()
+) -> list[ConfigValue]:
+    """Every config of an agent.
+
+    Args:
+        settings: those that it has, by Kafka's names.
+        given: those that were set at its start, also where that is their default.
+    """
     found = []
     for name, definition in BROKER_CONFIGS.items():
         value, source = settings.get(name, definition.default), ConfigSource.DEFAULT
         synonyms: list[tuple[str, str | None, ConfigSource]] = []
-        if value != definition.default:
+        if value != definition.default or name in given:
             source = ConfigSource.STATIC_BROKER
             synonyms.append((name, value, source))
         if definition.default is not None:

@@ -129,36 +129,49 @@ class ConfigDef:
 # ── What values may be ──
 
 
-def at_least(least: float) -> Check:
-    """ConfigDef.Range#atLeast."""
-    return between(least, None)
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers, both ends included."""
 
+    least: float
+    most: float | None
 
-def between(least: float, most: float | None) -> Check:
-    """ConfigDef.Range#between, both ends included."""
-
-    def check(value: Value) -> str | None:
+    def __call__(self, value: Value) -> str | None:
         assert isinstance(value, int | float)
-        if not value >= least:  # Not a number is at least nothing.
-            return _wrong(value, f"Value must be at least {least}")
-        if most is not None and value > most:
-            return _wrong(value, f"Value must be no more than {most}")
+        if not value >= self.least:  # Not a number is at least nothing.
+            return _wrong(value, f"Value must be at least {self.least}")
+        if self.most is not None and value > self.most:
+            return _wrong(value, f"Value must be no more than {self.most}")
         return None
 
-    return check
 
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Words, and lists of them."""
 
-def one_of(*words: str) -> Check:
-    """ConfigDef.ValidString#in, and ValidList#in for each element of a list."""
+    words: tuple[str, ...]
 
-    def check(value: Value) -> str | None:
+    def __call__(self, value: Value) -> str | None:
         assert isinstance(value, str | list)
         for part in value if isinstance(value, list) else [value]:
-            if part not in words:
-                return _wrong(part, f"String must be one of: {', '.join(words)}")
+            if part not in self.words:
+                return _wrong(part, f"String must be one of: {', '.join(self.words)}")
         return None
 
-    return check
+
+def at_least(least: float) -> Range:
+    """ConfigDef.Range#atLeast."""
+    return Range(least, None)
+
+
+def between(least: float, most: float | None) -> Range:
+    """ConfigDef.Range#between, both ends included."""
+    return Range(least, most)
+
+
+def one_of(*words: str) -> OneOf:
+    """ConfigDef.ValidString#in, and ValidList#in for each element of a list."""
+    return OneOf(words)
 
 
 def gzip_level(value: Value) -> str | None:

@@ -84,7 +84,7 @@ class HttpApi:
         """Serve on sockets that are bound."""
         settings = self._agent.settings
         guard = self._guard = HttpGuard(
-            settings.broker.limits.driftlog_http_max_connections,
+            settings.broker.limits,
             [at.advertised_host for at in settings.listeners if at.advertised_host],
             self._agent.refusals,
         )

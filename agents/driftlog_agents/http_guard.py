@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from driftlog_agents.limits import Refusals
-from driftlog_agents.network.acceptor import Accepted, Acceptor
+from driftlog_agents.limits import Limits, Refusals
+from driftlog_agents.network.acceptor import HTTP, Accepted, Acceptor
 from driftlog_agents.network.connection_limits import ConnectionLimits
 
 OPEN_PATHS: Final = frozenset({"/metrics", "/healthz", "/readyz"})
@@ -32,9 +32,6 @@ _IDLE_S: Final = 75.0
 """Between two requests: longer than monitors wait."""
 
 _LOOK_S: Final = 1.0
-
-_RATE: Final = 100
-"""Connections a second; a burst may be five times that."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -76,10 +73,10 @@ class HttpGuard:
         names: of this machine, by which it may be asked.
     """
 
-    def __init__(self, most: int, names: Iterable[str], refusals: Refusals) -> None:
+    def __init__(self, limits: Limits, names: Iterable[str], refusals: Refusals) -> None:
         self._names = frozenset({*(name.lower() for name in names), socket.gethostname().lower()})
         self._refusals = refusals
-        self._most = most
+        self._most = most = limits.driftlog_http_max_connections
         self._loop = asyncio.get_running_loop()
         self._seen: dict[Any, tuple[str, float, float]] = {}
         """Connections that are there: address, when something of it ended last, and how long it may
@@ -87,16 +84,14 @@ class HttpGuard:
         self._busy: set[Any] = set()
         self._server: web.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
-        limits: ConnectionLimits[Accepted] = ConnectionLimits(
+        accepted: ConnectionLimits[Accepted] = ConnectionLimits(
             # One more than there may be: it is let in when one that is idle goes.
             most=most + 1,
             per_address=most + 1,
             overrides={},
-            rate=_RATE,
+            rate=limits.driftlog_http_max_connection_creation_rate,
         )
-        self._acceptor = Acceptor(
-            limits, lambda: self._loop.time() * 1000, refusals, "driftlog.http.max.connections"
-        )
+        self._acceptor = Acceptor(accepted, lambda: self._loop.time() * 1000, refusals, HTTP)
 
     def start(self, server: web.Server, sockets: Iterable[socket.socket]) -> None:
         """Accept at *sockets*, for *server*."""

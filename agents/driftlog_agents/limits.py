@@ -5,8 +5,8 @@
         └──▶ who enforces one reads its field, and counts what it refuses in `Refusals`
 
 A field is the config of its name with dots for underscores: Kafka's where Kafka has it, else one
-that begins with ``driftlog.``.  Limits of groups' times and sizes that Kafka has as group configs
-are in `groups.settings`.
+that begins with ``driftlog.``.  Limits that stand among other settings, as those of groups' times
+and sizes do in `groups.settings`, are in `ELSEWHERE`.
 
 Pure.
 """
@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from driftlog_agents.configs import Check, ConfigDef, ConfigType, at_least, between
+from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
 from driftlog_tiering.batch import MAX_RECORDS
 from driftlog_tiering.batch_limits import BatchLimits
 
@@ -91,6 +92,9 @@ class Limits:
         200, "Connections accepted a second; those over it wait to be accepted."
     )
     driftlog_http_max_connections: int = _limit(64, "Connections to the HTTP port.")
+    driftlog_http_max_connection_creation_rate: int = _limit(
+        100, "Connections that the HTTP port accepts a second; those over it wait to be accepted."
+    )
 
     # ── Requests and answers ──
 
@@ -217,10 +221,33 @@ DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
 """By config name."""
 
 
-MAX_SESSION_TIMEOUT: Final = "group.max.session.timeout.ms"
-"""A group config of Kafka's (`groups.settings`) that is counted as these are."""
-
+CONNECTIONS_MAX_IDLE: Final = "connections.max.idle.ms"
+FETCH_MAX_BYTES: Final = "fetch.max.bytes"
+LOG_LINES: Final = "driftlog.log.lines.per.second"
+MAX_MESSAGE_BYTES: Final = "message.max.bytes"
 MAX_REBALANCE_TIMEOUT: Final = "driftlog.max.rebalance.timeout.ms"
+MAX_SESSION_TIMEOUT: Final = "group.max.session.timeout.ms"
+MIN_SESSION_TIMEOUT: Final = "group.min.session.timeout.ms"
+OFFSET_METADATA: Final = "offset.metadata.max.bytes"
+PRODUCER_STATE: Final = "driftlog.producer.state.max.bytes"
+
+ELSEWHERE: Final = (
+    CONNECTIONS_MAX_IDLE,
+    FETCH_MAX_BYTES,
+    "group.consumer.max.size",
+    MAX_SESSION_TIMEOUT,
+    "group.max.size",
+    MIN_SESSION_TIMEOUT,
+    "max.connections",
+    MAX_MESSAGE_BYTES,
+    OFFSET_METADATA,
+    PRODUCER_STATE,
+    SOCKET_REQUEST_BYTES,
+)
+"""Configs that are limits, and fields of other settings."""
+
+LIMITS: Final = (*DEFINITIONS, *ELSEWHERE)
+"""Every config that is a limit: a row of docs/limits.md, and a counter from the start."""
 
 
 class Refusals:
@@ -232,8 +259,9 @@ class Refusals:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys((*DEFINITIONS, MAX_SESSION_TIMEOUT), 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
 
     def count(self, limit: str) -> None:
         """One more by *limit*, a config's name."""
+        assert limit in self.counts, f"{limit} is not among the limits"
         self.counts[limit] += 1

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import os
+import shlex
 import signal
 import socket
 import sqlite3
@@ -28,6 +29,7 @@ from driftlog_agents.agent import AgentProcess, AgentSettings, World
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.configs import InvalidConfigError
+from driftlog_agents.directory_repair import move_back, put_back
 from driftlog_agents.directory_watch import DirectoryWatch
 from driftlog_agents.groups.classic_messages import ClassicSettings
 from driftlog_agents.groups.settings import GroupSettings
@@ -224,7 +226,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         lost = await _run(agent, options, location, overdue, looks)
         if lost is not None:
             overdue.call_off()  # nobody else has what the copy saves
-            farewell = await _farewell(options, lost, embedded)
+            farewell = await _farewell(options, lost, embedded, disk)
             overdue.set()
             raise DirectoryLostError(farewell)
 
@@ -329,8 +331,8 @@ def _check_rescued(options: Options) -> None:
     if options.etcd is None and rescued.exists() and not database.exists():
         raise StartError(
             f"{database} is not there, and the last agent on this directory has saved all metadata "
-            f"in {rescued}: move it to {database}, with no -wal and -shm beside it, and start the "
-            f"agent again"
+            f"in {rescued}: move it to {database}, with no -wal and -shm beside it "
+            f"({put_back(str(database), str(rescued), replaced=False)}), and start the agent again"
         )
 
 
@@ -346,8 +348,19 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
         )
 
 
-async def _farewell(options: Options, lost: str, embedded: SqliteMetadataStore | None) -> str:
+async def _farewell(
+    options: Options, lost: str, embedded: SqliteMetadataStore | None, disk: PosixDisk
+) -> str:
     """What to do after *lost* is lost; a database without a name gets one."""
+    moved_to = disk.moved_to()
+    if moved_to is not None and (embedded is None or embedded.is_whole_in(moved_to)):
+        directory = os.path.abspath(options.directory)
+        return (
+            f"{directory} was moved to {moved_to} while the agent ran, so it has stopped.  What it "
+            f"had acknowledged is in {moved_to} and in the objects: move it back "
+            f"({move_back(directory, str(moved_to))}) and start the agent again, or start it with "
+            f"--dir {shlex.quote(str(moved_to))}"
+        )
     said = f"{lost} was removed or replaced while the agent ran, so it has stopped."
     if embedded is None or embedded.removed() is None:
         return f"{said}  What it had acknowledged was uploaded; start it again"
@@ -362,8 +375,9 @@ async def _farewell(options: Options, lost: str, embedded: SqliteMetadataStore |
         )
     return (
         f"{said}  All metadata are saved in {rescued}: move it to {database}, with no -wal and "
-        f"-shm beside it, and start the agent again; nothing that was acknowledged with acks=all "
-        f"is missing as long as the objects are there"
+        f"-shm beside it ({put_back(str(database), str(rescued), replaced=database.exists())}), "
+        f"and start the agent again; nothing that was acknowledged with acks=all is missing as "
+        f"long as the objects are there"
     )
 
 
@@ -384,7 +398,8 @@ def _disk(directory: Path) -> PosixDisk:
         structlog.get_logger().warning(
             "directory_not_tightened",
             error=disk.open_to_others,
-            advice="other users may read what producers send: chmod 700 the directory",
+            advice="other users may read what producers send: "
+            f"chmod 700 -- {shlex.quote(str(directory))}",
         )
     elif disk.tightened:
         structlog.get_logger().info(

@@ -21,8 +21,7 @@ from prometheus_client.core import (
 
 from driftlog_agents.agent import AgentProcess
 from driftlog_agents.groups.served import CLASSIC, CONSUMER
-
-_LOG_LIMIT: Final = "driftlog.log.lines.per.second"
+from driftlog_agents.limits import LOG_LINES, PRODUCER_STATE
 
 
 def collect(agent: AgentProcess) -> Iterable[Metric]:
@@ -61,7 +60,11 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         labels=["limit"],
     )
     left_out = agent.log_lines_dropped
-    counts = {**agent.broker.refusals.counts, _LOG_LIMIT: left_out.get("rate", 0)}
+    counts = {
+        **agent.broker.refusals.counts,
+        LOG_LINES: left_out.get("rate", 0),
+        PRODUCER_STATE: int(agent.counted.get("driftlog_producers_refused", 0)),
+    }
     for limit, count in sorted(counts.items()):
         refused.add_metric([limit], count)
     yield refused
@@ -188,6 +191,10 @@ _LOG_COUNTERS: Final = {
     "driftlog_buffer_syncs": "fdatasync calls",
     "driftlog_buffer_unreadable": "Failed attempts to read what earlier sessions left in "
     "DIR/buffer: look at the log",
+    "driftlog_buffer_damaged_files": "Buffer files of earlier sessions that were read and have "
+    "damaged entries before whole ones: look at the log",
+    "driftlog_buffer_damaged_entries": "Entries in them that were skipped, at least",
+    "driftlog_buffer_damaged_bytes": "Bytes in them that were skipped",
     "driftlog_producers_refused": "Batches of idempotent producers that were not known, refused "
     "because no more are remembered: look at the log",
     "driftlog_segments_sealed": "Segments sealed",

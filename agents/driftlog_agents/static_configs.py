@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.broker_configs import BROKER_CONFIGS
 from driftlog_agents.configs import (
     Check,
     ConfigDef,
-    ConfigType,
     InvalidConfigError,
     Value,
     at_least,
@@ -26,7 +26,6 @@ from driftlog_agents.configs import (
 from driftlog_agents.limits import DEFINITIONS, FIELDS
 from driftlog_tiering.producers import MAX_BODY_BYTES
 
-_INT, _LONG = ConfigType.INT, ConfigType.LONG
 _AGENT, _GROUPS, _CLASSIC, _CONSUMER = "agent", "groups", "classic", "consumer"
 _LIMITS = "limits"
 
@@ -43,142 +42,91 @@ class _Static(NamedTuple):
     places: tuple[_Place, ...]
 
 
-def _static(
-    name: str, type_: ConfigType, check: Check | None, *places: tuple[str, str]
-) -> tuple[str, _Static]:
-    definition = ConfigDef(name=name, type=type_, default=None, documentation="", check=check)
-    return name, _Static(definition, tuple(_Place(*place) for place in places))
+_PLACES: Final[tuple[tuple[str, Check | None, tuple[_Place, ...]], ...]] = (
+    ("auto.create.topics.enable", None, (_Place(_AGENT, "auto_create_topics_enable"),)),
+    ("connections.max.idle.ms", at_least(1), (_Place(_AGENT, "connections_max_idle_ms"),)),
+    (
+        "default.replication.factor",
+        between(1, 32_767),
+        (_Place(_AGENT, "default_replication_factor"),),
+    ),
+    (
+        "driftlog.producer.state.max.bytes",
+        between(0, MAX_BODY_BYTES),
+        (_Place(_AGENT, "driftlog_producer_state_max_bytes"),),
+    ),
+    ("fetch.max.bytes", at_least(1024), (_Place(_AGENT, "fetch_max_bytes"),)),
+    (
+        "group.consumer.assignment.interval.ms",
+        at_least(0),
+        (_Place(_CONSUMER, "assignment_interval_ms"),),
+    ),
+    ("group.consumer.assignors", one_of("uniform", "range"), (_Place(_CONSUMER, "assignors"),)),
+    (
+        "group.consumer.heartbeat.interval.ms",
+        at_least(1),
+        (_Place(_CONSUMER, "heartbeat_interval_ms"),),
+    ),
+    ("group.consumer.max.size", at_least(1), (_Place(_CONSUMER, "max_size"),)),
+    (
+        "group.consumer.migration.policy",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+        (_Place(_CONSUMER, "migration_policy"),),
+    ),
+    ("group.consumer.session.timeout.ms", at_least(1), (_Place(_CONSUMER, "session_timeout_ms"),)),
+    (
+        "group.initial.rebalance.delay.ms",
+        at_least(0),
+        (_Place(_CLASSIC, "initial_rebalance_delay_ms"),),
+    ),
+    ("group.max.session.timeout.ms", at_least(1), (_Place(_CLASSIC, "max_session_timeout_ms"),)),
+    (
+        "group.max.size",
+        at_least(1),
+        (
+            _Place(_CLASSIC, "max_size"),
+            _Place(_CONSUMER, "classic_max_size"),
+        ),
+    ),
+    ("group.min.session.timeout.ms", at_least(1), (_Place(_CLASSIC, "min_session_timeout_ms"),)),
+    ("max.connections", at_least(1), (_Place(_AGENT, "max_connections"),)),
+    ("message.max.bytes", at_least(0), (_Place(_AGENT, "message_max_bytes"),)),
+    ("num.partitions", at_least(1), (_Place(_AGENT, "num_partitions"),)),
+    ("offset.metadata.max.bytes", at_least(0), (_Place(_GROUPS, "offset_metadata_max_bytes"),)),
+    (
+        "offsets.retention.check.interval.ms",
+        at_least(1),
+        (_Place(_GROUPS, "offsets_retention_check_interval_ms"),),
+    ),
+    ("offsets.retention.minutes", at_least(1), (_Place(_GROUPS, "offsets_retention_minutes"),)),
+    ("producer.id.expiration.ms", at_least(1), (_Place(_AGENT, "producer_id_expiration_ms"),)),
+    ("socket.request.max.bytes", at_least(1), (_Place(_AGENT, "socket_request_max_bytes"),)),
+    *((name, limit.check, (_Place(_LIMITS, FIELDS[name]),)) for name, limit in DEFINITIONS.items()),
+)
+"""Configs that may be set, what they may be, and where they go.
 
+Their types, defaults and texts are in `broker_configs`; docs/configs.md is made from both.
+"""
 
 STATIC: Final = MappingProxyType(
-    dict(
-        (
-            _static(
-                "auto.create.topics.enable",
-                ConfigType.BOOLEAN,
-                None,
-                (_AGENT, "auto_create_topics_enable"),
-            ),
-            _static(
-                "connections.max.idle.ms", _LONG, at_least(1), (_AGENT, "connections_max_idle_ms")
-            ),
-            _static(
-                "default.replication.factor",
-                ConfigType.SHORT,
-                at_least(1),
-                (_AGENT, "default_replication_factor"),
-            ),
-            _static(
-                "driftlog.producer.state.max.bytes",
-                _LONG,
-                between(0, MAX_BODY_BYTES),
-                (_AGENT, "driftlog_producer_state_max_bytes"),
-            ),
-            _static("fetch.max.bytes", _INT, at_least(1024), (_AGENT, "fetch_max_bytes")),
-            _static(
-                "group.consumer.assignment.interval.ms",
-                _INT,
-                at_least(0),
-                (_CONSUMER, "assignment_interval_ms"),
-            ),
-            _static(
-                "group.consumer.assignors",
-                ConfigType.LIST,
-                one_of("uniform", "range"),
-                (_CONSUMER, "assignors"),
-            ),
-            _static(
-                "group.consumer.heartbeat.interval.ms",
-                _INT,
-                at_least(1),
-                (_CONSUMER, "heartbeat_interval_ms"),
-            ),
-            _static("group.consumer.max.size", _INT, at_least(1), (_CONSUMER, "max_size")),
-            _static(
-                "group.consumer.migration.policy",
-                ConfigType.STRING,
-                one_of("bidirectional", "upgrade", "downgrade", "disabled"),
-                (_CONSUMER, "migration_policy"),
-            ),
-            _static(
-                "group.consumer.session.timeout.ms",
-                _INT,
-                at_least(1),
-                (_CONSUMER, "session_timeout_ms"),
-            ),
-            _static(
-                "group.initial.rebalance.delay.ms",
-                _INT,
-                at_least(0),
-                (_CLASSIC, "initial_rebalance_delay_ms"),
-            ),
-            _static(
-                "group.max.session.timeout.ms",
-                _INT,
-                at_least(1),
-                (_CLASSIC, "max_session_timeout_ms"),
-            ),
-            _static(
-                "group.max.size",
-                _INT,
-                at_least(1),
-                (_CLASSIC, "max_size"),
-                (_CONSUMER, "classic_max_size"),
-            ),
-            _static(
-                "group.min.session.timeout.ms",
-                _INT,
-                at_least(1),
-                (_CLASSIC, "min_session_timeout_ms"),
-            ),
-            _static("max.connections", _INT, at_least(1), (_AGENT, "max_connections")),
-            _static("message.max.bytes", _INT, at_least(0), (_AGENT, "message_max_bytes")),
-            _static("num.partitions", _INT, at_least(1), (_AGENT, "num_partitions")),
-            _static(
-                "offset.metadata.max.bytes",
-                _INT,
-                at_least(0),
-                (_GROUPS, "offset_metadata_max_bytes"),
-            ),
-            _static(
-                "offsets.retention.check.interval.ms",
-                _LONG,
-                at_least(1),
-                (_GROUPS, "offsets_retention_check_interval_ms"),
-            ),
-            _static(
-                "offsets.retention.minutes",
-                _INT,
-                at_least(1),
-                (_GROUPS, "offsets_retention_minutes"),
-            ),
-            _static(
-                "producer.id.expiration.ms",
-                _INT,
-                at_least(1),
-                (_AGENT, "producer_id_expiration_ms"),
-            ),
-            _static(
-                "socket.request.max.bytes", _INT, at_least(1), (_AGENT, "socket_request_max_bytes")
-            ),
-            *(
-                (name, _Static(definition, (_Place(_LIMITS, FIELDS[name]),)))
-                for name, definition in DEFINITIONS.items()
-            ),
-        )
-    )
+    {
+        name: _Static(replace(BROKER_CONFIGS[name], check=check), places)
+        for name, check, places in _PLACES
+    }
 )
 """By name."""
 
 
 def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> BrokerSettings:
-    """*settings*, changed by *assignments*: ``NAME=VALUE`` each, the last of a name counts.
+    """*settings*, changed by *assignments*: ``NAME=VALUE`` each.
 
     Raises:
-        InvalidConfigError: a name that is none, a value that is not one; says what to do.
+        InvalidConfigError: a name that is none or is given twice, a value that is not one; says
+            what to do.
     """
     owners = (_AGENT, _GROUPS, _CLASSIC, _CONSUMER, _LIMITS)
     changes: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
+    given: dict[str, str] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         name = name.strip()
@@ -187,6 +135,11 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         static = STATIC.get(name)
         if static is None:
             raise InvalidConfigError(_unknown(name))
+        if name in given:
+            raise InvalidConfigError(
+                f"{name} is given twice, as {given[name]!r} and as {text!r}: give it once"
+            )
+        given[name] = text
         value: Value | tuple[str, ...] = static.definition.checked(text)
         if isinstance(value, list):
             if not value:
@@ -209,7 +162,13 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
         )
     groups = replace(groups, classic=classic, consumer=consumer, **changes[_GROUPS])
     limits = replace(settings.limits, **changes[_LIMITS])
-    settings = replace(settings, groups=groups, limits=limits, **changes[_AGENT])
+    settings = replace(
+        settings,
+        groups=groups,
+        limits=limits,
+        given=settings.given | given.keys(),
+        **changes[_AGENT],
+    )
     most = limits.driftlog_max_message_bytes
     if "message_max_bytes" in changes[_AGENT] and settings.message_max_bytes > most:
         raise InvalidConfigError(

@@ -200,6 +200,10 @@ class SqliteMetadataStore:
         """
         return self._files.removed()
 
+    def is_whole_in(self, directory: Path) -> bool:
+        """Whether its files are in *directory*, where they were moved, all of them."""
+        return self._files.are_in(directory)
+
     async def save_copy(self, path: Path) -> None:
         """Write all that is committed to *path*, a store of its own, whole or not at all.
 
@@ -376,6 +380,15 @@ class _Files:
             if self._identities.setdefault(path, there) != there and self._identities_hold:
                 return str(path)
         return None
+
+    def are_in(self, directory: Path) -> bool:
+        try:
+            return all(
+                _identity((directory / path.name).stat()) == identity
+                for path, identity in self._identities.items()
+            )
+        except OSError:
+            return False
 
     def close(self) -> None:
         self.read_connection.close()

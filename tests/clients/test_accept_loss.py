@@ -68,7 +68,8 @@ def accept(agent: DriftlogProcess, topic: str) -> tuple[list[list[int]], int]:
     assert 1 == metrics(agent)["driftlog_offline_partitions"]
     line = ("partitions", "accept-loss", topic)
     (dry,) = read(agent.bootstrap, *line, "--dry-run")
-    unasked = said(agent.bootstrap, *line)
+    unasked = said(agent.bootstrap, *line, "--dry-run")
+    assert "nothing was changed" in refused(agent.bootstrap, *line)
     (done,) = read(agent.bootstrap, *line, "--yes")
     assert (False, True) == (dry["accepted"], done["accepted"])
     assert dry["lost"] == done["lost"]

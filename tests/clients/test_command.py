@@ -13,7 +13,7 @@ import pytest
 
 from driftlog.cli import parser
 from driftlog.cli.parsers import commands_of, walk
-from tests.clients.command import refused, run
+from tests.clients.command import read, refused, run, said
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.process_usage import free_port, stop_process, wait_until
 
@@ -374,3 +374,19 @@ def test_other_shells_get_every_option(shell: str) -> None:
                 assert (there if shell == "fish" else f"'{name}") in done.stdout
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=done.stdout, check=True, timeout=30, text=True)
+
+
+def test_configs_that_a_broker_was_started_with_are_shown_as_set() -> None:
+    """
+    Without --all, those of `--config`, also where the value is the default; a default is not shown.
+    """
+    line = ("--config", "num.partitions=1", "--config", "group.max.size=7")
+    with DriftlogProcess(command=("agent", "run"), arguments=line) as agent:
+        (entity,) = read(agent.bootstrap, "configs", "describe", "--broker", "1")
+        table = said(agent.bootstrap, "configs", "describe", "--broker", "1")
+
+    found = {config["name"]: (config["value"], config["source"]) for config in entity["configs"]}
+    at_start = "start of the broker"
+    assert (("1", at_start), ("7", at_start)) == (found["num.partitions"], found["group.max.size"])
+    assert "group.consumer.max.size" not in found
+    assert f"{len(found)} configs set" in table

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -67,13 +68,15 @@ def test_metadata_that_are_removed_stop_the_agent_and_are_saved(replaced: bool) 
         assert "directory_lost" in agent.log
         assert f"driftlog: {database} was removed or replaced" in agent.log
         assert not replaced or database.read_bytes() == b"of somebody"
-        for name in ("metadata.db-wal", "metadata.db-shm"):
-            (agent.directory / name).unlink(missing_ok=True)
         if not replaced:  # as a supervisor does, which reads nothing
             agent.launch()
             assert 1 == ended(agent)
             assert f"saved all metadata in {rescued}" in agent.log
-        rescued.replace(database)
+        command = re.findall(r"`(rm .*)`\)", agent.log)[-1]
+        if replaced:
+            assert "move away what is there now" in agent.log
+            database.unlink()
+        subprocess.run(["sh", "-c", command], check=True)
         agent.start()
         with Raw(agent.port) as raw:
             end = raw.offsets(topic, [0], -1)[0]
@@ -109,6 +112,43 @@ def test_a_directory_that_is_removed_whole_loses_nothing(tmp_path: Path) -> None
     assert [0, 0] == codes
     assert 1 == code
     assert "All metadata are saved in" in said
+    assert b"kept -1" in read
+    assert b"kept 1" in read
+
+
+def test_a_directory_that_is_moved_is_moved_back() -> None:
+    """
+    The command that the agent prints does it, whatever is in the path, and nothing acknowledged is
+    missing; nothing is left at the old place that would be in its way.
+    """
+    with tempfile.TemporaryDirectory() as parent:
+        directory = Path(parent) / "it's a `log`"
+        with DriftlogProcess(directory) as agent:
+            topic = make_topic(agent)
+            with Raw(agent.port) as raw:
+                codes = [
+                    raw.produce(topic, {0: good(b"kept %d" % acks)}, acks=acks)[0].error_code
+                    for acks in (-1, 1)
+                ]
+                directory.rename(directory.with_name("elsewhere"))
+            code = ended(agent)
+            said = agent.log.rpartition("driftlog: ")[2]
+            command = re.search(r"\(`(mv .*)`\) and start", said)
+            assert command is not None, said
+            subprocess.run(["sh", "-c", command[1]], check=True)
+            agent.start()
+            with Raw(agent.port) as raw:
+                deadline = time.monotonic() + 60
+                while raw.offsets(topic, [0], -1)[0] < 2:  # acks=1 is appended from the buffer
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+                read = b"".join(
+                    bytes(raw.fetch(topic, {0: offset})[0].records) for offset in (0, 1)
+                )
+
+    assert [0, 0] == codes
+    assert 1 == code
+    assert f"was moved to {directory.with_name('elsewhere')}" in said
     assert b"kept -1" in read
     assert b"kept 1" in read
 

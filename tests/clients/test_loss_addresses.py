@@ -81,9 +81,9 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Agent]]:
         agent.server_close()
 
 
-def accept(*, json: bool = True, yes: bool = True) -> int:
+def accept(*, json: bool = True, yes: bool = True, dry_run: bool = False) -> int:
     names = [topic_partitions("t:0")]
-    options = argparse.Namespace(names=names, json=json, yes=yes, dry_run=False)
+    options = argparse.Namespace(names=names, json=json, yes=yes, dry_run=dry_run)
     return partition_loss._accept(options)
 
 
@@ -130,7 +130,7 @@ def test_a_person_is_asked_and_only_yes_is_yes(
 ) -> None:
     """
     What is lost is shown before the question; without a yes, or at the end of input, nothing is
-    done, and the command says so.
+    done, and the command says so and exits with 1.
     """
     leader, _ = agents
     leader.leads = True
@@ -138,7 +138,7 @@ def test_a_person_is_asked_and_only_yes_is_yes(
     code = accept(json=False, yes=False)
     out, err = capsys.readouterr()
 
-    assert (0, done) == (code, leader.done)
+    assert (1 - done, done) == (code, leader.done)
     assert out.index("first lost") < out.index("Give this up for good")
     assert ("goes on at 3" in out) is bool(done)
     assert ("nothing was changed" in err) is not bool(done)
@@ -149,11 +149,15 @@ def test_a_program_is_not_asked(
     agents: tuple[Agent, Agent], capsys: pytest.CaptureFixture[str], json: bool
 ) -> None:
     """
-    Without a terminal, or for JSON, only --yes accepts anything.
+    Without a terminal, or for JSON, only --yes accepts anything; to look at it is --dry-run.
     """
     leader, _ = agents
     leader.leads = True
     code = accept(json=json, yes=False)
+    out, err = capsys.readouterr()
+    looked = accept(json=json, yes=False, dry_run=True)
+    nothing = capsys.readouterr().err
 
-    assert (0, 0) == (code, leader.done)
-    assert "Give this up" not in capsys.readouterr().out
+    assert (1, 0, 0) == (code, leader.done, looked)
+    assert "Give this up" not in out
+    assert ("nothing was changed" in err, "nothing was changed" in nothing) == (True, False)

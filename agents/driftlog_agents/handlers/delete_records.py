@@ -6,13 +6,11 @@ kafka.cluster.Partition#deleteRecordsOnLeader.
 Shell.
 """
 
-import asyncio
-from contextlib import suppress
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import INTERNAL_TOPICS, led_partition, not_led
-from driftlog_agents.handlers.slices import each, sliced
+from driftlog_agents.handlers.slices import each_within, sliced
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -66,9 +64,7 @@ async def handle(
                 result.error_code = refused.code
             else:
                 moves.append((name, offset, result))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(deadline_s):
-            await each(moves, lambda move: _move(broker, *move), _AT_ONCE)
+    await each_within(deadline_s, moves, lambda move: _move(broker, *move), _AT_ONCE)
     return DeleteRecordsResponse(topics=topics)
 
 

@@ -154,7 +154,7 @@ def _broker(broker: Broker, name: str) -> list[ConfigValue]:
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
         )
-    return resolve_broker(broker_settings(broker))
+    return resolve_broker(broker_settings(broker), broker.settings.given)
 
 
 def _check_logger_id(broker: Broker, name: str) -> None:

@@ -33,6 +33,7 @@ from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.cluster import not_led
 from driftlog_agents.handlers.leader_hints import add_to_fetch
 from driftlog_agents.handlers.slices import off_the_loop, sliced
+from driftlog_agents.limits import FETCH_MAX_BYTES
 from driftlog_agents.log.engine import Engine, TopicLogs
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.reader import holds_zstd
@@ -105,7 +106,10 @@ class Fetching:
         """Answer through *slot*, now or when there is something to say."""
         self.requests += 1
         # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
-        request.max_bytes = min(request.max_bytes, self._broker.settings.fetch_max_bytes)
+        most = self._broker.settings.fetch_max_bytes
+        if request.max_bytes > most:
+            request.max_bytes = most
+            self._broker.refusals.count(FETCH_MAX_BYTES)
         # Of what may be long, only what is asked for is kept.
         request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()

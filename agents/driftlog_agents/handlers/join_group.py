@@ -18,8 +18,8 @@ from driftlog_agents.groups.classic_messages import (
 )
 from driftlog_agents.groups.served import CLASSIC
 from driftlog_agents.handlers.coordinating import client_host, coordinating, rebalance_timeout_ms
-from driftlog_agents.limits import MAX_SESSION_TIMEOUT
-from driftlog_agents.protocol.errors import RefusedError
+from driftlog_agents.limits import MAX_SESSION_TIMEOUT, MIN_SESSION_TIMEOUT
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -76,8 +76,10 @@ async def _joined(
     groups = coordinating(broker)
     refused = refuse_join(group_id, joining, groups.settings.classic)
     if refused:
-        if joining.session_timeout_ms > groups.settings.classic.max_session_timeout_ms:
-            broker.refusals.count(MAX_SESSION_TIMEOUT)
+        if refused is ErrorCode.INVALID_SESSION_TIMEOUT:
+            longest = groups.settings.classic.max_session_timeout_ms
+            too_long = joining.session_timeout_ms > longest
+            broker.refusals.count(MAX_SESSION_TIMEOUT if too_long else MIN_SESSION_TIMEOUT)
         return JoinResponse(error=refused, member_id=joining.member_id)
     groups.budget.refuse_member(group_id, joining.said_bytes)
     if creates_group(joining):

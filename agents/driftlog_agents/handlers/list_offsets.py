@@ -10,15 +10,13 @@ Source: kafka.server.ReplicaManager#fetchOffset, UnifiedLog#fetchOffsetByTimesta
 Shell.
 """
 
-import asyncio
-from contextlib import suppress
 from typing import Final
 
 import structlog
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
-from driftlog_agents.handlers.slices import each, sliced
+from driftlog_agents.handlers.slices import each_within, sliced
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -85,9 +83,7 @@ async def handle(
             elif not _at_once(broker, topic.name, asked, version, answer):
                 answer.error_code = ErrorCode.REQUEST_TIMED_OUT
                 lookups.append((topic.name, asked, answer))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(deadline_s):
-            await each(lookups, lambda one: _later(broker, context, *one), _AT_ONCE)
+    await each_within(deadline_s, lookups, lambda one: _later(broker, context, *one), _AT_ONCE)
     return ListOffsetsResponse(topics=topics)
 
 

@@ -18,6 +18,7 @@ from driftlog_agents.groups.offsets import Changes, Committed, as_int64, verdict
 from driftlog_agents.groups.served import CLASSIC, ServedGroup
 from driftlog_agents.handlers.coordinating import coordinating
 from driftlog_agents.handlers.slices import sliced
+from driftlog_agents.limits import OFFSET_METADATA
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -96,7 +97,9 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
             else:
                 committed = _as_committed(partition, now_ms, expire_ms)
                 code = verdict(committed, groups.settings.offset_metadata_max_bytes)
-                if not code:
+                if code:
+                    broker.refusals.count(OFFSET_METADATA)
+                else:
                     changes[TopicPartition(topic.topic_id, partition.partition_index)] = committed
             codes.append(code)
     if not any(ids):

@@ -4,13 +4,11 @@ Source: kafka.server.ReplicaManager#lastOffsetForLeaderEpoch, LeaderEpochFileCac
 Shell.
 """
 
-import asyncio
-from contextlib import suppress
 from typing import Final
 
 from driftlog_agents.broker import Broker, RequestContext
 from driftlog_agents.handlers.cluster import led_partition
-from driftlog_agents.handlers.slices import each, sliced
+from driftlog_agents.handlers.slices import each_within, sliced
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
@@ -46,9 +44,7 @@ async def handle(
             answers.append(answer)
             if not _at_once(broker, topic.topic, asked, answer):
                 lookups.append((topic.topic, asked, answer))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DEADLINE_S):
-            await each(lookups, lambda lookup: _later(broker, *lookup), _AT_ONCE)
+    await each_within(_DEADLINE_S, lookups, lambda lookup: _later(broker, *lookup), _AT_ONCE)
     return OffsetForLeaderEpochResponse(topics=topics)
 
 

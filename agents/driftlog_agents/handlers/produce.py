@@ -32,6 +32,7 @@ from driftlog_agents.handlers.produce_waiters import (
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.handlers.slices import sliced, time_for_large
+from driftlog_agents.limits import MAX_MESSAGE_BYTES
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
@@ -92,6 +93,7 @@ class Producing:
         self._broker = broker
         self._offload = offload
         self._spawn = spawn
+        self._most_records = broker.settings.limits.driftlog_max_batch_records
         self._log = structlog.get_logger()
         self._timeouts: dict[int, deque[tuple[float, OneBatchWaiter | SeveralBatches]]] = {}
         self.requests = 0
@@ -283,7 +285,7 @@ class Producing:
 
     def _check_limits(self, limits: TopicLimits, checked: Checked, size: int, version: int) -> None:
         attributes = checked[1]
-        records, most = checked[0], self._broker.settings.limits.driftlog_max_batch_records
+        records, most = checked[0], self._most_records
         if records > most:
             self._broker.refusals.count(_BATCH_RECORDS)
             raise RefusedError(
@@ -423,13 +425,18 @@ class Producing:
 
     def _refused(self, waiter: ProduceWaiter, error: RefusedError) -> None:
         self.errors += 1
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            self._broker.refusals.count(MAX_MESSAGE_BYTES)
         waiter.refuse(error.code, str(error) or None)
 
     def _expect_by(
         self, slot: Slot, pending: OneBatchWaiter | SeveralBatches, timeout_ms: int
     ) -> None:
-        due = self._timeouts.setdefault(max(0, timeout_ms), deque())
-        due.append((slot.connection.source.heard_ms + max(0, timeout_ms), pending))
+        timeout_ms = max(timeout_ms, 0)
+        due = self._timeouts.get(timeout_ms)
+        if due is None:
+            due = self._timeouts[timeout_ms] = deque()
+        due.append((slot.connection.source.heard_ms + timeout_ms, pending))
 
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed; call it a few times a second."""

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -163,6 +164,16 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: i
         if left:
             tasks.create_task(take())
     return [results[number] for number in range(len(results))]
+
+
+async def each_within(
+    seconds: float, items: Iterable[T], work: Callable[[T], Awaitable[object]], at_once: int
+) -> None:
+    """As `each`, until *seconds* have passed: then what is left is not begun, and what has begun is
+    cancelled."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await each(items, work, at_once)
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:

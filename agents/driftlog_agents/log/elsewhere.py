@@ -26,7 +26,7 @@ from driftlog_agents.log.buffer_format import Entry, entries
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.id_blocks import next_block
 from driftlog_agents.log.leaders import Answer, Ended, Leader, OwnLeader, Place
-from driftlog_agents.log.leftover_directory import Directory
+from driftlog_agents.log.leftover_directory import LED_ELSEWHERE, Directory
 from driftlog_agents.log.leftovers import (
     MAX_REFUSED,
     NO_PRODUCER_ID,
@@ -473,6 +473,7 @@ class Elsewhere:
                 from_offset=stream.old_offset,
                 to_offset=stream.new_offset if stream.new_offset >= 0 else None,
                 leader=stream.leader.node_id,
-                advice="acknowledged with acks=1 by this agent, which did not lead the partition "
-                "any more when it was back: the same records, at new offsets",
+                reason=directory.causes.get(stream.place.tp, LED_ELSEWHERE),
+                advice="none for these records: they were acknowledged with acks=1 by this agent, "
+                "could not keep their offsets (reason), and are in the log at new ones",
             )

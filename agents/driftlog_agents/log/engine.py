@@ -49,7 +49,7 @@ from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.producer_memory import ProducerMemory, ProducerSettings
-from driftlog_agents.log.recovery import REPAIR, Recovery
+from driftlog_agents.log.recovery import REPAIR, BufferDamage, Recovery
 from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
@@ -293,6 +293,7 @@ class Engine:
         )
         self.unreadable = 0
         """Attempts to read what old sessions left that failed."""
+        self.buffer_damage = BufferDamage()
         self.ready = asyncio.Event()
         self._ready_ms = 0.0
         self.over = asyncio.Event()
@@ -520,6 +521,7 @@ class Engine:
             sealed_epochs=self._loading.sealed_epochs,
             give_back=self.takeover.give_back,
             unreadable=self._unreadable,
+            damage=self.buffer_damage,
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)

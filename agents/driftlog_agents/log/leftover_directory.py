@@ -6,9 +6,15 @@ Shell: it has a lock.
 import asyncio
 import math
 from dataclasses import dataclass, field
+from typing import Final
 
 from driftlog_agents.log.leftovers import Note
 from driftlog_metadata.model import TopicPartition
+
+LED_ELSEWHERE: Final = "another agent leads the partition"
+NOT_ON_DISK: Final = (
+    "what stood before them is not on this disk: buffer_file_damaged says what a damaged file lacks"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +30,8 @@ class Directory:
     none: where nobody was asked yet where these epochs ended."""
     files: dict[TopicPartition, int] = field(default_factory=dict)
     """The first file that may have something to append: without one, nothing is."""
+    causes: dict[TopicPartition, str] = field(default_factory=dict)
+    """Why its batches have no place at their offsets."""
     changed: bool = False
     """The note is not on the disk as it is here."""
     reasons: dict[TopicPartition, str] = field(default_factory=dict)

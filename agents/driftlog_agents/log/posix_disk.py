@@ -226,6 +226,20 @@ class PosixDisk:
         except OSError as error:  # another user's, such as a mounted volume
             self.open_to_others = str(error)
 
+    def moved_to(self) -> Path | None:
+        """Where the directory is now, with its lock and buffers; None: it is where it was, or that
+        cannot be told (only Linux tells it)."""
+        try:
+            now = Path(os.readlink(f"/proc/self/fd/{self._lock}"))
+            found = {
+                self._root / "lock": _identity(now.stat()),
+                self._buffer: _identity((now.parent / self._buffer.name).stat()),
+            }
+            here = self._root.exists() and self._root.samefile(now.parent)
+        except OSError:
+            return None
+        return None if here or found != self._identities else now.parent
+
     def removed(self) -> str | None:
         """What was removed or replaced since it was opened; None: nothing that can be seen."""
         expected = {**self._identities, **{file.path: file.identity for file in self._files}}

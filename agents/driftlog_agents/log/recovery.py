@@ -37,6 +37,7 @@ Shell.
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -49,7 +50,7 @@ from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import Batch
 from driftlog_agents.log.flusher import Flusher
-from driftlog_agents.log.leftover_directory import Directory
+from driftlog_agents.log.leftover_directory import LED_ELSEWHERE, NOT_ON_DISK, Directory
 from driftlog_agents.log.leftovers import Leftover, Note, decode_note
 from driftlog_agents.log.partition import UNDEFINED_EPOCH, PartitionLog, State
 from driftlog_agents.log.takeover import Taken
@@ -74,6 +75,15 @@ _BREATHE_BYTES: Final = 1024 * 1024
 """Let the loop run after this much: keep-alives must not wait for a long recovery."""
 
 
+@dataclass(slots=True)
+class BufferDamage:
+    """What was skipped in buffer files, for it was not whole; a file read again counts again."""
+
+    files: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+
+
 class _GivenUpError(Exception):
     """A directory cannot be read, and not for a moment only."""
 
@@ -91,12 +101,14 @@ class Recovery:
         sealed_epochs: Callable[[PartitionLog], Awaitable[list[tuple[int, int]]]],
         give_back: Callable[[Taken, Collection[TopicPartition]], Awaitable[None]],
         unreadable: Callable[[UnavailableError], None],
+        damage: BufferDamage,
         now_ms: Callable[[], float],
     ) -> None:
         self._disk = disk
         self._sealed_epochs = sealed_epochs
         self._give_back = give_back
         self._unreadable = unreadable
+        self._damage = damage
         self._now_ms = now_ms
         self._flusher = flusher
         self._elsewhere = elsewhere
@@ -192,6 +204,9 @@ class Recovery:
                 since = 0
                 await asyncio.sleep(0)
         if passed_over.entries:
+            self._damage.files += 1
+            self._damage.entries += passed_over.entries
+            self._damage.size_bytes += passed_over.size_bytes
             # What follows the gap of its partition goes elsewhere: `_take`.
             self._log.warning(
                 "buffer_file_damaged",
@@ -200,7 +215,8 @@ class Recovery:
                 entries_skipped=passed_over.entries,
                 bytes_skipped=passed_over.size_bytes,
                 means="the disk has damaged it, or power was lost before it was synced (then "
-                "nothing that was promised is missing); what stands before and behind it is kept",
+                "nothing that was promised is missing); what stands before and behind it is kept, "
+                "what stands behind it at new offsets (leftovers_appended_elsewhere)",
                 advice="after a loss of power, or a crash of the machine: nothing; otherwise check "
                 "the disk: what was acknowledged with acks=1 and stood there alone is lost",
             )
@@ -218,6 +234,7 @@ class Recovery:
         noted = leftover is not None and leftover.may_have(header)
         continues = tp in self._taken.continued and not noted
         if log is None or (log.state is State.OFFLINE and not continues):
+            directory.causes[tp] = LED_ELSEWHERE
             self._goes_elsewhere(directory, number, entry, header)
             return
         if log.state is State.OFFLINE:
@@ -234,10 +251,13 @@ class Recovery:
             if overtaken:
                 self._ended[log] = "a later leader took their offsets"
             elif header.base_offset > log.log_end:
-                self._ended[log] = "the disk has not what stood before them"
-            elif not continues:
+                self._ended[log] = NOT_ON_DISK
+            elif tp not in self._taken.continued:
                 self._ended[log] = "the partition was led elsewhere since"
+            elif noted:
+                self._ended[log] = "an earlier start of this agent found no place for them"
         if log in self._ended:
+            directory.causes[tp] = self._ended[log]
             self._goes_elsewhere(directory, number, entry, header)
             return
         batch = Batch(
@@ -329,7 +349,9 @@ class Recovery:
                 "leftovers_go_elsewhere",
                 session=session_id,
                 partitions=len(directory.pending),
-                reasons=sorted(set(self._ended.values())) or ["they are led elsewhere"],
+                reasons=sorted(
+                    {directory.causes.get(tp, LED_ELSEWHERE) for tp in directory.pending}
+                ),
                 advice="nothing to do: what is in the log stays as it is; what was acks=1 and "
                 "is on this disk alone is appended by today's leaders at new offsets, and "
                 "leftovers_appended_elsewhere says what that was",

@@ -9,6 +9,7 @@ Shell.
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -16,6 +17,7 @@ import structlog
 
 from driftlog_agents.limits import Refusals
 from driftlog_agents.network.connection_limits import ConnectionLimits
+from driftlog_agents.network.refused_connections import Refused, RefusedConnections
 from driftlog_agents.network.unread import ended
 
 _BACKLOG: Final = 1024
@@ -26,12 +28,14 @@ _NO_FILES_S: Final = 1.0
 """Until the next attempt when the system has no files or memory for a connection."""
 
 _TELL_S: Final = 1.0
-"""Between two lines about what is refused."""
+"""Between two lines about what one limit refuses of one address."""
 
 _ADVICE: Final = {
     "max.connections": "raise the limit of open files (ulimit -n), or start more agents",
     "max.connections.per.ip": "does this client close what it opens?  --config "
     "max.connections.per.ip or max.connections.per.ip.overrides allows more",
+    "max.connections.per.ip.overrides": "does this client close what it opens?  --config "
+    "max.connections.per.ip.overrides allows more",
     "driftlog.http.max.connections": "who opens so many?  --config driftlog.http.max.connections "
     "allows more",
 }
@@ -42,24 +46,34 @@ Serve = Callable[[str], asyncio.BaseProtocol]
 Accepted = tuple[socket.socket, str, Serve]
 
 
-class Acceptor:
-    """Accepts at any number of sockets, under one set of limits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfigs:
+    """The configs that set the limits, by which refusals and waits are counted."""
 
-    Args:
-        refused_as: the config that is counted and told of instead of ``max.connections``.
-    """
+    total: str = "max.connections"
+    rate: str = "max.connection.creation.rate"
+
+
+KAFKA: Final = ConnectionConfigs()
+HTTP: Final = ConnectionConfigs(
+    total="driftlog.http.max.connections", rate="driftlog.http.max.connection.creation.rate"
+)
+
+
+class Acceptor:
+    """Accepts at any number of sockets, under one set of limits."""
 
     def __init__(
         self,
         limits: ConnectionLimits[Accepted],
         now_ms: Callable[[], float],
         refusals: Refusals,
-        refused_as: str = "max.connections",
+        configs: ConnectionConfigs = KAFKA,
     ) -> None:
         self._limits = limits
         self._now_ms = now_ms
         self._refusals = refusals
-        self._refused_as = refused_as
+        self._configs = configs
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -67,8 +81,9 @@ class Acceptor:
         """Accepted in this turn of the loop: not counted yet if they wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._log = structlog.get_logger()
-        self._tell_at_s = 0.0
-        self._untold = 0
+        self._refused = RefusedConnections()
+        self._tell_timer: asyncio.TimerHandle | None = None
+        """While something was refused less than a second ago."""
         self.closed = False
 
     def start(self, bound: socket.socket, serve: Serve) -> None:
@@ -87,6 +102,9 @@ class Acceptor:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+            self._tell_rest()
         for bound in self._listening:
             self._loop.remove_reader(bound.fileno())
             bound.close()
@@ -114,7 +132,11 @@ class Acceptor:
             except OSError as error:
                 self._loop.remove_reader(bound.fileno())
                 self._loop.call_later(_NO_FILES_S, self._listen, bound, serve)
-                self._tell(_ADVICE["max.connections"], str(error), "?")
+                self._log.warning(
+                    "connections_not_accepted",
+                    reason=str(error),
+                    advice=_ADVICE["max.connections"],
+                )
                 break
             self._arrived(accepted, str(peer[0]), serve)
         self._serve_next()
@@ -128,20 +150,36 @@ class Acceptor:
             return
         accepted.close()
         if limit == "max.connections":
-            limit = self._refused_as
+            limit = self._configs.total
         self._refusals.count(limit)
-        self._tell(_ADVICE[limit], f"{limit}: so many connections are open", address)
+        refused = Refused(address, limit)
+        if self._refused.count(refused):
+            self._tell(refused, 1)
+        if self._tell_timer is None:
+            self._tell_timer = self._loop.call_later(_TELL_S, self._tell_due)
 
-    def _tell(self, advice: str, reason: str, address: str) -> None:
-        """One line a second at most."""
-        self._untold += 1
-        now_s = self._loop.time()
-        if now_s >= self._tell_at_s:
-            self._tell_at_s = now_s + _TELL_S
-            count, self._untold = self._untold, 0
-            self._log.warning(
-                "connection_refused", client=address, reason=reason, count=count, advice=advice
-            )
+    def _tell_due(self) -> None:
+        """Say what was refused since the last second's lines, until a second has nothing."""
+        self._tell_timer = None
+        if self._tell_rest():
+            self._tell_timer = self._loop.call_later(_TELL_S, self._tell_due)
+
+    def _tell_rest(self) -> bool:
+        """Say what was refused and not said; False: there is nothing that was."""
+        due = self._refused.due()
+        for refused, count in due or ():
+            self._tell(refused, count)
+        return due is not None
+
+    def _tell(self, refused: Refused, count: int) -> None:
+        self._log.warning(
+            "connection_refused",
+            client=refused.address,
+            limit=refused.limit,
+            reason=f"{refused.limit}: so many connections are open",
+            count=count,
+            advice=_ADVICE[refused.limit],
+        )
 
     def _serve_next(self) -> None:
         if self._timer is not None:
@@ -157,7 +195,7 @@ class Acceptor:
             task.add_done_callback(self._opening.discard)
         for accepted in self._new:
             if accepted.fileno() >= 0:  # else it has gone already
-                self._refusals.count("max.connection.creation.rate")
+                self._refusals.count(self._configs.rate)
         self._new.clear()
         ready_at_ms = self._limits.ready_at_ms(now_ms)
         if ready_at_ms is not None:

@@ -26,7 +26,11 @@ from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
 from driftlog_agents.network.slots import Buffer, LargeSlot, Slot
-from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.errors import (
+    SOCKET_REQUEST_BYTES,
+    CorruptFrameError,
+    FrameTooLargeError,
+)
 from driftlog_agents.protocol.one_batch import OneBatchReader
 
 if TYPE_CHECKING:
@@ -143,6 +147,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._held_up = False
             if self._large is None:
                 self._frames.taken()
+        except FrameTooLargeError as error:
+            self._server.refusals.count(SOCKET_REQUEST_BYTES)
+            self.hang_up("frame_refused", str(error))
         except CorruptFrameError as error:
             self.hang_up("frame_refused", str(error))
         except Exception:  # noqa: BLE001

@@ -47,7 +47,11 @@ class ConnectionLimits(Generic[C]):
         """The config by which one more of *address* is refused; None: it is counted."""
         if self._total >= self._most:
             return "max.connections"
-        if self._open[address] >= self._overrides.get(address, self._per_address):
+        override = self._overrides.get(address)
+        if override is not None:
+            if self._open[address] >= override:
+                return "max.connections.per.ip.overrides"
+        elif self._open[address] >= self._per_address:
             return "max.connections.per.ip"
         self._open[address] += 1
         self._total += 1

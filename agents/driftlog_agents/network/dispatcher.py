@@ -143,6 +143,10 @@ class Dispatcher:
         Raises:
             CorruptFrameError: hang up.
         """
+        one = connection.one_batch.read(frame)
+        if one is not None:
+            self.producing.handle_one(connection, *one)
+            return
         try:
             self._dispatch(connection, frame)
         except OverLimitError as error:
@@ -150,10 +154,6 @@ class Dispatcher:
             raise
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
-        one = connection.one_batch.read(frame)
-        if one is not None:
-            self.producing.handle_one(connection, *one)
-            return
         header = decode_request_header(frame, self._tags)
         key = header.api_key
         version = header.api_version

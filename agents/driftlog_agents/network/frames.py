@@ -24,7 +24,11 @@ from struct import Struct
 from typing import Final
 
 from driftlog_agents.network.memory_budget import MemoryBudget
-from driftlog_agents.protocol.errors import CorruptFrameError
+from driftlog_agents.protocol.errors import (
+    SOCKET_REQUEST_BYTES,
+    CorruptFrameError,
+    FrameTooLargeError,
+)
 from driftlog_tiering.buffer_pool import BufferPool
 
 LARGE_BYTES: Final = 32 * 1024
@@ -140,7 +144,8 @@ class FrameReader:
         received before all of them are taken.
 
         Raises:
-            CorruptFrameError: a size that is negative, too small or too large.
+            CorruptFrameError: a size that is negative or too small.
+            FrameTooLargeError: a size that is too large.
         """
         assert not self.waiting, "read without memory for it"
         if self._tail is not None:
@@ -204,8 +209,15 @@ class FrameReader:
         at, end = 0, len(chunk)
         while end - at >= 4:
             (length,) = _SIZE.unpack_from(chunk, at)
-            if not _MIN_BYTES <= length <= self._limit:
-                raise CorruptFrameError(_bad_size(length, self._limit))
+            if length > self._limit:
+                raise FrameTooLargeError(
+                    f"a request of {length} bytes is over {SOCKET_REQUEST_BYTES} ({self._limit})"
+                )
+            if length < _MIN_BYTES:
+                raise CorruptFrameError(
+                    f"a request cannot have {length} bytes: is this client speaking Kafka's "
+                    f"protocol?"
+                )
             if end - at - 4 < length:
                 if length > LARGE_BYTES and end - at >= _WITH_KEY_BYTES:
                     is_produce = not (chunk[at + 4] or chunk[at + 5])
@@ -255,9 +267,3 @@ class FrameReader:
         larger[: self._at] = self._large
         self._large = larger
         self._tail = larger[self._at :]
-
-
-def _bad_size(length: int, limit: int) -> str:
-    if length > limit:
-        return f"a request of {length} bytes is over socket.request.max.bytes ({limit})"
-    return f"a request cannot have {length} bytes: is this client speaking Kafka's protocol?"

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.limits import Limits, Refusals
+from driftlog_agents.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.connection_limits import ConnectionLimits
@@ -162,6 +162,7 @@ class Server:
             idle_at_s = self.loop.time() + idle_s
             for connection in list(self.connections):
                 if connection.idle_ms > self._idle_ms:
+                    self.refusals.count(CONNECTIONS_MAX_IDLE)
                     connection.close()
 
     def stop_listening(self) -> None:

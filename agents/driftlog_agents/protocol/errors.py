@@ -19,6 +19,11 @@ class CorruptFrameError(CorruptError):
 ELEMENTS: Final = "driftlog.max.request.elements"
 TAGGED_FIELDS: Final = "driftlog.max.tagged.fields"
 RESPONSE_BYTES: Final = "driftlog.max.response.bytes"
+SOCKET_REQUEST_BYTES: Final = "socket.request.max.bytes"
+
+
+class FrameTooLargeError(CorruptFrameError):
+    """A frame over ``socket.request.max.bytes``.  Hang up before it is buffered, and count it."""
 
 
 class OverLimitError(CorruptFrameError):

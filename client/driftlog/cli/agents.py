@@ -52,8 +52,8 @@ def add_commands(commands: Commands) -> None:
     run.add_argument(
         "--dev",
         action="store_true",
-        help="seal what is a minute old, and have new consumer groups wait for nobody, as "
-        "`driftlog dev` does",
+        help="seal what is a minute old, make topics automatically, and have new consumer groups "
+        "wait for no more members, as `driftlog dev` does",
     )
     _etcd_options(run)
 
@@ -110,7 +110,8 @@ def _agent_options(
         action="append",
         metavar="NAME=VALUE",
         help="a broker config under Kafka's name, such as offsets.retention.minutes=20160 or "
-        "num.partitions=6; once for each; one that is none is refused with those that are",
+        "num.partitions=6; each once; docs/configs.md lists them, and so does the refusal of one "
+        "that is none",
     )
     parser.add_argument(
         "--log-level", default="info", choices=["debug", "info", "warning", "error"]

@@ -41,8 +41,9 @@ _SOURCES: Final = {
     7: "client metrics",
     8: "group",
 }
-_SET: Final = frozenset({1, 2, 3, 8})
-"""Sources of what somebody has set while the cluster runs."""
+_AT_START: Final = 4
+_SET: Final = frozenset({1, 2, 3, _AT_START, 8})
+"""Sources of what somebody has set: while the cluster runs, or at the start of the broker."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -175,7 +176,7 @@ def _describe(options: argparse.Namespace) -> int:
     found = _read(cluster, entities)
     shown = {
         entity: sorted(
-            (c for c in found[entity] if options.all or c.source in _SET), key=lambda c: c.name
+            (c for c in found[entity] if options.all or _is_set(entity, c)), key=lambda c: c.name
         )
         for entity in entities
     }
@@ -219,6 +220,11 @@ def _describe(options: argparse.Namespace) -> int:
                 ],
             )
     return OK
+
+
+def _is_set(entity: _Entity, config: _Config) -> bool:
+    """Whether it was set for *entity*; what a broker was started with is the broker's alone."""
+    return config.source in _SET and (entity.kind == "broker" or config.source != _AT_START)
 
 
 def _read(cluster: Cluster, entities: list[_Entity]) -> dict[_Entity, list[_Config]]:

@@ -144,13 +144,12 @@ def _accept(options: argparse.Namespace) -> int:
     else:
         for (topic, partition), answer in done.items():
             print(f"{topic} [{partition}] goes on at {answer['goes_on_at']}: {answer['audit']}")
-        if shown and not done and not errors:
-            complain(
-                "nothing was changed: answer with the whole word yes, or run it again with --yes"
-            )
+    not_accepted = bool(shown) and not done and not errors and not options.dry_run
+    if not_accepted:
+        complain("nothing was changed: answer with the whole word yes, or run it again with --yes")
     for message in dict.fromkeys(errors):
         complain(message)
-    return FAILED if errors else OK
+    return FAILED if errors or not_accepted else OK
 
 
 def _wanted(

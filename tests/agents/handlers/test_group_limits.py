@@ -237,7 +237,7 @@ async def test_the_longest_rebalance_timeout_is_cut_and_not_refused(tmp_path: Pa
 
 async def test_a_session_timeout_that_is_too_long_is_refused_and_counted(tmp_path: Path) -> None:
     """
-    There is a count of 0 before; one that is too short is not counted as too long.
+    There is a count of 0 before; one that is too short is counted as that.
     """
     limit = "group.max.session.timeout.ms"
     async with agent_of(tmp_path) as agent:
@@ -248,6 +248,8 @@ async def test_a_session_timeout_that_is_too_long_is_refused_and_counted(tmp_pat
         invalid = ErrorCode.INVALID_SESSION_TIMEOUT
         assert [invalid] * 2 == [short.error_code, long.error_code]
         assert (0, 1) == (before[limit], refused(agent, limit))
+        assert 1 == before["group.min.session.timeout.ms"]
+        assert 0 == before["group.max.size"] == before["group.consumer.max.size"]
 
 
 @pytest.mark.parametrize("patterns", [100])

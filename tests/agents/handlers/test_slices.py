@@ -27,6 +27,7 @@ from driftlog_agents.handlers import (
 from driftlog_agents.handlers.slices import (
     SLICE_S,
     each,
+    each_within,
     measure_by,
     off_the_loop,
     sliced,
@@ -188,6 +189,26 @@ async def test_each_has_as_many_workers_as_it_needs() -> None:
     assert clock.busiest() <= 6
     assert len(workers) < 60
     assert 20 == most
+
+
+async def test_what_has_its_time_is_not_waited_for_longer() -> None:
+    """
+    What is done before the deadline stays; what waits is cancelled, and what is left is not begun.
+    """
+    done, cancelled = [], []
+
+    async def work(number: int) -> None:
+        if number >= 3:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(number)
+        done.append(number)
+
+    await each_within(0.05, range(10), work, 2)
+
+    assert [0, 1, 2] == done
+    assert [3, 4] == sorted(cancelled)
 
 
 # ── Handlers ──

@@ -29,7 +29,8 @@ def take(counted: ConnectionLimits[str], now_ms: float) -> list[str]:
 
 def test_an_address_has_its_share_and_all_have_the_total() -> None:
     """
-    An override is in place of the share, up to the total; one that leaves makes room.
+    An override is in place of the share, up to the total; what refuses is named; one that leaves
+    makes room.
     """
     counted = limits()
     refused = [counted.refused_by("10.0.0.1") for _ in range(4)]
@@ -40,7 +41,7 @@ def test_an_address_has_its_share_and_all_have_the_total() -> None:
 
     per_ip = "max.connections.per.ip"
     assert [None] * 3 + [per_ip] == refused
-    assert [None] * 5 + [per_ip] == more
+    assert [None] * 5 + ["max.connections.per.ip.overrides"] == more
     assert [None, None, "max.connections"] == others
     assert again is None
 

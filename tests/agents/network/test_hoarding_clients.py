@@ -3,6 +3,7 @@
 import asyncio
 import re
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -440,8 +441,8 @@ async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 async def test_an_address_has_its_share_of_connections(tmp_path: Path) -> None:
     """
-    Two of each, of one three; the others are closed, counted and told of in one line; when one
-    leaves another may come.
+    Two of each, of one three; the others are closed and counted by the limit that refused them.
+    Lines name the address and its count, the first at once; when one leaves another may come.
     """
     limits = Limits(max_connections_per_ip=2, max_connections_per_ip_overrides="127.0.0.3:3")
     with capture_logs() as lines:
@@ -459,9 +460,15 @@ async def test_an_address_has_its_share_of_connections(tmp_path: Path) -> None:
         source: sum(answered) for source, answered in served.items()
     }
     assert again
-    assert 8 == agent.process.refusals.counts["max.connections.per.ip"]
+    counts = agent.process.refusals.counts
+    assert 6 == counts["max.connections.per.ip"]
+    assert 2 == counts["max.connections.per.ip.overrides"]
     told = [line for line in lines if line["event"] == "connection_refused"]
-    assert 1 <= len(told) < 8
+    by_address: Counter[str] = Counter()
+    for line in told:
+        by_address[line["client"]] += line["count"]
+    assert {"127.0.0.2": 3, "127.0.0.3": 2, "127.0.0.4": 3} == by_address
+    assert len(told) < 8
 
 
 async def test_connections_over_the_rate_wait_and_one_of_another_address_hardly(

@@ -202,3 +202,25 @@ async def test_a_topic_is_not_sealed_more_often_than_the_limit_says(
     assert 50 <= int(wait_s) <= 60
     assert f"(driftlog.max.topic.seals.per.minute): try again in {wait_s} s" in text
     assert 1 == agent.process.refusals.counts["driftlog.max.topic.seals.per.minute"]
+
+
+async def test_connections_over_the_ports_rate_wait_and_are_not_counted_as_kafkas(
+    tmp_path: Path,
+) -> None:
+    """
+    Of eight requests five are answered at once; ``max.connection.creation.rate`` is of Kafka's
+    listeners.
+    """
+    limits = Limits(driftlog_http_max_connection_creation_rate=1)
+    async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent:
+        http = HttpApi(agent.process)
+        sockets = await take("127.0.0.1", 0, "--http-listener")
+        await http.start(sockets)
+        port = sockets[0].getsockname()[1]
+        answered = [await status(port, "Host: 127.0.0.1") for _ in range(8)]
+        await http.stop()
+
+    counts = agent.process.refusals.counts
+    assert [200] * 8 == answered
+    assert counts["driftlog.http.max.connection.creation.rate"] >= 1
+    assert 0 == counts["max.connection.creation.rate"]

@@ -97,8 +97,9 @@ class GrownPartitions(_Bounded):
 class AutomaticTopics(_Bounded):
     """Metadata that names 5,000 topics that are not there, where topics are made by asking."""
 
+    # (`DriftlogProcess` sets auto.create.topics.enable.)
+
     name = "automatic-topics"
-    arguments = ("--config", "auto.create.topics.enable=true")
 
     def run(self, target: Target) -> None:
         """50 KB of names, then a look at what became of them."""

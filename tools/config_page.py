@@ -1,0 +1,92 @@
+"""docs/configs.md: what `driftlog agent run --config` accepts, made from the configs themselves.
+
+    python -m tools.config_page          writes the page; a test says when it is not up to date
+
+Shell.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from driftlog_agents.configs import ConfigDef, ConfigType, OneOf, Range
+from driftlog_agents.limits import LIMITS
+from driftlog_agents.main import DEV_REBALANCE_DELAY_MS
+from driftlog_agents.static_configs import STATIC
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configs.md"
+
+_HEAD: Final = """\
+# Configs of an agent
+
+`driftlog agent run --config NAME=VALUE` and `driftlog dev --config NAME=VALUE` accept these broker
+configs, each once. Another name, and a value out of range, is refused. A config holds until the
+agent ends. `driftlog configs describe --broker ID` shows the configs that were set, with `--all`
+all of them; so does `kafka-configs.sh --describe --all`. Names that begin with `driftlog.` are
+driftlog's, all others are Kafka's. Retention, segments and other configs of topics are set with
+the topic; the [README](../README.md#configs-and-kafkas-own-tools) has them.
+
+A config with "beyond it" is a limit: [limits](limits.md) says what happens beyond it, and
+`driftlog_refused_total{limit="NAME"}` counts that.
+
+<!-- Made by `python -m tools.config_page`: change the configs, not this page. -->
+
+| config | default | values | what it does |
+|---|---|---|---|
+"""
+
+_DEV: Final = "with `driftlog dev` and `--dev`"
+_DEFAULTS: Final = {
+    "auto.create.topics.enable": f"false; {_DEV}: true",
+    "group.initial.rebalance.delay.ms": f"3000; {_DEV}: {DEV_REBALANCE_DELAY_MS}",
+    "max.connections": "as many as files may be open, less 1024 and those of the HTTP port",
+}
+"""Where the agent's is not the one that DescribeConfigs calls the default."""
+
+_UNITS: Final = {
+    ".ms": "milliseconds",
+    ".minutes": "minutes",
+    ".bytes": "bytes",
+    ".rate": "connections a second",
+    ".per.second": "lines a second",
+    ".per.minute": "seals a minute",
+}
+_MOST: Final = {ConfigType.SHORT: 2**15 - 1, ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
+
+
+def page() -> str:
+    """The page as it should be."""
+    rows = [
+        f"| `{name}` | {_default(static.definition)} | {_values(static.definition)} | "
+        f"{_does(static.definition)} |"
+        for name, static in sorted(STATIC.items())
+    ]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _default(config: ConfigDef) -> str:
+    return _DEFAULTS.get(config.name, config.default or "none")
+
+
+def _values(config: ConfigDef) -> str:
+    match config.check:
+        case OneOf(words=words):
+            listed = ", ".join(f"`{word}`" for word in words)
+            return f"list of {listed}" if config.type is ConfigType.LIST else f"one of {listed}"
+        case Range(least=least, most=most):
+            unit = next((unit for end, unit in _UNITS.items() if config.name.endswith(end)), "")
+            span = f"{least} to {_MOST[config.type] if most is None else most}"
+            return f"{unit}, {span}" if unit else span
+        case None:
+            assert config.type is ConfigType.BOOLEAN
+            return "`true`, `false`"
+        case _:
+            return "text"
+
+
+def _does(config: ConfigDef) -> str:
+    beyond = " ([beyond it](limits.md))" if config.name in LIMITS else ""
+    return config.documentation.replace("|", "\\|") + beyond
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
