@@ -86,6 +86,9 @@ _REASONS: Final = {
 }
 
 
+_Pending = OneBatchWaiter | SeveralBatches
+
+
 class Producing:
     """Handles Produce requests for one agent."""
 
@@ -95,7 +98,8 @@ class Producing:
         self._spawn = spawn
         self._most_records = broker.settings.limits.driftlog_max_batch_records
         self._log = structlog.get_logger()
-        self._timeouts: dict[int, deque[tuple[float, OneBatchWaiter | SeveralBatches]]] = {}
+        self._timeouts: dict[int, deque[tuple[float, list[_Pending]]]] = {}
+        """By timeout: when those are due that a socket brought at once."""
         self.requests = 0
         self.bytes = 0
         self.errors = 0
@@ -429,21 +433,25 @@ class Producing:
             self._broker.refusals.count(MAX_MESSAGE_BYTES)
         waiter.refuse(error.code, str(error) or None)
 
-    def _expect_by(
-        self, slot: Slot, pending: OneBatchWaiter | SeveralBatches, timeout_ms: int
-    ) -> None:
+    def _expect_by(self, slot: Slot, pending: _Pending, timeout_ms: int) -> None:
         timeout_ms = max(timeout_ms, 0)
         due = self._timeouts.get(timeout_ms)
         if due is None:
             due = self._timeouts[timeout_ms] = deque()
-        due.append((slot.connection.source.heard_ms + timeout_ms, pending))
+        due_ms = slot.connection.source.heard_ms + timeout_ms
+        if due and due[-1][0] == due_ms:
+            due[-1][1].append(pending)
+        else:
+            due.append((due_ms, [pending]))
 
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed; call it a few times a second."""
         for timeout_ms in list(self._timeouts):
             due = self._timeouts[timeout_ms]
-            while due and (due[0][1].done or due[0][0] <= now_ms):
-                due.popleft()[1].time_out()
+            while due and (due[0][0] <= now_ms or all(pending.done for pending in due[0][1])):
+                for pending in due.popleft()[1]:
+                    if not pending.done:
+                        pending.time_out()
             if not due:
                 del self._timeouts[timeout_ms]
 
