@@ -45,6 +45,9 @@ class _Poll:
         self.done = True
         log.waiting_fetches.pop(self, None)
 
+    def unsynced(self, log: PartitionLog) -> None:
+        raise AssertionError
+
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError("a fetch waits for no sync")
 

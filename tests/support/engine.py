@@ -77,6 +77,9 @@ class _Produce:
     def synced(self, log: PartitionLog) -> None:
         pass
 
+    def unsynced(self, log: PartitionLog) -> None:
+        pass
+
     def lost(self, log: PartitionLog) -> None:
         if not self.done.done():
             self.done.set_exception(ConnectionError(f"{log!r} is not led any more"))

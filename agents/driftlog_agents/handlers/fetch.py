@@ -274,6 +274,8 @@ class _Fetch:
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError("a fetch waits for no sync")
 
+    unsynced = synced
+
     def lost(self, log: PartitionLog) -> None:
         """Not led any more: say so at once."""
         if not self._done:

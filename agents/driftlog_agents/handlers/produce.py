@@ -14,7 +14,6 @@ org.apache.kafka.storage.internals.log.LogValidator.
 Shell.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ import structlog
 
 from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.cluster import not_led
+from driftlog_agents.handlers.produce_timeouts import ProduceTimeouts
 from driftlog_agents.handlers.produce_waiters import (
     OPEN,
     ManyBatches,
@@ -86,9 +86,6 @@ _REASONS: Final = {
 }
 
 
-_Pending = OneBatchWaiter | SeveralBatches
-
-
 class Producing:
     """Handles Produce requests for one agent."""
 
@@ -98,8 +95,7 @@ class Producing:
         self._spawn = spawn
         self._most_records = broker.settings.limits.driftlog_max_batch_records
         self._log = structlog.get_logger()
-        self._timeouts: dict[int, deque[tuple[float, list[_Pending]]]] = {}
-        """By timeout: when those are due that a socket brought at once."""
+        self._timeouts = ProduceTimeouts(broker)
         self.requests = 0
         self.bytes = 0
         self.errors = 0
@@ -126,7 +122,7 @@ class Producing:
         self.requests += 1
         slot, engine = connection.turn(), self._engine()
         count = sum(len(topic.partition_data) for topic in topics)
-        pending = SeveralBatches(self._broker, slot, version, correlation_id, count + 1)
+        pending = SeveralBatches(self._timeouts, slot, version, correlation_id, count + 1)
         for name, data, answers in self._each(version, request, pending):
             self._of_several(engine, name, data, request.acks, version, pending, answers)
         self._all_admitted(pending, slot, request)
@@ -141,7 +137,7 @@ class Producing:
         """
         self.requests += 1
         count = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = ManyBatches(self._broker, slot, version, correlation_id, count + 1, self._spawn)
+        pending = ManyBatches(self._timeouts, slot, version, correlation_id, count + 1, self._spawn)
         await time_for_large()
         async for name, data, answers in sliced(self._each(version, request, pending)):
             if slot.connection.closed:
@@ -162,14 +158,14 @@ class Producing:
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
-        one = OneBatchWaiter(self._broker, connection, version, correlation_id, topic, partition)
+        one = OneBatchWaiter(self._timeouts, connection, version, correlation_id, topic, partition)
         connection.queue(one)
         try:
             self._partition(engine, topic, partition, records, acks, version, one, one)
         except RefusedError as error:
             self._refused(one, error)
-        if not one.done:  # (acks=1 waits for the commit where the disk takes nothing)
-            self._expect_by(one, one, timeout_ms)
+        if acks < 0 and not one.done:
+            self._timeouts.expect(one, one, timeout_ms)
 
     def _engine(self) -> Engine | None:
         engine = self._broker.engine
@@ -217,8 +213,8 @@ class Producing:
             self._acks_zero(pending, slot)
             return
         pending.one_done()
-        if not pending.done:
-            self._expect_by(slot, pending, request.timeout_ms)
+        if request.acks < 0 and not pending.done:
+            self._timeouts.expect(slot, pending, request.timeout_ms)
 
     def _name(self, version: int, topic: TopicProduceData) -> str | None:
         """What the topic is called; None: there is none of this id (any more)."""
@@ -433,27 +429,9 @@ class Producing:
             self._broker.refusals.count(MAX_MESSAGE_BYTES)
         waiter.refuse(error.code, str(error) or None)
 
-    def _expect_by(self, slot: Slot, pending: _Pending, timeout_ms: int) -> None:
-        timeout_ms = max(timeout_ms, 0)
-        due = self._timeouts.get(timeout_ms)
-        if due is None:
-            due = self._timeouts[timeout_ms] = deque()
-        due_ms = slot.connection.source.heard_ms + timeout_ms
-        if due and due[-1][0] == due_ms:
-            due[-1][1].append(pending)
-        else:
-            due.append((due_ms, [pending]))
-
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed; call it a few times a second."""
-        for timeout_ms in list(self._timeouts):
-            due = self._timeouts[timeout_ms]
-            while due and (due[0][0] <= now_ms or all(pending.done for pending in due[0][1])):
-                for pending in due.popleft()[1]:
-                    if not pending.done:
-                        pending.time_out()
-            if not due:
-                del self._timeouts[timeout_ms]
+        self._timeouts.sweep(now_ms)
 
 
 def _too_large(limits: TopicLimits, records: memoryview) -> RefusedError:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
-from driftlog_agents.broker import Broker
 from driftlog_agents.handlers.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
 from driftlog_agents.handlers.produce_answers import encode_success
+from driftlog_agents.handlers.produce_timeouts import UNSYNCED_MS, ProduceTimeouts
 from driftlog_agents.handlers.slices import off_the_loop, sliced
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.network.connection import Connection
@@ -37,12 +37,12 @@ OPEN: Final = -2
 class SeveralBatches:
     """One Produce request until every partition of it is answered."""
 
-    __slots__ = ("broker", "correlation_id", "done", "slot", "topics", "version", "wanted")
+    __slots__ = ("correlation_id", "done", "slot", "timeouts", "topics", "version", "wanted")
 
     def __init__(
-        self, broker: Broker, slot: Slot, version: int, correlation_id: int, wanted: int
+        self, timeouts: ProduceTimeouts, slot: Slot, version: int, correlation_id: int, wanted: int
     ) -> None:
-        self.broker = broker
+        self.timeouts = timeouts
         self.slot = slot
         self.version = version
         self.correlation_id = correlation_id
@@ -63,7 +63,7 @@ class SeveralBatches:
         if self.slot.connection.closed:
             return
         response = ProduceResponse(responses=self.topics)
-        add_to_produce(self.broker, self.version, response, self.slot.connection.listener)
+        add_to_produce(self.timeouts.broker, self.version, response, self.slot.connection.listener)
         self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def time_out(self) -> None:
@@ -88,14 +88,14 @@ class ManyBatches(SeveralBatches):
 
     def __init__(
         self,
-        broker: Broker,
+        timeouts: ProduceTimeouts,
         slot: Slot,
         version: int,
         correlation_id: int,
         wanted: int,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        super().__init__(broker, slot, version, correlation_id, wanted)
+        super().__init__(timeouts, slot, version, correlation_id, wanted)
         self._spawn = spawn
 
     def _respond(self) -> None:
@@ -107,7 +107,7 @@ class ManyBatches(SeveralBatches):
         try:
             response = ProduceResponse(responses=self.topics)
             if self.version >= PRODUCE_SINCE:
-                hints = ProduceHints(self.broker, connection.listener)
+                hints = ProduceHints(self.timeouts.broker, connection.listener)
                 async for name, answer in sliced(self._answers()):
                     hints.add(name, answer)
                 response.node_endpoints = hints.endpoints()
@@ -128,25 +128,25 @@ class OneBatchWaiter(Slot):
 
     __slots__ = (
         "base_offset",
-        "broker",
         "correlation_id",
         "done",
         "log_append_time_ms",
         "partition",
+        "timeouts",
         "topic",
         "version",
     )
 
     def __init__(
         self,
-        broker: Broker,
+        timeouts: ProduceTimeouts,
         connection: Connection,
         version: int,
         correlation_id: int,
         topic: str,
         partition: int,
     ) -> None:
-        self.broker = broker
+        self.timeouts = timeouts
         self.connection = connection
         self.begin = self.answer = None
         self.version = version
@@ -180,6 +180,9 @@ class OneBatchWaiter(Slot):
 
     synced = committed
 
+    def unsynced(self, log: PartitionLog) -> None:
+        self.timeouts.expect(self, self, UNSYNCED_MS)
+
     def refuse(self, code: ErrorCode, message: str | None) -> None:
         """Answer with an error."""
         if self.done:
@@ -194,7 +197,7 @@ class OneBatchWaiter(Slot):
             responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
         )
         if not self.connection.closed:
-            add_to_produce(self.broker, self.version, response, self.connection.listener)
+            add_to_produce(self.timeouts.broker, self.version, response, self.connection.listener)
             self.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def lost(self, log: PartitionLog) -> None:
@@ -226,6 +229,9 @@ class PartitionWaiter:
             self.pending.one_done()
 
     synced = committed
+
+    def unsynced(self, log: PartitionLog) -> None:
+        self.pending.timeouts.expect(self.pending.slot, self.pending, UNSYNCED_MS)
 
     def refuse(self, code: ErrorCode, message: str | None) -> None:
         """This partition's answer is an error."""

@@ -25,6 +25,8 @@ class Arrival:
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError("it waits for the commit")
 
+    unsynced = synced
+
     def lost(self, log: PartitionLog) -> None:
         # Its topic was deleted.  (When the session is lost nobody waits any more.)
         self._arrived()

@@ -321,3 +321,4 @@ def _wait_for_commit(log: PartitionLog, end: int, waiter: Waiter) -> None:
         waiter.committed(log)
     else:
         log.waiting_duplicates.append((end, waiter))
+        waiter.unsynced(log)

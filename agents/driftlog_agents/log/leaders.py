@@ -94,6 +94,8 @@ class _Commit:
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError("it waits for its commit")
 
+    unsynced = synced
+
     def lost(self, log: PartitionLog) -> None:
         self.is_lost = True
         self.done.set()

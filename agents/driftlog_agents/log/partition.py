@@ -87,6 +87,10 @@ class Waiter(Protocol):
         """The batch is in the buffer file and on the disk: acks=1 may be answered."""
         ...
 
+    def unsynced(self, log: "PartitionLog") -> None:
+        """The disk did not take the batch: acks=1 waits for the commit."""
+        ...
+
     def lost(self, log: "PartitionLog") -> None:
         """It never will, here: the session is over, or the partition is led elsewhere."""
         ...

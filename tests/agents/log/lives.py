@@ -258,6 +258,9 @@ class Request:
     def synced(self, log: PartitionLog) -> None:
         self._tell("synced")
 
+    def unsynced(self, log: PartitionLog) -> None:
+        pass
+
     def lost(self, log: PartitionLog) -> None:
         self._tell("lost")
 

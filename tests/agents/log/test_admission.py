@@ -51,6 +51,9 @@ class Request:
     def synced(self, log: PartitionLog) -> None:
         self.told.set_result("synced")
 
+    def unsynced(self, log: PartitionLog) -> None:
+        pass
+
     def lost(self, log: PartitionLog) -> None:
         self.told.set_result("lost")
 

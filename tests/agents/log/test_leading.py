@@ -395,6 +395,9 @@ class _Fetch:
     def committed(self, log: PartitionLog) -> None:
         self.told.append("committed")
 
+    def unsynced(self, log: PartitionLog) -> None:
+        raise AssertionError
+
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError
 

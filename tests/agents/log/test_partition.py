@@ -24,6 +24,9 @@ class Caller:
     def synced(self, log: PartitionLog) -> None:
         self.told.append("synced")
 
+    def unsynced(self, log: PartitionLog) -> None:
+        pass
+
     def lost(self, log: PartitionLog) -> None:
         self.told.append("lost")
 
