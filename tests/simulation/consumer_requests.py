@@ -53,7 +53,7 @@ from driftlog_agents.protocol.messages.list_offsets import (
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.object_store import Buffer
-from tests.simulation.agent import AgentProcess
+from tests.simulation.agent import SimulatedAgent
 from tests.simulation.batches import rows_of
 from tests.simulation.clients import roomy
 from tests.simulation.oracle import Lookup, random_target
@@ -132,7 +132,7 @@ class _Exchange:
     """A Fetch request and its answer: a slot of its connection, and a `Waiting`."""
 
     owner: "ConsumerRequests"
-    process: AgentProcess
+    process: SimulatedAgent
     version: int
     request: FetchRequest
     asked: list[_Asked]
@@ -153,7 +153,7 @@ class _Exchange:
     def arrive(self) -> None:
         """The agent reads it."""
         process = self.process
-        if not process.begun:
+        if not process.server.accepts:
             self.ended.set()  # its listener is closed
             return
         engine = process.engine
@@ -215,7 +215,7 @@ class ConsumerRequests:
 
     # ── Fetch ──
 
-    async def _fetch(self, process: AgentProcess) -> None:
+    async def _fetch(self, process: SimulatedAgent) -> None:
         """Send one request and wait for its answer, or give it up."""
         logs = self._some_logs(process)
         if not logs:
@@ -225,7 +225,7 @@ class ConsumerRequests:
         patience_s = self.rng.choice((_PATIENCE_S, _PATIENCE_S, _PATIENCE_S, 0.05))
         await self._send(exchange, patience_s)
 
-    def _some_logs(self, process: AgentProcess) -> list[PartitionLog]:
+    def _some_logs(self, process: SimulatedAgent) -> list[PartitionLog]:
         """Mostly what the agent leads; sometimes what others lead."""
         if self.rng.random() < 0.1:
             process = self.rng.choice(self.world.nodes).process
@@ -258,7 +258,7 @@ class ConsumerRequests:
             partition.last_fetched_epoch = before.epoch
         return _Asked(tp, partition, end, start, was_read)
 
-    def _exchange(self, process: AgentProcess, version: int, asked: list[_Asked]) -> _Exchange:
+    def _exchange(self, process: SimulatedAgent, version: int, asked: list[_Asked]) -> _Exchange:
         names = {tp.topic_id: name for tp, name in self._names(asked)}
         topics: dict[Any, FetchTopic] = {}
         for one in asked:
@@ -416,10 +416,10 @@ class ConsumerRequests:
 
     # ── ListOffsets ──
 
-    async def _list_offsets(self, process: AgentProcess) -> None:
+    async def _list_offsets(self, process: SimulatedAgent) -> None:
         logs = self._some_logs(process)
         engine = process.engine
-        if not logs or engine is None or not process.begun:
+        if not logs or engine is None or not process.server.accepts:
             return
         log = logs[0]
         timestamp = self.rng.choice(
@@ -430,7 +430,7 @@ class ConsumerRequests:
         await self._look_up(process, engine, log, timestamp)
 
     async def _look_up(
-        self, process: AgentProcess, engine: Engine, log: PartitionLog, timestamp: int
+        self, process: SimulatedAgent, engine: Engine, log: PartitionLog, timestamp: int
     ) -> ListOffsetsPartitionResponse | None:
         """Ask, in the process; returns the answer, None: it says nothing that can be checked."""
         oracle = self.world.oracle
@@ -515,7 +515,7 @@ class ConsumerRequests:
                 await asyncio.sleep(0.1)
 
 
-def _in_lease(process: AgentProcess) -> bool:
+def _in_lease(process: SimulatedAgent) -> bool:
     """Whether the agent holds its lease, by the time at which it sent its last renewal."""
     engine = process.engine
     if engine is None:
@@ -523,7 +523,7 @@ def _in_lease(process: AgentProcess) -> bool:
     return process.lease_until_ms(engine) > process.loop.now_s * 1000
 
 
-def _log_now(process: AgentProcess, tp: TopicPartition) -> PartitionLog | None:
+def _log_now(process: SimulatedAgent, tp: TopicPartition) -> PartitionLog | None:
     engine = process.engine
     return None if engine is None else engine.find(tp)
 

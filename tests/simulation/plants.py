@@ -32,6 +32,7 @@ from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
 from tests.simulation.runner import run_seed
+from tests.simulation.slow_upkeep import has_slow_consolidation, has_slow_sealing
 from tests.simulation.store_loss import has_store_loss
 from tests.simulation.store_loss_planted import STORE_LOSS_BUGS
 from tests.simulation.unavailable_planted import UNAVAILABLE_BUGS
@@ -172,6 +173,8 @@ def _aimed(kind: Kind) -> Kind:
 _AIMED: Final[dict[str, Kind]] = {
     "nobody_told_of_the_end": _aimed(_is_single),
     "what_comes_behind_a_refused_batch_is_taken": has_many_producers,
+    "sealing_holds_nobody": has_slow_sealing,
+    "consolidation_holds_nobody": has_slow_consolidation,
     "acks_one_behind_a_hole": _aimed(_is_single),
     "epoch_rule_ignored": _aimed(_is_single),
     "released_without_an_answer_and_gone_on": _aimed(is_cluster),

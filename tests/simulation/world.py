@@ -24,6 +24,8 @@ What is checked, all the time or when the faults are over:
    Nothing is offline for an object that is not shown for a while (`untrue_absence`), and while the
    bucket hangs for all, what could be served is served (`hanging_bucket`).
 7. Nothing is appended by a session that may have lost its lease, by the agent's own clock.
+   Producers wait where sealing or consolidation falls behind, so that what they do is bounded
+   (`slow_upkeep`).
 8. Who waits for a session that ends is told so: producers with any acks, parked ones, fetches.
    Batches in memory are bounded.  On a disk that is well again acks=1 is taken.
 9. A topic is there exactly if somebody was told so, with the configs that were told; what is
@@ -77,11 +79,14 @@ from tests.simulation.older_metadata import OlderMetadata
 from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
+from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
 from tests.simulation.tail_readers import tail_readers
 from tests.simulation.untrue_absence import UntrueAbsence, has_untrue_absence
 from tests.support.clusters import MARK
 
+BEGIN_S: Final = 1_000_000.0
+"""So long after 1970 that a wall clock which is set back by days does not come before it."""
 _CLUSTERS: Final = (2, 5, 8)
 """Last digits of the seeds that have several agents."""
 _GROUPS: Final = (4, 8)
@@ -117,13 +122,14 @@ class World:
         are without these, and have the more of all the rest."""
         self.thread_share = _THREADS if seed // 10 % 2 else 0.0
         """Of what worker threads do: how much can be stopped between two lines."""
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop(BEGIN_S)
         self.loop.set_exception_handler(self._callback_failed)
         self._trace = hashlib.sha256()
         self._broken: Violation | None = None
         self.events = 0
         self.counts: dict[str, int] = {}
         self.long_outage = LongOutage(self)
+        self.slow_upkeep = SlowUpkeep(self)
         self.metadata = OutageStore(self)
         self.bucket = OutageBucket(self)
         self.withheld: set[str] = set()
@@ -328,6 +334,9 @@ class World:
                 await HangingBucket(self).run()
             await self._answered(others.pop())
             self.last_refusals.end()
+            if has_slow_upkeep(self.seed):
+                await self.slow_upkeep.run()
+                await self._answered(None)
             if self.store_loss is not None:
                 await self.store_loss.run()
                 await self._answered(None)

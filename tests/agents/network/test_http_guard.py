@@ -31,7 +31,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 @pytest.fixture
 def http(agent: Serving) -> HttpApi:
     """Its HTTP port, which `port` starts."""
-    return HttpApi(agent.process)
+    return HttpApi(agent.observed)
 
 
 @pytest.fixture
