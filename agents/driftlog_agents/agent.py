@@ -41,6 +41,7 @@ from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.durations import Durations
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.footers import Footers
+from driftlog_agents.log.health import SessionHealth
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.leaders import Leader
 from driftlog_agents.log.partition import PartitionLog
@@ -378,6 +379,7 @@ class AgentProcess:
                 connect=ports.connect,
                 strangers=self._strangers,
                 backpressure=backpressure,
+                health=SessionHealth(),
                 counters=self.counters,
             ),
             agent=self.broker.agent,

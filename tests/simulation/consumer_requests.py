@@ -144,11 +144,18 @@ class _Exchange:
     """What was asked for above its log's end when the request arrived."""
     data: list[PartitionData] = field(default_factory=list)
     name: str = "a Fetch request"
+    reads_bucket: bool = False
+    """It is answered when the bucket has answered, whatever becomes of the session."""
+
+    @property
+    def is_over(self) -> bool:
+        """Answered, or nobody waits any more."""
+        return self.ended.is_set() or self.connection.closed
 
     @property
     def done(self) -> bool:
-        """Answered, or nobody waits any more."""
-        return self.ended.is_set() or self.connection.closed
+        """Whether the end of the session is no news to it."""
+        return self.is_over or self.reads_bucket
 
     def arrive(self) -> None:
         """The agent reads it."""
@@ -163,11 +170,9 @@ class _Exchange:
             if log is not None and one.partition.fetch_offset > log.log_end:
                 self.above.add(one.tp)
         slot: Any = self
-        cold_reads = process.fetching.cold_reads
         process.fetching.handle(slot, self.version, 0, self.request)
-        is_cold = process.fetching.cold_reads > cold_reads
-        if engine is not None and not self.done and not is_cold and len(self.asked) == 1:
-            process.waits(engine, self)  # what reads the bucket is told when that has answered
+        if engine is not None and not self.done and len(self.asked) == 1:
+            process.waits(engine, self)
 
     def keep(self, size_bytes: int) -> bool:
         """As a `QueuedRequest`: there is room for it to wait."""
@@ -176,6 +181,7 @@ class _Exchange:
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """As a `QueuedRequest`: what is for a connection that is gone is not begun."""
         if not self.connection.closed:
+            self.reads_bucket = True
             await work()
 
     def respond(self, answer: Sequence[Buffer]) -> None:
@@ -298,7 +304,7 @@ class ConsumerRequests:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await exchange.ended.wait()
-        if not exchange.done:
+        if not exchange.is_over:
             process.receive(partial(connection.hang_up))
 
     def answered(self, exchange: _Exchange, response: FetchResponse) -> None:
