@@ -54,6 +54,7 @@ from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.object_store import Buffer
 from tests.simulation.agent import SimulatedAgent
+from tests.simulation.aimed import is_aimed
 from tests.simulation.batches import rows_of
 from tests.simulation.clients import roomy
 from tests.simulation.oracle import Lookup, random_target
@@ -68,6 +69,8 @@ _PATIENCE_S: Final = 12.0
 _FINAL_S: Final = 240.0
 _LIMITS: Final = (1, 150, 400, 2_000, 20_000)
 _WAITS_MS: Final = (0, 0, 20, 300, 2_000)
+_LONG_MS: Final = 8_000
+"""Of half of the requests, where sessions end while one waits (`aimed`)."""
 _BY_ID: Final = 13
 _ZSTD_SINCE: Final = 10
 _LAST_EPOCH_SINCE: Final = 12
@@ -200,6 +203,17 @@ class ConsumerRequests:
         self.world = world
         self.rng = rng
         self._positions: dict[TopicPartition, int] = {}
+        self._sent: _Exchange | None = None
+        waits_long = [_LONG_MS] * len(_WAITS_MS) if is_aimed(world.seed) else []
+        self._waits_ms = (*_WAITS_MS, *waits_long)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a Fetch of one partition waits for more than there is."""
+        sent = self._sent
+        if sent is None or sent.done or len(sent.asked) > 1:
+            return False
+        return sent.request.max_wait_ms == _LONG_MS
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -274,7 +288,7 @@ class ConsumerRequests:
                 topic.topic_id, topic.topic = topic_id, ""
             topic.partitions.append(one.partition)
         request = FetchRequest(
-            max_wait_ms=self.rng.choice(_WAITS_MS),
+            max_wait_ms=self.rng.choice(self._waits_ms),
             min_bytes=self.rng.choice((0, 1, 1, 500)),
             max_bytes=self.rng.choice(_LIMITS),
             isolation_level=self.rng.choice((0, 1)),
@@ -300,6 +314,7 @@ class ConsumerRequests:
 
     async def _send(self, exchange: _Exchange, patience_s: float) -> None:
         process, connection = exchange.process, exchange.connection
+        self._sent = exchange
         process.receive(exchange.arrive)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):

@@ -24,7 +24,8 @@ from tests.simulation.consumer_requests import has_requests
 from tests.simulation.deletions import has_deletions
 from tests.simulation.ending import has_ending
 from tests.simulation.ending_planted import ENDING_BUGS
-from tests.simulation.hanging_bucket import has_hanging_bucket
+from tests.simulation.failing_disks import has_failing_disk
+from tests.simulation.hanging_bucket import hangs_in_a_hand_over, has_hanging_bucket
 from tests.simulation.long_outages import has_long_outage
 from tests.simulation.many_producers import has_many_producers
 from tests.simulation.older_metadata import has_older_metadata
@@ -162,6 +163,10 @@ def _refusals(seed: int) -> bool:
     return is_cluster(seed) and has_refusals(seed)
 
 
+def _hand_over(seed: int) -> bool:
+    return is_cluster(seed) and hangs_in_a_hand_over(seed)
+
+
 def _is_single(seed: int) -> bool:
     return not is_cluster(seed)
 
@@ -175,10 +180,14 @@ _AIMED: Final[dict[str, Kind]] = {
     "what_comes_behind_a_refused_batch_is_taken": has_many_producers,
     "sealing_holds_nobody": has_slow_sealing,
     "consolidation_holds_nobody": has_slow_consolidation,
+    "sync_failure_ignored": has_failing_disk,
+    "sync_trusted_after_a_failed_one": has_failing_disk,
+    "disk_never_tried_again": has_failing_disk,
     "acks_one_behind_a_hole": _aimed(_is_single),
     "epoch_rule_ignored": _aimed(_is_single),
     "released_without_an_answer_and_gone_on": _aimed(is_cluster),
     "late_releases_count": _aimed(is_cluster),
+    "fetches_not_told_of_the_end": _aimed(lambda seed: _is_single(seed) and has_requests(seed)),
     "offsets_from_memory": _aimed(_has_groups),
     "groups_written_by_two": _aimed(_has_groups),
     "late_copies_of_commits_count": _aimed(_has_groups),
@@ -190,6 +199,9 @@ _AIMED: Final[dict[str, Kind]] = {
     "others_are_better_always": _refusals,
     "commits_prove_reads": _refusals,
     "fit_again_at_once": _refusals,
+    "stopped_and_released_together": _hand_over,
+    "stopped_before_its_last_flush": _hand_over,
+    "never_admitted_again": _hand_over,
     "age_begins_with_the_leader": has_clock_jumps,
     "age_by_wall_clocks_alone": has_clock_jumps,
     "sessions_not_counted": has_clock_jumps,

@@ -41,7 +41,7 @@ def _of(seed: int, seeds: tuple[int, ...]) -> bool:
 
 
 def has_slow_upkeep(seed: int) -> bool:
-    """Whether the seed has it: four of a hundred."""
+    """Whether the seed has it: three of a hundred."""
     return has_slow_sealing(seed) or has_slow_consolidation(seed)
 
 

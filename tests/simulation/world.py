@@ -66,6 +66,7 @@ from tests.simulation.consumer_requests import ConsumerRequests, has_requests
 from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.deletions import Deletions, has_deletions
 from tests.simulation.ending import Ending, has_ending
+from tests.simulation.failing_disks import has_failing_disk, let_disk_fail
 from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
 from tests.simulation.groups import Groups
@@ -336,6 +337,9 @@ class World:
             self.last_refusals.end()
             if has_slow_upkeep(self.seed):
                 await self.slow_upkeep.run()
+                await self._answered(None)
+            if has_failing_disk(self.seed):
+                await let_disk_fail(self)
                 await self._answered(None)
             if self.store_loss is not None:
                 await self.store_loss.run()
