@@ -240,11 +240,16 @@ class SimulatedAgent(Process):
     async def _watch(self) -> None:
         """What must hold of every session, looked at all the time."""
         unfit = False
+        last: Engine | None = None
         while True:
             await asyncio.sleep(0.3)
-            if self.agent.engine is not None:
-                self._nothing_offline(self.agent.engine)
-                self._memory_is_bounded(self.agent.engine)
+            engine = self.agent.engine
+            if engine is not None:
+                self._nothing_offline(engine)
+                self._memory_is_bounded(engine)
+                if last not in (None, engine):
+                    self._world.last_refusals.begins_again(self.node)
+                last = engine
             fitness = getattr(self.agent, "fitness", None)
             was, unfit = unfit, fitness is not None and fitness.unfit
             if unfit and not was:

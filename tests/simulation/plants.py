@@ -34,11 +34,11 @@ from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
 from tests.simulation.runner import run_seed
 from tests.simulation.slow_upkeep import has_slow_consolidation, has_slow_sealing
-from tests.simulation.store_loss import has_store_loss
+from tests.simulation.store_loss import has_store_loss, is_restored_while_idle
 from tests.simulation.store_loss_planted import STORE_LOSS_BUGS
 from tests.simulation.unavailable_planted import UNAVAILABLE_BUGS
 from tests.simulation.untrue_absence import has_untrue_absence
-from tests.simulation.world import is_cluster
+from tests.simulation.world import has_threads, is_cluster
 
 Kind = Callable[[int], bool]
 """Whether a seed has what it takes to notice a bug."""
@@ -167,6 +167,10 @@ def _hand_over(seed: int) -> bool:
     return is_cluster(seed) and hangs_in_a_hand_over(seed)
 
 
+def _reads_what_is_deleted(seed: int) -> bool:
+    return has_requests(seed) and has_deletions(seed)
+
+
 def _is_single(seed: int) -> bool:
     return not is_cluster(seed)
 
@@ -188,6 +192,9 @@ _AIMED: Final[dict[str, Kind]] = {
     "released_without_an_answer_and_gone_on": _aimed(is_cluster),
     "late_releases_count": _aimed(is_cluster),
     "fetches_not_told_of_the_end": _aimed(lambda seed: _is_single(seed) and has_requests(seed)),
+    "fetch_ignores_log_start": _reads_what_is_deleted,
+    "list_offsets_ignores_log_start": _reads_what_is_deleted,
+    "sessions_read_while_they_change": lambda seed: is_cluster(seed) and has_threads(seed),
     "offsets_from_memory": _aimed(_has_groups),
     "groups_written_by_two": _aimed(_has_groups),
     "late_copies_of_commits_count": _aimed(_has_groups),
@@ -202,6 +209,7 @@ _AIMED: Final[dict[str, Kind]] = {
     "stopped_and_released_together": _hand_over,
     "stopped_before_its_last_flush": _hand_over,
     "never_admitted_again": _hand_over,
+    "heads_read_for_commits_alone": is_restored_while_idle,
     "age_begins_with_the_leader": has_clock_jumps,
     "age_by_wall_clocks_alone": has_clock_jumps,
     "sessions_not_counted": has_clock_jumps,

@@ -108,6 +108,11 @@ def is_cluster(seed: int) -> bool:
     return seed % 10 in _CLUSTERS
 
 
+def has_threads(seed: int) -> bool:
+    """Whether what worker threads do can be stopped between two lines."""
+    return seed // 10 % 2 == 1
+
+
 class Violation(AssertionError):
     """A promise was broken."""
 
@@ -121,7 +126,7 @@ class World:
         self.cuts_beginnings = seed % 10 == 7
         """Every tenth seed: sessions that end while they load, files that end torn.  The others
         are without these, and have the more of all the rest."""
-        self.thread_share = _THREADS if seed // 10 % 2 else 0.0
+        self.thread_share = _THREADS if has_threads(seed) else 0.0
         """Of what worker threads do: how much can be stopped between two lines."""
         self.loop = VirtualLoop(BEGIN_S)
         self.loop.set_exception_handler(self._callback_failed)
