@@ -69,18 +69,12 @@ async def produce(agent: RunningAgent, options: argparse.Namespace) -> None:
     not then, nothing, and it is not made up for."""
     batch, partitions = make_batch(options.batch), options.partitions
     per_second = options.kib * 1024 / options.batch
-    held: set[str] = set()
-    for name in ("flusher", "sealer", "keeper"):
-
-        def press(there: bool, name: str = name) -> None:
-            (held.add if there else held.discard)(name)
-
-        getattr(agent.engine, name).on_pressure = press
+    backpressure = agent.engine.ports.backpressure
     began, sent = time.monotonic(), 0
     async with asyncio.TaskGroup() as tasks:
         while True:
             due = int((time.monotonic() - began) * per_second)
-            if held:
+            if backpressure.held:
                 began += max(due - sent, 0) / per_second
             else:
                 for n in range(sent, due):
@@ -127,7 +121,7 @@ async def report(agent: RunningAgent, store: EtcdMetadataStore, began: float) ->
         f"{dict(sorted(levels.items()))!s:24} {len(everything):7,} keys  "
         f"etcd {status.db_size_bytes / 1e6:6.1f} MB ({status.db_size_in_use_bytes / 1e6:5.1f} in "
         f"use)  rewritten {keeper.rewritten_bytes / 1e6:7.1f} of "
-        f"{agent.engine.flusher.committed_bytes / 1e6:7.1f} MB in {keeper.rewrites:4}  "
+        f"{agent.engine.counters.committed_bytes / 1e6:7.1f} MB in {keeper.rewrites:4}  "
         f"rss {_resident_mib():4.0f} MiB, at most {peak:4.0f}",
         flush=True,
     )

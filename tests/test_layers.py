@@ -29,13 +29,14 @@ PURE_STDLIB: Final = set(
     (
         "__future__ abc array base64 binascii bisect collections contextlib copy dataclasses "
         "datetime decimal difflib enum errno fractions functools gzip hashlib heapq io "
-        "ipaddress itertools json math numbers operator random re shlex statistics string struct "
+        "ipaddress itertools json math mmap numbers operator random re shlex statistics string struct "
         "sys textwrap threading types typing unicodedata urllib uuid warnings zlib"
     ).split()
 )
 """What computes.  Some of these do other things too: see the next two."""
 
 ONLY: Final = {
+    "mmap": {"mmap.mmap"},  # memory: to map a file takes one that is open
     "random": {"random.Random"},  # an argument's type
     "shlex": {"shlex.quote"},  # a shlex reads a stream
     "sys": {"sys.byteorder", "sys.getrefcount", "sys.intern", "sys.maxsize", "sys.version_info"},

@@ -113,12 +113,12 @@ class FitnessWatch:
             raise FencedError(str(group.exceptions[0])) from group
 
     async def _watch(self, engine: Engine) -> None:
-        flushes = followed = engine.flusher.outage
+        flushes = followed = engine.health.flushes
         while True:
             await asyncio.sleep(_TICK_S)
             now_ms = self._now_ms()
             writes = flushes.since_ms is not None
-            outage = flushes if writes else _of_reads(engine, now_ms)
+            outage = flushes if writes else engine.health.reads(now_ms)
             if outage is not followed:
                 followed = outage
                 self._fitness.tick(None, now_ms)
@@ -270,24 +270,6 @@ class FitnessWatch:
     def _begin_file(self) -> tuple[BufferFile, int]:
         file = self._disk.create_file(_FOLDER, 1)
         return file, file.append([_BODY])
-
-
-def _of_reads(engine: Engine, now_ms: float) -> Outage:
-    """The longest of those that go on of what reads the bucket.
-
-    What was claimed is led by nobody until its footers are read, and at a start not before the
-    manifests that judge what the disk has left; what cannot be sealed keeps its
-    producers waiting once there is enough of it; what cannot be consolidated fills etcd.
-    """
-    outages = [
-        engine.footers.outage,
-        engine.manifest_check.outage,
-        engine.load_outage,
-        engine.sealer.outage,
-        engine.keeper.outage,
-    ]
-    going_on = [outage for outage in outages if outage.goes_on(now_ms)]
-    return max(going_on, key=lambda outage: outage.lasted_ms(now_ms), default=Outage())
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:

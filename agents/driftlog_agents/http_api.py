@@ -29,11 +29,12 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from driftlog_agents import metrics
-from driftlog_agents.agent import AgentProcess, now_ms
+from driftlog_agents.agent import now_ms
 from driftlog_agents.http_guard import HttpGuard
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.loss import LedElsewhereError, NotLostError
 from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.metrics import Observed
 from driftlog_agents.seal_turns import SEALS, SealTurns
 from driftlog_metadata.errors import CorruptError, FencedError, StoreError
 from driftlog_metadata.model import TopicPartition
@@ -63,21 +64,27 @@ def _is_no_stranger(record: logging.LogRecord) -> bool:
 
 
 class _Metrics(Collector):
-    def __init__(self, agent: AgentProcess) -> None:
-        self._agent = agent
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
 
     def collect(self) -> list[Metric]:
-        return list(metrics.collect(self._agent))
+        return list(metrics.collect(self._observed))
 
 
 class HttpApi:
-    """Serves one agent."""
+    """Serves one agent.
 
-    def __init__(self, agent: AgentProcess) -> None:
-        self._agent = agent
+    Args:
+        names: hosts by which the agent is advertised.
+    """
+
+    def __init__(self, observed: Observed, names: Sequence[str] = ()) -> None:
+        self._observed = observed
+        self._agent = observed.agent
+        self._names = names
         self._runner: web.AppRunner | None = None
         self._guard: HttpGuard | None = None
-        limits = agent.settings.broker.limits
+        limits = self._agent.settings.broker.limits
         self._seals = SealTurns(limits.driftlog_max_topic_seals_per_minute, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -85,7 +92,7 @@ class HttpApi:
         settings = self._agent.settings
         guard = self._guard = HttpGuard(
             settings.broker.limits,
-            [at.advertised_host for at in settings.listeners if at.advertised_host],
+            self._names,
             self._agent.refusals,
         )
         app = web.Application(middlewares=[guard.middleware])
@@ -117,7 +124,7 @@ class HttpApi:
         if not self._agent.ready.is_set():
             return web.Response(status=503, text="starting\n")
         registry = CollectorRegistry()
-        registry.register(_Metrics(self._agent))
+        registry.register(_Metrics(self._observed))
         return web.Response(body=generate_latest(registry), content_type="text/plain")
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -136,7 +143,7 @@ class HttpApi:
         engine = self._agent.broker.engine
         if engine is None or not engine.ready.is_set():
             return web.Response(status=503, text=f"between two sessions{_why(engine)}\n")
-        outage = engine.flusher.outage
+        outage = engine.health.flushes
         lasted_ms = outage.lasted_ms(engine.ports.now_ms())
         if lasted_ms >= _FAILING_MS:
             text = f"nothing was committed for {lasted_ms / 1000:.0f} s: {outage.error}\n"
@@ -242,9 +249,9 @@ class HttpApi:
 
 
 def _why(engine: Engine | None) -> str:
-    if engine is None or engine.session.outage.since_ms is None:
+    if engine is None or engine.health.requests.since_ms is None:
         return ""
-    outage = engine.session.outage
+    outage = engine.health.requests
     seconds = outage.lasted_ms(engine.ports.now_ms()) / 1000
     return f": the metadata store has not answered for {seconds:.0f} s: {outage.error}"
 

@@ -23,7 +23,7 @@ import base64
 import json
 from functools import partial
 from random import Random, SystemRandom
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import structlog
@@ -69,6 +69,51 @@ _MARKED_S: Final = 5.0
 class WrongClusterError(FencedError):
     """Metadata store, bucket and data directory do not belong together, or the directory is a copy
     of one that is in use; the message says what to do."""
+
+
+class Identity(Protocol):
+    """Who an agent is."""
+
+    async def join(self, metadata: MetadataStore, strangers: Strangers) -> tuple[Cluster, int]:
+        """The cluster that the stores belong to, and this agent's node id.
+
+        *strangers*: what this agent said of other people's keys.
+
+        Raises:
+            WrongClusterError, CorruptError, StoreError: the agent cannot start.
+        """
+        ...
+
+
+class ClusterIdentity:
+    """The identity that the stores and the directory give; see the module.
+
+    Args:
+        location: of the objects, for people.
+        session_ms: how long a session lives whose agent has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        disk: AgentDisk,
+        location: str,
+        session_ms: float,
+        rng: Random,
+    ) -> None:
+        self._objects = objects
+        self._disk = disk
+        self._location = location
+        self._session_ms = session_ms
+        self._rng = rng
+
+    async def join(self, metadata: MetadataStore, strangers: Strangers) -> tuple[Cluster, int]:
+        cluster = await join_cluster(metadata, self._objects, self._location, self._rng, strangers)
+        number = await node_id(
+            metadata, self._disk, cluster, self._session_ms, self._rng, strangers
+        )
+        return cluster, number
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:

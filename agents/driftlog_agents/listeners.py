@@ -30,7 +30,7 @@ _SECURE: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
 _NAME: Final = re.compile(r"[A-Z0-9_.-]{1,100}")
 
-_LISTENER: Final = "--listener"
+OPTION: Final = "--listener"
 _ADVERTISED: Final = "--advertised-listener"
 
 _ANY: Final = ("0.0.0.0", "::")  # to be recognised, not to be bound
@@ -74,15 +74,15 @@ def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple
     """
     found: dict[str, ListenAt] = {}
     for text in listening:
-        name, host, port = _parse_named(text, _LISTENER, PLAINTEXT)
+        name, host, port = _parse_named(text, OPTION, PLAINTEXT)
         if name in found:
             raise ListenError(
-                f"{_LISTENER} {text!r}: there is a listener {name} already: give each a name of "
-                f"its own, for example {_LISTENER} EXTERNAL://{host}:{port}"
+                f"{OPTION} {text!r}: there is a listener {name} already: give each a name of "
+                f"its own, for example {OPTION} EXTERNAL://{host}:{port}"
             )
         if port and any(port == other.port for other in found.values()):
             raise ListenError(
-                f"{_LISTENER} {text!r}: another listener has port {port}: each needs one of its own"
+                f"{OPTION} {text!r}: another listener has port {port}: each needs one of its own"
             )
         found[name] = ListenAt(name=name, host=host, port=port)
     told: dict[str, tuple[str, int]] = {}
@@ -91,7 +91,7 @@ def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple
         name, host, port = _parse_named(text, _ADVERTISED, unnamed)
         if name not in found:
             raise ListenError(
-                f"{_ADVERTISED} {text!r}: there is no listener {name}: say with {_LISTENER} "
+                f"{_ADVERTISED} {text!r}: there is no listener {name}: say with {OPTION} "
                 f"{name}://HOST:PORT where it listens, or name one that there is "
                 f"({', '.join(found)})"
             )
@@ -103,7 +103,7 @@ def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple
         check_advertised(host, _ADVERTISED)
     for name, at in found.items():
         if name not in told:
-            check_advertised(at.host, _LISTENER, "" if len(found) == 1 else f"{name}://")
+            check_advertised(at.host, OPTION, "" if len(found) == 1 else f"{name}://")
     return tuple(
         ListenAt(
             name=name,
@@ -213,7 +213,7 @@ async def take_all(listeners: Iterable[ListenAt]) -> list[list[socket.socket]]:
     with ExitStack() as stack:
         taken = []
         for at in listeners:
-            taken.append(await take(at.host, at.port, _LISTENER))
+            taken.append(await take(at.host, at.port, OPTION))
             for bound in taken[-1]:
                 stack.callback(bound.close)
         stack.pop_all()

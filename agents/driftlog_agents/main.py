@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from driftlog_agents.agent import AgentProcess, AgentSettings, World
+from driftlog_agents.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
 from driftlog_agents.allocator import use_memory_again
 from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.configs import InvalidConfigError
@@ -34,7 +34,8 @@ from driftlog_agents.directory_watch import DirectoryWatch
 from driftlog_agents.groups.classic_messages import ClassicSettings
 from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.http_api import HttpApi
-from driftlog_agents.identity import look_first
+from driftlog_agents.identity import ClusterIdentity, look_first
+from driftlog_agents.limits import Refusals
 from driftlog_agents.listeners import (
     AddressTakenError,
     ListenAt,
@@ -53,6 +54,10 @@ from driftlog_agents.log.producer_memory import ProducerSettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.segment_writing import FILLING
 from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.loop_watch import LoopWatch
+from driftlog_agents.metrics import Observed
+from driftlog_agents.network.peer import PeerLeader
+from driftlog_agents.network.server import Server
 from driftlog_agents.open_files import connections_possible
 from driftlog_agents.patience import patiently
 from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
@@ -179,10 +184,10 @@ def _runner() -> asyncio.Runner:
 async def _serve(options: Options, log: ProcessLog) -> None:
     listeners = read_listeners(options.listeners, options.advertised_listeners)
     location = options.store or str(options.directory / "objects")
-    settings = _settings(options, listeners, location)
+    settings = _settings(options, location)
     log.set_lines_per_second(settings.broker.limits.driftlog_log_lines_per_second)
     # Whatever can be refused is, before there is anything on the disk or in the bucket.
-    listening = await take_all(listeners)
+    bound = await take_all(listeners)
     http_listening = await _take_http(options)
     _check_rescued(options)
     async with contextlib.AsyncExitStack() as stack:
@@ -200,27 +205,49 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
         for pool in pools:
             stack.callback(pool.shutdown, cancel_futures=True)
-        world = World(
+        refusals = Refusals()
+        server = _server(settings.broker, listeners, bound, refusals)
+        ports = AgentPorts(
             metadata=metadata,
             objects=objects,
             disk=disk,
+            identity=ClusterIdentity(
+                objects=objects,
+                disk=disk,
+                location=location,
+                session_ms=options.session_timeout_ms,
+                rng=SystemRandom(),
+            ),
+            server=server,
+            connect=PeerLeader,
             rng=SystemRandom(),
+            now_ms=now_ms,
+            wall_ms=wall_ms,
             offload_seal=on_threads(pools[0]),
             offload_read=on_threads(pools[1]),
             offload_produce=on_threads(pools[2]),
             offload_rewrite=on_threads(pools[3]),
+            offload_disk=asyncio.to_thread,
             spool=spool_in(options.directory / "spool"),
             keep_alive=_keep_alive(options, stack),
             usage=partial(_usage, etcd) if etcd is not None else None,
-            log_lines_dropped=log.dropped,
+            refusals=refusals,
         )
         http_host, http_port = http_listening[0].getsockname()[:2]
         http_address = f"[{http_host}]" if ":" in http_host else http_host
         settings = replace(settings, http_address=f"{http_address}:{http_port}")
-        agent = AgentProcess(settings, world, listening)
-        http = HttpApi(agent)
+        agent = AgentProcess(settings, ports)
+        loop_watch = LoopWatch()
+        http = HttpApi(
+            Observed(
+                agent=agent, server=server, loop_watch=loop_watch, log_lines_dropped=log.dropped
+            ),
+            [at.advertised_host for at in listeners if at.advertised_host],
+        )
         await http.start(http_listening)
         stack.push_async_callback(http.stop)
+        watching = asyncio.ensure_future(loop_watch.run())
+        stack.callback(watching.cancel)
         looks = [disk.removed, *([] if embedded is None else [embedded.removed])]
         overdue = _Overdue(log)
         lost = await _run(agent, options, location, overdue, looks)
@@ -229,6 +256,24 @@ async def _serve(options: Options, log: ProcessLog) -> None:
             farewell = await _farewell(options, lost, embedded, disk)
             overdue.set()
             raise DirectoryLostError(farewell)
+
+
+def _server(
+    settings: BrokerSettings,
+    listeners: Sequence[ListenAt],
+    bound: Sequence[Sequence[socket.socket]],
+    refusals: Refusals,
+) -> Server:
+    return Server(
+        now_ms=now_ms,
+        socket_request_max_bytes=settings.socket_request_max_bytes,
+        max_connections=settings.max_connections,
+        connections_max_idle_ms=settings.connections_max_idle_ms,
+        limits=settings.limits,
+        refusals=refusals,
+        listeners=listeners,
+        bound=bound,
+    )
 
 
 async def _take_http(options: Options) -> list[socket.socket]:
@@ -525,7 +570,7 @@ async def _announce(agent: AgentProcess, options: Options, location: str) -> Non
     )
 
 
-def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) -> AgentSettings:
+def _settings(options: Options, location: str) -> AgentSettings:
     flush = FlushSettings()
     if not _in_bucket(location):
         flush = replace(
@@ -561,7 +606,6 @@ def _settings(options: Options, listeners: tuple[ListenAt, ...], location: str) 
         )
         broker = replace(broker, max_connections=possible)
     return AgentSettings(
-        listeners=listeners,
         rack=options.rack,
         broker=broker,
         engine=EngineSettings(

@@ -9,7 +9,8 @@ Shell.
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import (
@@ -22,18 +23,33 @@ from prometheus_client.core import (
 from driftlog_agents.agent import AgentProcess
 from driftlog_agents.groups.served import CLASSIC, CONSUMER
 from driftlog_agents.limits import LOG_LINES, PRODUCER_STATE
+from driftlog_agents.loop_watch import LoopWatch
+from driftlog_agents.network.server import Server
 
 
-def collect(agent: AgentProcess) -> Iterable[Metric]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What metrics are read from."""
+
+    agent: AgentProcess
+    server: Server
+    loop_watch: LoopWatch
+    log_lines_dropped: Callable[[], Mapping[str, int]]
+    """Lines of the process's log that were not written, by reason."""
+
+
+def collect(observed: Observed) -> Iterable[Metric]:
     """Every metric, with what it says."""
-    yield from _requests(agent)
+    agent = observed.agent
+    yield from _requests(observed)
     yield from _log(agent)
     yield from _groups(agent)
     yield from _quota(agent)
-    yield from _process(agent)
+    yield from _process(observed)
 
 
-def _requests(agent: AgentProcess) -> Iterable[Metric]:
+def _requests(observed: Observed) -> Iterable[Metric]:
+    agent = observed.agent
     requests = CounterMetricFamily(
         "driftlog_requests", "Requests taken, by Kafka API", labels=["api"]
     )
@@ -59,11 +75,11 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
         "What was refused, closed or kept waiting for a limit, by the config that sets it",
         labels=["limit"],
     )
-    left_out = agent.log_lines_dropped
+    left_out = observed.log_lines_dropped()
     counts = {
         **agent.broker.refusals.counts,
         LOG_LINES: left_out.get("rate", 0),
-        PRODUCER_STATE: int(agent.counted.get("driftlog_producers_refused", 0)),
+        PRODUCER_STATE: agent.counters.producers_refused,
     }
     for limit, count in sorted(counts.items()):
         refused.add_metric([limit], count)
@@ -77,34 +93,34 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
     for reason, count in left_out.items():
         dropped.add_metric([reason], count)
     yield dropped
-    yield _gauge("driftlog_connections", "Open connections", len(agent.server.connections))
+    yield _gauge("driftlog_connections", "Open connections", len(observed.server.connections))
     yield _gauge(
-        "driftlog_overloaded", "1 while producers are kept waiting", int(agent.server.overloaded)
+        "driftlog_overloaded", "1 while producers are kept waiting", int(observed.server.overloaded)
     )
     yield _gauge(
         "driftlog_incomplete_request_bytes",
         "Memory of requests that have not arrived whole",
-        agent.server.frame_budget.held_bytes,
+        observed.server.frame_budget.held_bytes,
     )
     yield _gauge(
         "driftlog_connections_waiting",
         "Connections that are not read until there is memory for their requests",
-        agent.server.frame_budget.waiting,
+        observed.server.frame_budget.waiting,
     )
     yield _gauge(
         "driftlog_queued_requests",
         "Requests that wait for their turn on their connections",
-        agent.server.requests.waiting,
+        observed.server.requests.waiting,
     )
     yield _gauge(
         "driftlog_queued_request_bytes",
         "Memory of requests other than Produce, until they are answered",
-        agent.server.requests.budget.held_bytes,
+        observed.server.requests.budget.held_bytes,
     )
     yield _gauge(
         "driftlog_response_queue_bytes",
         "Memory of answers that clients have not taken",
-        agent.server.answers.held_bytes,
+        observed.server.answers.held_bytes,
     )
     yield _gauge(
         "driftlog_agents", "Live agents, as this one sees them", len(agent.broker.view.agents)
@@ -124,9 +140,10 @@ def _requests(agent: AgentProcess) -> Iterable[Metric]:
 
 def _log(agent: AgentProcess) -> Iterable[Metric]:
     engine = agent.broker.engine
+    counters = agent.counters
     for name, text in _LOG_COUNTERS.items():
-        yield _counter(name, text, agent.counted.get(name, 0.0))
-    commits = agent.commits
+        yield _counter(f"driftlog_{name}", text, getattr(counters, name))
+    commits = counters.commits
     yield HistogramMetricFamily(
         "driftlog_commit_seconds",
         "Transactions that committed a flush",
@@ -158,7 +175,7 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "driftlog_commits_failing_seconds",
         "Since when flushes cannot be committed, for the bucket or the metadata store fails",
-        engine.flusher.outage.lasted_ms(engine.ports.now_ms()) / 1000,
+        engine.health.flushes.lasted_ms(engine.ports.now_ms()) / 1000,
     )
     yield _gauge(
         "driftlog_unsealed_bytes",
@@ -181,33 +198,32 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
 
 
 _LOG_COUNTERS: Final = {
-    "driftlog_partitions_taken_over": "Partitions claimed",
-    "driftlog_partitions_handed_over": "Partitions released",
-    "driftlog_flush_puts": "PUTs of flush objects, hedges too",
-    "driftlog_flush_hedges": "PUTs that were a hedge",
-    "driftlog_flushes_early": "Flushes cut early",
-    "driftlog_committed_bytes": "Bytes of committed flushes",
-    "driftlog_buffer_bytes": "Bytes written to buffer files",
-    "driftlog_buffer_syncs": "fdatasync calls",
-    "driftlog_buffer_unreadable": "Failed attempts to read what earlier sessions left in "
+    "partitions_taken_over": "Partitions claimed",
+    "partitions_handed_over": "Partitions released",
+    "flush_puts": "PUTs of flush objects, hedges too",
+    "flush_hedges": "PUTs that were a hedge",
+    "flushes_early": "Flushes cut early",
+    "committed_bytes": "Bytes of committed flushes",
+    "buffer_bytes": "Bytes written to buffer files",
+    "buffer_syncs": "fdatasync calls",
+    "buffer_unreadable": "Failed attempts to read what earlier sessions left in "
     "DIR/buffer: look at the log",
-    "driftlog_buffer_damaged_files": "Buffer files of earlier sessions that were read and have "
-    "damaged entries before whole ones: look at the log",
-    "driftlog_buffer_damaged_entries": "Entries in them that were skipped, at least",
-    "driftlog_buffer_damaged_bytes": "Bytes in them that were skipped",
-    "driftlog_producers_refused": "Batches of idempotent producers that were not known, refused "
+    "buffer_damaged_files": "Buffer files of earlier sessions that were read and have damaged "
+    "entries before whole ones: look at the log",
+    "buffer_damaged_entries": "Entries in them that were skipped, at least",
+    "buffer_damaged_bytes": "Bytes in them that were skipped",
+    "producers_refused": "Batches of idempotent producers that were not known, refused "
     "because no more are remembered: look at the log",
-    "driftlog_segments_sealed": "Segments sealed",
-    "driftlog_sealed_bytes": "Bytes sealed, uncompressed",
-    "driftlog_undecodable_batches": "Batches kept as they came because their records cannot be "
-    "decoded",
+    "segments_sealed": "Segments sealed",
+    "sealed_bytes": "Bytes sealed, uncompressed",
+    "undecodable_batches": "Batches kept as they came because their records cannot be decoded",
 }
-"""Of the log, over all sessions of the process."""
+"""The fields of `LogCounters`."""
 
 
 def _groups(agent: AgentProcess) -> Iterable[Metric]:
     for name, text in _GROUP_COUNTERS.items():
-        yield _counter(name, text, agent.counted.get(name, 0.0))
+        yield _counter(name, text, agent.group_counters[name])
     loads = agent.group_loads
     yield HistogramMetricFamily(
         "driftlog_group_load_seconds",
@@ -261,7 +277,7 @@ def _quota(agent: AgentProcess) -> Iterable[Metric]:
     )
 
 
-def _process(agent: AgentProcess) -> Iterable[Metric]:
+def _process(observed: Observed) -> Iterable[Metric]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     unit = 1 if sys.platform == "darwin" else 1024
     yield _counter(
@@ -273,9 +289,9 @@ def _process(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "driftlog_event_loop_longest_stall_seconds",
         "Longest that the event loop was busy, or had no core, in the last minute or two",
-        agent.loop_watch.longest_stall_s,
+        observed.loop_watch.longest_stall_s,
     )
-    started = agent.broker.agent.started_at_ms / 1000
+    started = observed.agent.broker.agent.started_at_ms / 1000
     yield _gauge("process_start_time_seconds", "Since 1970", started)
     yield _gauge("driftlog_uptime_seconds", "Since the start", time.time() - started)
 

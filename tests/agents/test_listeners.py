@@ -109,7 +109,7 @@ async def test_each_client_is_told_of_the_listener_that_it_came_in_through(tmp_p
     )
     told: list[tuple[str, int]] = []
     async with Serving(tmp_path, listeners=listeners) as agent:
-        ports = [sockets[0].getsockname()[1] for sockets in agent.process._listening]
+        ports = agent.ports
         for port in ports:
             async with Client(port) as client:
                 seen = await client.call(metadata.API, 12, metadata.MetadataRequest())

@@ -15,14 +15,15 @@ async def test_damage_of_buffer_files_is_counted_from_the_start(tmp_path: Path) 
         def damage() -> dict[str, float]:
             return {
                 sample.name: sample.value
-                for metric in collect(agent.process)
+                for metric in collect(agent.observed)
                 for sample in metric.samples
                 if "buffer_damaged" in sample.name
             }
 
         names = [f"driftlog_buffer_damaged_{what}_total" for what in ("files", "entries", "bytes")]
-        before, counted = damage(), agent.engine.buffer_damage
-        counted.files, counted.entries, counted.size_bytes = 1, 2, 300
+        before, counted = damage(), agent.process.counters
+        counted.buffer_damaged_files, counted.buffer_damaged_entries = 1, 2
+        counted.buffer_damaged_bytes = 300
         after = damage()
 
     assert dict.fromkeys(names, 0) == before

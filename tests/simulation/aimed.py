@@ -1,8 +1,9 @@
 """Faults that are aimed: at moments in which one clause of the product alone keeps a promise.
 
     seeds 500 to 599 of a thousand
-    one agent    its session ends while producers with acks=1 wait for a slow sync; its disk refuses
-                 a few writes, and takes those behind them, while nothing is committed;
+    one agent    its session ends while producers with acks=1 wait for a slow sync, or a Fetch for
+                 more records; its disk refuses a few writes, and takes those behind them, while
+                 nothing is committed;
                  at last, the disk is away while another session leads and commits, and then back
     a cluster    releases and what groups write travel for seconds, or are not answered;
                  coordinators die while what a group has decided is on its way, and lost;
@@ -88,7 +89,8 @@ def aimed_faults(world: "World") -> list[Coroutine[Any, Any, None]]:
     if not is_aimed(world.seed):
         return []
     if not world.many:
-        return [_end_during_syncs(world), _make_holes(world)]
+        at_fetches = [] if world.requests is None else [_end_during_fetches(world)]
+        return [_end_during_syncs(world), _make_holes(world), *at_fetches]
     has_kip_848 = world.groups is not None and world.groups.ownership is not None
     return [_lose_decisions(world)] if has_kip_848 else []
 
@@ -113,6 +115,23 @@ async def _end_during_syncs(world: "World") -> None:
         if engine is not None:
             world.note("expire during a sync")
             await world.metadata.revoke_lease(lease_id_of(engine.agent.session_id))
+
+
+async def _end_during_fetches(world: "World") -> None:
+    """Sessions end while a Fetch waits."""
+    rng = Random(f"end during fetches {world.seed}")
+    (node,) = world.nodes
+    assert world.requests is not None
+    while True:
+        await asyncio.sleep(rng.uniform(1, 6))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_S):
+                while not world.requests.waits:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            engine = node.process.engine
+            if engine is not None:
+                world.note("expire during a fetch")
+                await world.metadata.revoke_lease(lease_id_of(engine.agent.session_id))
 
 
 async def _make_holes(world: "World") -> None:

@@ -25,8 +25,9 @@ from driftlog_agents.protocol.messages.produce import (
 )
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.object_store import Buffer
-from tests.simulation.agent import AgentProcess
+from tests.simulation.agent import SimulatedAgent
 from tests.simulation.batches import make_batch
+from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.oracle import Place, Told
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _Sent:
     sequence: int
     epoch: int
     garbage: bool
-    first: AgentProcess | None = None
+    first: SimulatedAgent | None = None
     """Which agent it was sent to first."""
     overtaken: bool = False
     """What came behind it may have got in before it: its disk refused it, or its agent died."""
@@ -108,7 +109,7 @@ class _Attempt:
     sequence: int
     """What they were then."""
     connection: _Connection
-    process: AgentProcess
+    process: SimulatedAgent
     sent_ms: float
     of: "_Attempt | None" = None
     """It is a copy of this one."""
@@ -240,7 +241,7 @@ class Producer:
                 if self._stale():
                     self.retry = True
 
-    def _target(self) -> AgentProcess | None:
+    def _target(self) -> SimulatedAgent | None:
         """The agent to send to; None: none is known now, and the next one was asked."""
         nodes = self.world.nodes
         if len(nodes) == 1:
@@ -401,7 +402,7 @@ class Producer:
 
     def _attempt(
         self,
-        process: AgentProcess,
+        process: SimulatedAgent,
         sent: _Sent,
         connection: _Connection,
         *,
@@ -417,7 +418,7 @@ class Producer:
             sent.attempt = attempt  # it may be answered before this returns
         batch = make_batch(
             sent.values,
-            timestamps_ms=self._timestamps_ms(sent),
+            timestamps_ms=self._timestamps_ms(sent, process),
             producer_id=self.producer_id,
             producer_epoch=epoch if self.idempotent else -1,
             base_sequence=sequence if self.idempotent else -1,
@@ -430,7 +431,7 @@ class Producer:
             timeout_ms=self.rng.choice((3_000, 30_000)),
             topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
         )
-        process.receive(partial(process.read, partial(self._arrive, attempt, request)))
+        process.receive(partial(process.server.read, partial(self._arrive, attempt, request)))
         return attempt
 
     def _arrive(self, attempt: _Attempt, request: ProduceRequest) -> None:
@@ -461,9 +462,9 @@ class Producer:
             self.next_sequence += len(sent.values)
             sent.attempt = None
 
-    def _timestamps_ms(self, sent: _Sent) -> list[int]:
-        """Of a clock that is not the agent's, and records that are not in its order."""
-        now_ms = int(self.world.now_ms())
+    def _timestamps_ms(self, sent: _Sent, process: SimulatedAgent) -> list[int]:
+        """Of a clock that is nearly the agent's, and records that are not in its order."""
+        now_ms = process.node.wall.now_ms()
         return [now_ms + self.rng.randint(-1_500, 500) for _ in sent.values]
 
     # ── Answers ──
@@ -471,7 +472,8 @@ class Producer:
     def failed(self, attempt: _Attempt, code: ErrorCode) -> None:
         """A retriable error: everything unacknowledged is sent again, in order."""
         expect, name, sent = self.world.expect, self.name, attempt.sent
-        expect(code in _RETRIED, f"{name}: {sent.values} was refused with {code.name}")
+        late = code is ErrorCode.INVALID_TIMESTAMP and has_clock_jumps(self.world.seed)
+        expect(late or code in _RETRIED, f"{name}: {sent.values} was refused with {code.name}")
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sent in self.unacknowledged[:1]:
             expect(self._has_gap(attempt), f"{name}: a gap before its oldest batch {sent.values}")
             self._bump_epoch()

@@ -4,8 +4,8 @@ Leases, timers and whatever else must not break go by a clock that never goes ba
 What is stamped and compared by wall clocks may come early or late, and nothing else: what a client
 is told, and what is promised of it, stays.  `restarts` has what is promised of sealing.
 
-It is the clock of the log (`engine.Ports`).  The one by which a broker refuses timestamps that are
-an hour ahead of it, as Kafka's does, is off by seconds only.
+Clients stamp by the clock of the agent that they send to.  What was on its way when that was set
+back is refused, as Kafka's brokers refuse what is an hour ahead of them, and sent again.
 """
 
 import asyncio

@@ -387,11 +387,11 @@ CLUSTER_BUGS: tuple[Plant, ...] = (
     fit_again_at_once,
 )
 
-GROUP_BUGS: tuple[tuple[Plant, range], ...] = (
-    (offsets_from_memory, range(8, 4_000, 10)),
-    (groups_written_by_two, range(8, 4_000, 10)),
-    (late_copies_of_commits_count, range(8, 4_000, 10)),
-    (given_before_it_is_given_up, range(18, 4_000, 20)),
-    (told_before_it_is_stored, range(18, 4_000, 20)),
+GROUP_BUGS: tuple[Plant, ...] = (
+    offsets_from_memory,
+    groups_written_by_two,
+    late_copies_of_commits_count,
+    given_before_it_is_given_up,
+    told_before_it_is_stored,
 )
 """And the seeds that have what they need: a cluster with groups, or with one of KIP-848."""

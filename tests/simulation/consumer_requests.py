@@ -53,7 +53,8 @@ from driftlog_agents.protocol.messages.list_offsets import (
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.object_store import Buffer
-from tests.simulation.agent import AgentProcess
+from tests.simulation.agent import SimulatedAgent
+from tests.simulation.aimed import is_aimed
 from tests.simulation.batches import rows_of
 from tests.simulation.clients import roomy
 from tests.simulation.oracle import Lookup, random_target
@@ -68,6 +69,8 @@ _PATIENCE_S: Final = 12.0
 _FINAL_S: Final = 240.0
 _LIMITS: Final = (1, 150, 400, 2_000, 20_000)
 _WAITS_MS: Final = (0, 0, 20, 300, 2_000)
+_LONG_MS: Final = 8_000
+"""Of half of the requests, where sessions end while one waits (`aimed`)."""
 _BY_ID: Final = 13
 _ZSTD_SINCE: Final = 10
 _LAST_EPOCH_SINCE: Final = 12
@@ -132,7 +135,7 @@ class _Exchange:
     """A Fetch request and its answer: a slot of its connection, and a `Waiting`."""
 
     owner: "ConsumerRequests"
-    process: AgentProcess
+    process: SimulatedAgent
     version: int
     request: FetchRequest
     asked: list[_Asked]
@@ -144,16 +147,23 @@ class _Exchange:
     """What was asked for above its log's end when the request arrived."""
     data: list[PartitionData] = field(default_factory=list)
     name: str = "a Fetch request"
+    reads_bucket: bool = False
+    """It is answered when the bucket has answered, whatever becomes of the session."""
+
+    @property
+    def is_over(self) -> bool:
+        """Answered, or nobody waits any more."""
+        return self.ended.is_set() or self.connection.closed
 
     @property
     def done(self) -> bool:
-        """Answered, or nobody waits any more."""
-        return self.ended.is_set() or self.connection.closed
+        """Whether the end of the session is no news to it."""
+        return self.is_over or self.reads_bucket
 
     def arrive(self) -> None:
         """The agent reads it."""
         process = self.process
-        if not process.begun:
+        if not process.server.accepts:
             self.ended.set()  # its listener is closed
             return
         engine = process.engine
@@ -163,11 +173,9 @@ class _Exchange:
             if log is not None and one.partition.fetch_offset > log.log_end:
                 self.above.add(one.tp)
         slot: Any = self
-        cold_reads = process.fetching.cold_reads
         process.fetching.handle(slot, self.version, 0, self.request)
-        is_cold = process.fetching.cold_reads > cold_reads
-        if engine is not None and not self.done and not is_cold and len(self.asked) == 1:
-            process.waits(engine, self)  # what reads the bucket is told when that has answered
+        if engine is not None and not self.done and len(self.asked) == 1:
+            process.waits(engine, self)
 
     def keep(self, size_bytes: int) -> bool:
         """As a `QueuedRequest`: there is room for it to wait."""
@@ -176,6 +184,7 @@ class _Exchange:
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """As a `QueuedRequest`: what is for a connection that is gone is not begun."""
         if not self.connection.closed:
+            self.reads_bucket = True
             await work()
 
     def respond(self, answer: Sequence[Buffer]) -> None:
@@ -194,6 +203,17 @@ class ConsumerRequests:
         self.world = world
         self.rng = rng
         self._positions: dict[TopicPartition, int] = {}
+        self._sent: _Exchange | None = None
+        waits_long = [_LONG_MS] * len(_WAITS_MS) if is_aimed(world.seed) else []
+        self._waits_ms = (*_WAITS_MS, *waits_long)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a Fetch of one partition waits for more than there is."""
+        sent = self._sent
+        if sent is None or sent.done or len(sent.asked) > 1:
+            return False
+        return sent.request.max_wait_ms == _LONG_MS
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -215,7 +235,7 @@ class ConsumerRequests:
 
     # ── Fetch ──
 
-    async def _fetch(self, process: AgentProcess) -> None:
+    async def _fetch(self, process: SimulatedAgent) -> None:
         """Send one request and wait for its answer, or give it up."""
         logs = self._some_logs(process)
         if not logs:
@@ -225,7 +245,7 @@ class ConsumerRequests:
         patience_s = self.rng.choice((_PATIENCE_S, _PATIENCE_S, _PATIENCE_S, 0.05))
         await self._send(exchange, patience_s)
 
-    def _some_logs(self, process: AgentProcess) -> list[PartitionLog]:
+    def _some_logs(self, process: SimulatedAgent) -> list[PartitionLog]:
         """Mostly what the agent leads; sometimes what others lead."""
         if self.rng.random() < 0.1:
             process = self.rng.choice(self.world.nodes).process
@@ -258,7 +278,7 @@ class ConsumerRequests:
             partition.last_fetched_epoch = before.epoch
         return _Asked(tp, partition, end, start, was_read)
 
-    def _exchange(self, process: AgentProcess, version: int, asked: list[_Asked]) -> _Exchange:
+    def _exchange(self, process: SimulatedAgent, version: int, asked: list[_Asked]) -> _Exchange:
         names = {tp.topic_id: name for tp, name in self._names(asked)}
         topics: dict[Any, FetchTopic] = {}
         for one in asked:
@@ -268,7 +288,7 @@ class ConsumerRequests:
                 topic.topic_id, topic.topic = topic_id, ""
             topic.partitions.append(one.partition)
         request = FetchRequest(
-            max_wait_ms=self.rng.choice(_WAITS_MS),
+            max_wait_ms=self.rng.choice(self._waits_ms),
             min_bytes=self.rng.choice((0, 1, 1, 500)),
             max_bytes=self.rng.choice(_LIMITS),
             isolation_level=self.rng.choice((0, 1)),
@@ -294,11 +314,12 @@ class ConsumerRequests:
 
     async def _send(self, exchange: _Exchange, patience_s: float) -> None:
         process, connection = exchange.process, exchange.connection
+        self._sent = exchange
         process.receive(exchange.arrive)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await exchange.ended.wait()
-        if not exchange.done:
+        if not exchange.is_over:
             process.receive(partial(connection.hang_up))
 
     def answered(self, exchange: _Exchange, response: FetchResponse) -> None:
@@ -416,10 +437,10 @@ class ConsumerRequests:
 
     # ── ListOffsets ──
 
-    async def _list_offsets(self, process: AgentProcess) -> None:
+    async def _list_offsets(self, process: SimulatedAgent) -> None:
         logs = self._some_logs(process)
         engine = process.engine
-        if not logs or engine is None or not process.begun:
+        if not logs or engine is None or not process.server.accepts:
             return
         log = logs[0]
         timestamp = self.rng.choice(
@@ -430,7 +451,7 @@ class ConsumerRequests:
         await self._look_up(process, engine, log, timestamp)
 
     async def _look_up(
-        self, process: AgentProcess, engine: Engine, log: PartitionLog, timestamp: int
+        self, process: SimulatedAgent, engine: Engine, log: PartitionLog, timestamp: int
     ) -> ListOffsetsPartitionResponse | None:
         """Ask, in the process; returns the answer, None: it says nothing that can be checked."""
         oracle = self.world.oracle
@@ -515,7 +536,7 @@ class ConsumerRequests:
                 await asyncio.sleep(0.1)
 
 
-def _in_lease(process: AgentProcess) -> bool:
+def _in_lease(process: SimulatedAgent) -> bool:
     """Whether the agent holds its lease, by the time at which it sent its last renewal."""
     engine = process.engine
     if engine is None:
@@ -523,7 +544,7 @@ def _in_lease(process: AgentProcess) -> bool:
     return process.lease_until_ms(engine) > process.loop.now_s * 1000
 
 
-def _log_now(process: AgentProcess, tp: TopicPartition) -> PartitionLog | None:
+def _log_now(process: SimulatedAgent, tp: TopicPartition) -> PartitionLog | None:
     engine = process.engine
     return None if engine is None else engine.find(tp)
 

@@ -30,7 +30,7 @@ from driftlog_tiering import layout
 from tests.simulation.final_log import read_topics
 
 if TYPE_CHECKING:
-    from tests.simulation.agent import AgentProcess
+    from tests.simulation.agent import SimulatedAgent
     from tests.simulation.node import Node
     from tests.simulation.world import World
 
@@ -138,7 +138,7 @@ class Ending:
             await asyncio.sleep(0.5)
         await self._look()
 
-    async def _ready(self, node: "Node") -> "AgentProcess":
+    async def _ready(self, node: "Node") -> "SimulatedAgent":
         for _ in range(int(_READY_S / 0.1)):
             if node.well and node.process.serving:
                 return node.process
@@ -146,7 +146,7 @@ class Ending:
         self._world.expect(False, "no session begins when all is over")
         raise AssertionError
 
-    async def _delete_topics(self, process: "AgentProcess") -> None:
+    async def _delete_topics(self, process: "SimulatedAgent") -> None:
         topics = list((await read_topics(self._world)).values())
         if self._rng.random() >= _ALL_DELETED:
             topics = [topic for topic in topics if self._rng.random() < 0.5]

@@ -35,7 +35,7 @@ from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.loop import NOBODY
 
 if TYPE_CHECKING:
-    from tests.simulation.agent import AgentProcess
+    from tests.simulation.agent import SimulatedAgent
     from tests.simulation.world import World
 
 SESSION_MS: Final = 4_000
@@ -75,7 +75,7 @@ class Member:
         self.id = ""
         self.generation = -1
         self.assigned: list[TopicPartition] = []
-        self._coordinator: AgentProcess | None = None
+        self._coordinator: SimulatedAgent | None = None
 
     @property
     def stable(self) -> bool:
@@ -304,7 +304,7 @@ class Member:
         return answer
 
 
-async def find(world: "World", rng: Random, group: str) -> "AgentProcess | None":
+async def find(world: "World", rng: Random, group: str) -> "SimulatedAgent | None":
     """Who coordinates the group, as somebody says who is asked."""
     asked = rng.choice(world.nodes).process
     request = FindCoordinatorRequest(coordinator_keys=[group])
@@ -315,7 +315,7 @@ async def find(world: "World", rng: Random, group: str) -> "AgentProcess | None"
     return next((node.process for node in world.nodes if node.number == number), None)
 
 
-async def ask(process: "AgentProcess", key: ApiKey, version: int, request: Any) -> Any:
+async def ask(process: "SimulatedAgent", key: ApiKey, version: int, request: Any) -> Any:
     """The answer; None: there is none, and the connection is closed."""
     if not process.listening:
         return None
@@ -338,7 +338,7 @@ async def ask(process: "AgentProcess", key: ApiKey, version: int, request: Any) 
 
     def arrive() -> None:
         if process.broker.engine is not None or not process.stopping:
-            process.spawn(handle())
+            process.agent.dispatcher.spawn(handle())
 
     process.receive(arrive)
     await asyncio.wait([answered], timeout=_PATIENCE_S)

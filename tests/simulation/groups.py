@@ -33,7 +33,7 @@ from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.group_members import SESSION_MS, Member, ask, find
 
 if TYPE_CHECKING:
-    from tests.simulation.agent import AgentProcess
+    from tests.simulation.agent import SimulatedAgent
     from tests.simulation.world import World
 
 SETTINGS: Final = GroupSettings(
@@ -114,7 +114,7 @@ class Groups:
         self.world.count_many("generations", sum(len(ledger.plans) for ledger in self.ledgers))
 
     async def _read(self, ledger: GroupLedger) -> None:
-        known: AgentProcess | None = None
+        known: SimulatedAgent | None = None
         while True:
             await asyncio.sleep(self.rng.uniform(0.2, 3))
             if known is None or known.dead:
@@ -126,7 +126,7 @@ class Groups:
         process = await find(self.world, self.rng, ledger.name)
         return process is not None and await self._read_from(process, ledger)
 
-    async def _read_from(self, process: "AgentProcess", ledger: GroupLedger) -> bool:
+    async def _read_from(self, process: "SimulatedAgent", ledger: GroupLedger) -> bool:
         """As an administrator does: who coordinates, or did when it was asked for last, is asked
         for everything; whether it answered."""
         tps = list(ledger.commits)
@@ -149,7 +149,8 @@ class Groups:
             return False
         for topic in answer.groups[0].topics:
             for partition in topic.partitions:
-                if not partition.error_code:
+                is_gone = topic.topic_id in self.world.admin.dying  # its offsets go with it
+                if not partition.error_code and not is_gone:
                     tp = TopicPartition(topic.topic_id, partition.partition_index)
                     ledger.read(tp, partition.committed_offset, start_s)
         return True

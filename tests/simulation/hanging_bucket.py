@@ -41,6 +41,12 @@ def has_hanging_bucket(seed: int) -> bool:
     return seed // 100 % 11 == 7
 
 
+def hangs_in_a_hand_over(seed: int) -> bool:
+    """Whether the hang begins while a hand-over waits for the last flush of a partition: where the
+    second digit is even."""
+    return has_hanging_bucket(seed) and not seed // 10 % 2
+
+
 class HangingBucket:
     """See the module."""
 
@@ -74,10 +80,10 @@ class HangingBucket:
         self._set(Refused.NOTHING)
 
     async def _begin_a_hand_over(self) -> None:
-        """In every other seed the hang begins while one waits for the last flush of a partition."""
+        """Return when one waits for the last flush of a partition."""
         world = self._world
         there = [node for node in world.nodes if not node.last_life]
-        if world.seed // 10 % 2 or len(there) >= _MOST_NODES:
+        if not hangs_in_a_hand_over(world.seed) or len(there) >= _MOST_NODES:
             return
         world.join()
         for look in range(_LOOKS):

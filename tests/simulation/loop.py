@@ -88,9 +88,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     _stopping: bool
     _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
 
-    def __init__(self) -> None:
+    def __init__(self, begin_s: float = 1_000.0) -> None:
         super().__init__()
-        self.now_s = 1_000.0
+        self.now_s = begin_s
         self.frozen = 0
         """How many freezers are."""
         self._turns = 0

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from driftlog_agents.identity import WrongClusterError
 from driftlog_agents.log.leftovers import decode_note
-from tests.simulation.agent import AgentProcess
+from tests.simulation.agent import SimulatedAgent
 from tests.simulation.aimed import aim
 from tests.simulation.bucket_faults import latest_ms
 from tests.simulation.clocks import WallClock
 from tests.simulation.faults import Cut, Refused, Weather
+from tests.simulation.loop import NOBODY
 from tests.simulation.sim_disk import Platter
 
 if TYPE_CHECKING:
@@ -53,9 +55,9 @@ class Node:
         """What stands behind what a disk did not write may go elsewhere, led elsewhere or not."""
         self.world.unsettled.update(decode_note(data).partitions)
 
-    def _new_process(self) -> AgentProcess:
+    def _new_process(self) -> SimulatedAgent:
         self.lives += 1
-        return AgentProcess(self, self.lives)
+        return SimulatedAgent(self, self.lives)
 
     async def run(self) -> None:
         """One process after the other, until the last one has ended."""
@@ -69,8 +71,8 @@ class Node:
                 task = asyncio.current_task()
                 if not self.process.dead or (task is not None and task.cancelling()):
                     raise  # not killed: the simulation itself is over
-            except Exception:
-                if not self.process.dead:
+            except Exception as error:
+                if not self.process.dead and not self._was_away(error):
                     raise
                 # A killed process's requests end as if they were cancelled: what comes of it is
                 # nobody's (seed 30375).
@@ -81,6 +83,14 @@ class Node:
                 self._ended.set()
                 return
             self.process = self._new_process()
+
+    def _was_away(self, error: Exception) -> bool:
+        """Whether its agent ended because its machine was suspended for days: it starts again."""
+        if "suspended" not in self.world.counts:
+            return False
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        return isinstance(error, WrongClusterError) and "no session for" in str(error)
 
     async def leave(self) -> None:
         """SIGTERM, for the last time; returns when it has ended."""
@@ -119,8 +129,8 @@ class Node:
         if self._life is None or self._life.done():
             return
         self.world.note(how)
-        self._life.cancel()
         self.process.kill()
+        self._cancel(self._life)
         if how == "power":
             self.platter.lose_power(self.world.rng)
         if how == "disk lost":
@@ -130,6 +140,12 @@ class Node:
             self.platter.swap()
             self.world.disk_is_gone(self)
             self.world.oracle.disk_is_back()
+
+    def _cancel(self, life: asyncio.Task[None]) -> None:
+        """Until it has ended: asyncio lets an error that a session ends with win over a cancel."""
+        if not life.done():
+            life.cancel()
+            self.world.loop.call_later(0.01, self._cancel, life, context=NOBODY)
 
     async def pause(self, seconds: float, *, threads: bool = True) -> None:
         """Time goes on for all others; without *threads*, for its own as well."""

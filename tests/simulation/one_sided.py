@@ -52,6 +52,8 @@ class LastRefusals:
         self._rng = Random(f"last refusals {world.seed}")
         self._nobody_since_s: float | None = None
         """Nobody can since then."""
+        self._refused: tuple[Node, float] | None = None
+        """One agent, and since when it cannot."""
 
     async def begin(self) -> None:
         """Of one agent: it goes on until all is answered; of all: until enough has been seen."""
@@ -61,7 +63,9 @@ class LastRefusals:
         for topic in (await read_topics(world)).values():
             world.produce_to(topic, batches=6)
         if len(nodes) > 1 and rng.random() < 0.6:
-            _set(rng.choice(nodes), rng, "one agent, until all is answered")
+            node = rng.choice(nodes)
+            self._refused = node, world.loop.now_s
+            _set(node, rng, "one agent, until all is answered")
             return
         kind = _set(nodes[0], rng, "all agents")
         for node in nodes[1:]:
@@ -83,8 +87,20 @@ class LastRefusals:
         proven = since_s is None or now_s < since_s + _PROVEN_S
         self._world.expect(proven, f"{name} steps down, and nobody else could do it either")
 
+    def begins_again(self, node: "Node") -> None:
+        """A process that has had a session begins another one: not before it can, where it stepped
+        down for what it cannot."""
+        if self._refused is not None:
+            refused, since_s = self._refused
+            stepped_down = self._world.loop.now_s >= since_s + FITNESS.patience_ms / 1000
+            self._world.expect(
+                node is not refused or not stepped_down,
+                f"agent {node.number} begins a session, and its bucket refuses requests",
+            )
+
     def end(self) -> None:
         """All are well."""
+        self._refused = None
         for node in self._world.nodes:
             node.store_weather.refused_kind = Refused.NOTHING
 

@@ -11,7 +11,7 @@ from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
 
 if TYPE_CHECKING:
-    from tests.simulation.agent import AgentProcess
+    from tests.simulation.agent import SimulatedAgent
     from tests.simulation.node import Node
 
 _DEADLINE_S: Final = 10.0
@@ -68,7 +68,7 @@ class Peer:
 
     async def _answer(
         self,
-        process: "AgentProcess",
+        process: "SimulatedAgent",
         ask: Callable[[OwnLeader], Coroutine[None, None, list[Answer]]],
         answer: "asyncio.Future[list[Answer]]",
     ) -> None:

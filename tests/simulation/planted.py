@@ -16,6 +16,7 @@ from driftlog_agents import flush_names
 from driftlog_agents.garbage import Pass
 from driftlog_agents.log import admission, claimed_keys, id_blocks, recovery, sealing, takeover
 from driftlog_agents.log.admission import Admission, Admitted
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.buffer import BufferLog
 from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.deletion import RecordDeletion
@@ -322,6 +323,26 @@ def what_comes_behind_a_refused_batch_is_taken(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(admission, "_not_now", lambda *refusal: RefusedError(*refusal[-2:]))
 
 
+def _deaf_to(reason: str, patch: pytest.MonkeyPatch) -> None:
+    original = Backpressure.set
+
+    def deaf(self: Backpressure, said: str, held: bool) -> None:
+        if said != reason:
+            original(self, said, held)
+
+    patch.setattr(Backpressure, "set", deaf)
+
+
+def sealing_holds_nobody(patch: pytest.MonkeyPatch) -> None:
+    """The backpressure of sealing is cut."""
+    _deaf_to("sealing", patch)
+
+
+def consolidation_holds_nobody(patch: pytest.MonkeyPatch) -> None:
+    """The backpressure of consolidation is cut."""
+    _deaf_to("consolidation", patch)
+
+
 def sync_trusted_after_a_failed_one(patch: pytest.MonkeyPatch) -> None:
     """fdatasync tells a lost write once: the next one succeeds, and passes for a promise."""
     original = BufferLog._sync
@@ -517,6 +538,8 @@ BUGS: tuple[Plant, ...] = (
     judged_by_half_of_the_window,
     sync_trusted_after_a_failed_one,
     what_comes_behind_a_refused_batch_is_taken,
+    sealing_holds_nobody,
+    consolidation_holds_nobody,
     disk_never_tried_again,
     led_without_its_records,
     read_above_the_high_watermark,

@@ -24,7 +24,8 @@ from tests.simulation.consumer_requests import has_requests
 from tests.simulation.deletions import has_deletions
 from tests.simulation.ending import has_ending
 from tests.simulation.ending_planted import ENDING_BUGS
-from tests.simulation.hanging_bucket import has_hanging_bucket
+from tests.simulation.failing_disks import has_failing_disk
+from tests.simulation.hanging_bucket import hangs_in_a_hand_over, has_hanging_bucket
 from tests.simulation.long_outages import has_long_outage
 from tests.simulation.many_producers import has_many_producers
 from tests.simulation.older_metadata import has_older_metadata
@@ -32,11 +33,12 @@ from tests.simulation.one_sided import has_refusals
 from tests.simulation.planted import BUGS, Plant
 from tests.simulation.request_planted import REQUEST_BUGS
 from tests.simulation.runner import run_seed
-from tests.simulation.store_loss import has_store_loss
+from tests.simulation.slow_upkeep import has_slow_consolidation, has_slow_sealing
+from tests.simulation.store_loss import has_store_loss, is_restored_while_idle
 from tests.simulation.store_loss_planted import STORE_LOSS_BUGS
 from tests.simulation.unavailable_planted import UNAVAILABLE_BUGS
 from tests.simulation.untrue_absence import has_untrue_absence
-from tests.simulation.world import is_cluster
+from tests.simulation.world import has_threads, is_cluster
 
 Kind = Callable[[int], bool]
 """Whether a seed has what it takes to notice a bug."""
@@ -45,71 +47,113 @@ _OTHERS: Final = 12
 """Seeds that a test tries when none of the bug's own notices it: each takes one to four seconds."""
 
 SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
-    "duplicate_answered_at_once": (1,),
-    "acks_one_before_sync": (0,),
-    "own_clock_not_asked": (1,),
-    "memory_not_given_up": (1,),
-    "slices_changed_under_reads": (4,),
-    "no_grace_for_garbage": (6,),
-    "acks_one_behind_a_hole": (506,),
-    "sync_failure_ignored": (26,),
-    "manifest_ahead_not_adopted": (2,),
-    "directories_removed_at_once": (43,),
-    "dead_session_goes_on": (43,),
-    "epoch_rule_ignored": (500, 503),
-    "nobody_told_of_the_end": (510, 523, 503),
-    "parked_not_told_of_the_end": (117, 187),
-    "torn_entry_ends_the_directory": (17,),
-    "judged_by_half_of_the_window": (97,),
-    "disk_never_tried_again": (40,),
-    "sync_trusted_after_a_failed_one": (134,),
-    "what_comes_behind_a_refused_batch_is_taken": (24, 28),
-    "released_with_flushes_on_their_way": (8, 12),
-    "left_with_flushes_on_their_way": (32, 38),
-    "commits_without_a_session": (145,),
-    "lease_counted_from_the_answer": (775,),
-    "serves_until_somebody_says_so": (15,),
-    "released_without_an_answer_and_gone_on": (505, 512),
-    "late_releases_count": (502, 505),
-    "served_on_after_a_hand_over": (12, 35),
-    "sealed_ends_of_old_leaders": (2,),
-    "moved_without_producers": (5,),
-    "sessions_read_while_they_change": (232, 332),
-    "never_steps_down": (815,),
-    "nobody_says_that_it_could": (835,),
-    "others_are_better_always": (805,),
-    "commits_prove_reads": (385, 305, 372),
-    "fit_again_at_once": (835, 312),
-    "offsets_from_memory": (508, 578),
-    "groups_written_by_two": (228, 518),
-    "late_copies_of_commits_count": (1508, 1588),
-    "given_before_it_is_given_up": (18,),
-    "told_before_it_is_stored": (538, 578),
-    "sealing_forgets_log_start": (9,),
-    "deletion_told_before_it_is_stored": (9,),
-    "manifest_forgets_what_is_left": (9,),
-    "committed_however_old": (56,),
-    "what_may_be_committed_is_garbage": (56,),
-    "stored_again_after_an_unanswered_commit": (6,),
-    "a_missing_key_is_a_fresh_partition": (6,),
-    "older_stores_are_not_compared": (26,),
-    "producer_ids_go_back": (6,),
-    "producer_ids_are_not_marked": (6,),
-    "age_begins_with_the_leader": (84, 87),
-    "age_by_wall_clocks_alone": (83, 82),
-    "foreign_flush_objects_are_collected": (33,),
-    "foreign_objects_hide_manifests": (33,),
-    "foreign_objects_of_topics_are_collected": (3,),
-    "foreign_objects_end_a_look": (3,),
-    "tombstones_stay": (80, 14),
-    "fetch_answers_after_the_lease": (45,),
-    "fetch_answers_what_is_not_committed": (16,),
-    "fetch_ignores_log_start": (19,),
-    "fetch_leaves_out_the_first_batch": (16,),
-    "fetches_not_told_of_the_end": (269,),
-    "list_offsets_ignores_log_start": (245, 125),
+    "unknown_commit_is_success": (3, 2, 0),
+    "acknowledged_when_stored": (0, 1, 2),
+    "old_sessions_live_on": (0, 1, 4),
+    "leftovers_forgotten": (1, 0, 2),
+    "duplicate_answered_at_once": (2, 0, 3),
+    "acks_one_before_sync": (0, 1, 2),
+    "acks_one_behind_a_hole": (527, 506),
+    "sync_failure_ignored": (91, 191, 161),
+    "records_forgotten_early": (0, 1, 2),
+    "rewrite_leaves_out_what_is_needed": (0, 1, 2),
+    "tail_told_of_the_wrong_place": (4, 9, 3),
+    "slices_changed_under_reads": (4, 54),
+    "producers_not_restored": (3, 4, 5),
+    "snapshot_not_loaded": (1, 4, 2),
+    "manifest_ahead_not_adopted": (6, 0, 2),
+    "leader_epoch_not_raised": (0, 1, 2),
+    "directories_removed_at_once": (43, 9, 13),
+    "dead_session_goes_on": (6, 7, 11),
+    "epoch_rule_ignored": (511, 513, 501),
+    "own_clock_not_asked": (3, 9, 1),
+    "nobody_told_of_the_end": (510, 523, 501),
+    "parked_not_told_of_the_end": (187, 7, 117),
+    "torn_entry_ends_the_directory": (9, 17, 4),
+    "judged_by_half_of_the_window": (7, 27),
+    "sync_trusted_after_a_failed_one": (91, 291, 161),
+    "what_comes_behind_a_refused_batch_is_taken": (20, 24, 28),
+    "sealing_holds_nobody": (111, 11, 71),
+    "consolidation_holds_nobody": (51, 251, 151),
+    "disk_never_tried_again": (61, 161, 91),
+    "led_without_its_records": (0, 2, 1),
+    "read_above_the_high_watermark": (0, 1, 2),
+    "memory_not_given_up": (4, 9, 6),
+    "sealing_forgets_log_start": (9, 19, 25),
+    "deletion_told_before_it_is_stored": (19, 9, 25),
+    "manifest_forgets_what_is_left": (9, 25, 19),
+    "no_grace_for_garbage": (0, 12, 6),
+    "committed_however_old": (6, 56, 106),
+    "what_may_be_committed_is_garbage": (206, 56, 106),
+    "stored_again_after_an_unanswered_commit": (231, 6, 256),
+    "a_missing_key_is_a_fresh_partition": (26, 12, 6),
+    "older_stores_are_not_compared": (66, 86, 62),
+    "producer_ids_go_back": (26, 12, 6),
+    "producer_ids_are_not_marked": (26, 12, 6),
+    "released_with_flushes_on_their_way": (15, 25, 12),
+    "left_with_flushes_on_their_way": (38, 2, 62),
+    "admission_goes_on_while_it_is_released": (2, 5, 8),
+    "claimed_beside_a_live_session": (2, 5, 8),
+    "claimed_without_comparing_the_keys": (2, 8, 5),
+    "records_of_the_warm_up": (8, 2, 5),
+    "commits_without_a_session": (92, 52),
+    "lease_counted_from_the_answer": (375, 395, 275),
+    "serves_until_somebody_says_so": (22, 25, 28),
+    "released_without_an_answer_and_gone_on": (512, 515, 508),
+    "late_releases_count": (505, 508, 512),
+    "served_on_after_a_hand_over": (12, 15, 2),
+    "epoch_kept_after_a_release": (2, 8, 5),
+    "those_before_forgotten": (2, 5, 8),
+    "sealed_ends_of_old_leaders": (35, 2, 52),
+    "moved_without_producers": (25, 22, 5),
+    "two_plans": (2, 12, 5),
+    "sessions_read_while_they_change": (215, 192),
+    "never_steps_down": (302, 815, 308),
+    "nobody_says_that_it_could": (302, 325, 308),
+    "others_are_better_always": (315, 305, 805),
+    "commits_prove_reads": (385, 322, 372),
+    "fit_again_at_once": (302, 335, 328),
+    "offsets_from_memory": (528, 578, 518),
+    "groups_written_by_two": (548, 538, 518),
+    "late_copies_of_commits_count": (598, 1508, 1528),
+    "given_before_it_is_given_up": (38, 58, 18),
+    "told_before_it_is_stored": (558, 578, 538),
+    "age_begins_with_the_leader": (80, 87, 84),
+    "age_by_wall_clocks_alone": (87, 88),
+    "sessions_not_counted": (181, 184, 183),
+    "producers_forgotten_by_count": (23, 20, 21),
+    "producers_forgotten_while_they_live": (23, 20, 21),
+    "budget_refuses_those_that_are_known": (20, 23, 21),
+    "older_revisions_believed": (192, 32, 132),
+    "lost_commits_not_noticed": (283, 296, 396),
+    "other_clusters_believed": (83, 121, 92),
+    "heads_read_for_commits_alone": (521, 1146, 1196),
+    "leaps_believed": (32, 132, 532),
+    "begun_in_any_store": (121, 221, 146),
+    "absence_is_believed": (613, 611, 616),
+    "never_looked_for_again": (627, 611),
+    "stopped_and_released_together": (705, 728, 722),
+    "stopped_before_its_last_flush": (768, 708, 705),
+    "never_admitted_again": (782, 768, 708),
+    "foreign_flush_objects_are_collected": (3, 33, 44),
+    "foreign_objects_of_topics_are_collected": (3, 44, 33),
+    "foreign_objects_end_a_look": (3, 44, 33),
+    "foreign_objects_hide_manifests": (3, 33, 44),
+    "flush_objects_stay": (3, 14, 25),
+    "flush_records_stay": (3, 14, 25),
+    "partition_keys_stay": (3, 14, 25),
+    "leader_keys_stay": (3, 14, 25),
+    "objects_of_deleted_topics_stay": (3, 14, 25),
+    "tombstones_stay": (80, 14, 25),
+    "heads_stay": (3, 25, 14),
+    "fetch_answers_after_the_lease": (116, 132),
+    "fetch_answers_what_is_not_committed": (19, 16, 22),
+    "fetch_ignores_log_start": (19, 39, 25),
+    "fetch_leaves_out_the_first_batch": (16, 19, 22),
+    "fetches_not_told_of_the_end": (566, 1539, 546),
+    "list_offsets_ignores_log_start": (325, 89),
 }
-"""Seeds that notice a bug, tried first.  Of a bug that is not here, the first ones of its kind."""
+"""Seeds that notice a bug, tried first; the quickest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +164,6 @@ class Planted:
     kind: Kind
     says: str = ""
     """What the broken promise that is meant says."""
-    named: tuple[int, ...] = ()
-    """Seeds that its module names."""
 
     @property
     def name(self) -> str:
@@ -131,7 +173,7 @@ class Planted:
     @property
     def seeds(self) -> tuple[int, ...]:
         """That notice it."""
-        return SEEN_AT.get(self.name, self.named)
+        return SEEN_AT.get(self.name, ())
 
     def others(self, start: int = 0) -> Iterator[int]:
         """Seeds from *start* on that have what it takes."""
@@ -161,6 +203,14 @@ def _refusals(seed: int) -> bool:
     return is_cluster(seed) and has_refusals(seed)
 
 
+def _hand_over(seed: int) -> bool:
+    return is_cluster(seed) and hangs_in_a_hand_over(seed)
+
+
+def _reads_what_is_deleted(seed: int) -> bool:
+    return has_requests(seed) and has_deletions(seed)
+
+
 def _is_single(seed: int) -> bool:
     return not is_cluster(seed)
 
@@ -172,10 +222,19 @@ def _aimed(kind: Kind) -> Kind:
 _AIMED: Final[dict[str, Kind]] = {
     "nobody_told_of_the_end": _aimed(_is_single),
     "what_comes_behind_a_refused_batch_is_taken": has_many_producers,
+    "sealing_holds_nobody": has_slow_sealing,
+    "consolidation_holds_nobody": has_slow_consolidation,
+    "sync_failure_ignored": has_failing_disk,
+    "sync_trusted_after_a_failed_one": has_failing_disk,
+    "disk_never_tried_again": has_failing_disk,
     "acks_one_behind_a_hole": _aimed(_is_single),
     "epoch_rule_ignored": _aimed(_is_single),
     "released_without_an_answer_and_gone_on": _aimed(is_cluster),
     "late_releases_count": _aimed(is_cluster),
+    "fetches_not_told_of_the_end": _aimed(lambda seed: _is_single(seed) and has_requests(seed)),
+    "fetch_ignores_log_start": _reads_what_is_deleted,
+    "list_offsets_ignores_log_start": _reads_what_is_deleted,
+    "sessions_read_while_they_change": lambda seed: is_cluster(seed) and has_threads(seed),
     "offsets_from_memory": _aimed(_has_groups),
     "groups_written_by_two": _aimed(_has_groups),
     "late_copies_of_commits_count": _aimed(_has_groups),
@@ -187,6 +246,10 @@ _AIMED: Final[dict[str, Kind]] = {
     "others_are_better_always": _refusals,
     "commits_prove_reads": _refusals,
     "fit_again_at_once": _refusals,
+    "stopped_and_released_together": _hand_over,
+    "stopped_before_its_last_flush": _hand_over,
+    "never_admitted_again": _hand_over,
+    "heads_read_for_commits_alone": is_restored_while_idle,
     "age_begins_with_the_leader": has_clock_jumps,
     "age_by_wall_clocks_alone": has_clock_jumps,
     "sessions_not_counted": has_clock_jumps,
@@ -204,15 +267,8 @@ _AIMED: Final[dict[str, Kind]] = {
 """Bugs that take more than the others of their module to be noticed."""
 
 
-def _all(
-    plants: Iterable[Plant | tuple[Plant, Iterable[int]]], kind: Kind, says: str = ""
-) -> list[Planted]:
-    found = []
-    for entry in plants:
-        plant, seeds = entry if isinstance(entry, tuple) else (entry, ())
-        named = tuple(seeds) if not isinstance(seeds, range) else ()
-        found.append(Planted(plant, _AIMED.get(plant.__name__, kind), says, named))
-    return found
+def _all(plants: Iterable[Plant], kind: Kind, says: str = "") -> list[Planted]:
+    return [Planted(plant, _AIMED.get(plant.__name__, kind), says) for plant in plants]
 
 
 PLANTED: Final[tuple[Planted, ...]] = (

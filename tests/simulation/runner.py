@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tests.simulation.world import World
+from tests.simulation.world import BEGIN_S, World
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ def run_seed(seed: int) -> Result:
         world.run()
     except Exception as error:  # noqa: BLE001  # any of them is a finding
         result.failed[seed] = _story(error)
-    result.virtual_s = world.loop.now_s - 1_000
+    result.virtual_s = world.loop.now_s - BEGIN_S
     result.acknowledged = len(world.oracle.acked)
     result.events = world.events
     result.counts.update(world.counts)

@@ -60,6 +60,22 @@ def has_store_loss(seed: int) -> bool:
     return seed % _EVERY in (*_SINGLE, _CLUSTER) or seed % 100 == _FURTHER_ON
 
 
+def _kind(seed: int, rng: Random, *, many: bool) -> Kind:
+    kind = rng.choice([kind for kind in Kind if kind is not Kind.BUMPED or not many])
+    return Kind.BUMPED if seed % 100 == _FURTHER_ON else kind
+
+
+def _is_idle(seed: int, kind: Kind) -> bool:
+    return kind is Kind.BUMPED and seed // 100 % 2 == 1 and not has_clock_jumps(seed)
+
+
+def is_restored_while_idle(seed: int) -> bool:
+    """Whether the store of one agent is restored further on, while nothing is committed."""
+    if not has_store_loss(seed) or seed % 100 == _FURTHER_ON or seed % _EVERY == _CLUSTER:
+        return False
+    return _is_idle(seed, _kind(seed, Random(f"store loss {seed}"), many=False))
+
+
 def _begun(event: WatchEvent) -> str | None:
     """The key, where it makes a session, or makes one lead."""
     if not isinstance(event, PutEvent):
@@ -77,16 +93,9 @@ class StoreLoss:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"store loss {world.seed}")
-        kinds = [kind for kind in Kind if kind is not Kind.BUMPED or not world.many]
-        self.kind = self._rng.choice(kinds)
-        if world.seed % 100 == _FURTHER_ON:
-            self.kind = Kind.BUMPED
+        self.kind = _kind(world.seed, self._rng, many=world.many)
         self._bump = 1_000_000_000 if world.many else 1_000
-        self._is_idle = (
-            self.kind is Kind.BUMPED
-            and world.seed // 100 % 2 == 1
-            and not has_clock_jumps(world.seed)
-        )
+        self._is_idle = _is_idle(world.seed, self.kind)
         """Nothing is to be committed when the store is lost: no commit is what tells."""
         self._until_s: float | None = None
         """The wrong store is there, and from then on every agent knows."""

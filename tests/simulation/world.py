@@ -24,6 +24,8 @@ What is checked, all the time or when the faults are over:
    Nothing is offline for an object that is not shown for a while (`untrue_absence`), and while the
    bucket hangs for all, what could be served is served (`hanging_bucket`).
 7. Nothing is appended by a session that may have lost its lease, by the agent's own clock.
+   Producers wait where sealing or consolidation falls behind, so that what they do is bounded
+   (`slow_upkeep`).
 8. Who waits for a session that ends is told so: producers with any acks, parked ones, fetches.
    Batches in memory are bounded.  On a disk that is well again acks=1 is taken.
 9. A topic is there exactly if somebody was told so, with the configs that were told; what is
@@ -64,6 +66,7 @@ from tests.simulation.consumer_requests import ConsumerRequests, has_requests
 from tests.simulation.consumers import Consumer, NotServedError
 from tests.simulation.deletions import Deletions, has_deletions
 from tests.simulation.ending import Ending, has_ending
+from tests.simulation.failing_disks import has_failing_disk, let_disk_fail
 from tests.simulation.faults import now
 from tests.simulation.final_log import read_ends, read_final_log, read_log_start, read_topics
 from tests.simulation.groups import Groups
@@ -77,11 +80,14 @@ from tests.simulation.older_metadata import OlderMetadata
 from tests.simulation.one_sided import LastRefusals, has_refusals
 from tests.simulation.oracle import Oracle, Place
 from tests.simulation.restarts import restart_often
+from tests.simulation.slow_upkeep import SlowUpkeep, has_slow_upkeep
 from tests.simulation.store_loss import StoreLoss, has_store_loss
 from tests.simulation.tail_readers import tail_readers
 from tests.simulation.untrue_absence import UntrueAbsence, has_untrue_absence
 from tests.support.clusters import MARK
 
+BEGIN_S: Final = 1_000_000.0
+"""So long after 1970 that a wall clock which is set back by days does not come before it."""
 _CLUSTERS: Final = (2, 5, 8)
 """Last digits of the seeds that have several agents."""
 _GROUPS: Final = (4, 8)
@@ -102,6 +108,11 @@ def is_cluster(seed: int) -> bool:
     return seed % 10 in _CLUSTERS
 
 
+def has_threads(seed: int) -> bool:
+    """Whether what worker threads do can be stopped between two lines."""
+    return seed // 10 % 2 == 1
+
+
 class Violation(AssertionError):
     """A promise was broken."""
 
@@ -115,15 +126,16 @@ class World:
         self.cuts_beginnings = seed % 10 == 7
         """Every tenth seed: sessions that end while they load, files that end torn.  The others
         are without these, and have the more of all the rest."""
-        self.thread_share = _THREADS if seed // 10 % 2 else 0.0
+        self.thread_share = _THREADS if has_threads(seed) else 0.0
         """Of what worker threads do: how much can be stopped between two lines."""
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop(BEGIN_S)
         self.loop.set_exception_handler(self._callback_failed)
         self._trace = hashlib.sha256()
         self._broken: Violation | None = None
         self.events = 0
         self.counts: dict[str, int] = {}
         self.long_outage = LongOutage(self)
+        self.slow_upkeep = SlowUpkeep(self)
         self.metadata = OutageStore(self)
         self.bucket = OutageBucket(self)
         self.withheld: set[str] = set()
@@ -328,6 +340,12 @@ class World:
                 await HangingBucket(self).run()
             await self._answered(others.pop())
             self.last_refusals.end()
+            if has_slow_upkeep(self.seed):
+                await self.slow_upkeep.run()
+                await self._answered(None)
+            if has_failing_disk(self.seed):
+                await let_disk_fail(self)
+                await self._answered(None)
             if self.store_loss is not None:
                 await self.store_loss.run()
                 await self._answered(None)

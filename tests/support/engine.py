@@ -1,4 +1,4 @@
-"""A real agent without its sockets: an `Engine` on SQLite and directories, and a `Broker` on it.
+"""A real agent without its sockets, on SQLite and directories.
 
     async with RunningAgent(tmp_path) as agent:
         await agent.append("flights", 0, batch)
@@ -9,38 +9,37 @@ Shell.
 """
 
 import asyncio
-import contextlib
-import io
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
+from driftlog_agents.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_agents.broker import Broker, BrokerSettings, RequestContext
-from driftlog_agents.groups.coordinator import GroupCoordinator
-from driftlog_agents.log.engine import Engine, EngineSettings, Ports
+from driftlog_agents.log.engine import Engine, EngineSettings
 from driftlog_agents.log.flush import Source
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_agents.log.reader import LogReader
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.session import SessionSettings
-from driftlog_agents.producer_ids import ProducerIds
 from driftlog_agents.thread_pools import on_threads
-from driftlog_agents.topics import Topics
 from driftlog_metadata.errors import FencedError
-from driftlog_metadata.model import Agent, Listener
+from driftlog_metadata.model import Listener
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
-from driftlog_metadata.witnessed_store import WitnessedStore
 from driftlog_tiering.batch import check_batch
 from driftlog_tiering.directory_store import DirectoryObjectStore
 from driftlog_tiering.object_store import ObjectStore
-from tests.support.clusters import in_cluster
+from tests.support.agent_ports import (
+    FixedIdentity,
+    NoServer,
+    monotonic_ms,
+    no_other,
+    spool,
+    wall_ms,
+)
 
 NODE_ID = 7
 PATIENT = EngineSettings(
@@ -50,18 +49,10 @@ PATIENT = EngineSettings(
 """Sessions that outlive a busy machine."""
 
 
-@dataclass(slots=True)
-class _Spool:
-    file: IO[bytes] = field(default_factory=io.BytesIO)
-
-    def body(self) -> list[bytes]:
-        self.file.seek(0)
-        return [self.file.read()]
-
-
-@contextlib.contextmanager
-def _spool() -> Iterator[_Spool]:
-    yield _Spool()
+LISTENERS = (
+    Listener("PLAINTEXT", "localhost", 9092),
+    Listener("EXTERNAL", "broker.example.com", 19092),
+)
 
 
 class _Produce:
@@ -102,24 +93,24 @@ class RunningAgent:
         engine: EngineSettings = PATIENT,
         objects: Callable[[ObjectStore], ObjectStore] = lambda store: store,
         metadata: Callable[[MetadataStore], MetadataStore] = lambda store: store,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = wall_ms,
         seed: int = 1,
     ) -> None:
         self.path = path
-        self._settings = settings or BrokerSettings(location=str(path / "bucket"))
-        self._engine_settings = engine
+        self._settings = AgentSettings(
+            rack="rack-a",
+            http_address="localhost:9644",
+            broker=settings or BrokerSettings(location=str(path / "bucket")),
+            engine=engine,
+        )
         self._wrap_objects = objects
         self._wrap_metadata = metadata
         self._wall_ms = wall_ms
         self._rng = Random(seed + sum(path.as_posix().encode()))
         self._stack = AsyncExitStack()
-        self._life: asyncio.Task[None] | None = None
-        self._stopping = False
-        self.sessions = 0
-        self._began = asyncio.Event()
-        self.broker: Broker
+        self._life: asyncio.Task[None]
+        self.process: AgentProcess
         self.disk: PosixDisk
-        self.metadata: WitnessedStore
 
     async def __aenter__(self) -> Self:
         try:
@@ -135,38 +126,34 @@ class RunningAgent:
         self._stack.callback(self.disk.close)
         bucket = DirectoryObjectStore(self.path / "bucket", fsync=False)
         self._stack.push_async_callback(bucket.close)
-        store = await SqliteMetadataStore.open(
-            self.path / "metadata.db", lambda: time.time_ns() // 1_000_000
-        )
+        store = await SqliteMetadataStore.open(self.path / "metadata.db", wall_ms)
         self._stack.push_async_callback(store.close)
-        objects, metadata = self._wrap_objects(bucket), await in_cluster(self._wrap_metadata(store))
-        self.metadata = metadata
-        agent = self._agent()
-        self.broker = Broker(
-            cluster_id="a-cluster",
-            agent=agent,
-            settings=self._settings,
-            metadata=metadata,
-            objects=objects,
-            reader=LogReader(
-                store=objects,
-                offload=on_threads(),
-                manifest=lambda log: self.engine.manifests.get(log),
-                refresh=self._refresh,
-                now_ms=_now_ms,
-            ),
+        ports = AgentPorts(
+            metadata=self._wrap_metadata(store),
+            objects=self._wrap_objects(bucket),
+            disk=self.disk,
+            identity=FixedIdentity(NODE_ID),
+            server=NoServer(LISTENERS),
+            connect=no_other,
+            rng=self._rng,
+            now_ms=monotonic_ms,
             wall_ms=self._wall_ms,
+            offload_seal=on_threads(),
+            offload_read=on_threads(),
+            offload_produce=on_threads(),
+            offload_rewrite=on_threads(),
+            offload_disk=asyncio.to_thread,
+            spool=spool,
         )
-        self.broker.topics = Topics(self.broker)
-        self.broker.producer_ids = ProducerIds(self.broker)
-        self._life = asyncio.get_running_loop().create_task(self._live())
+        self.process = AgentProcess(self._settings, ports)
+        self._life = asyncio.get_running_loop().create_task(self.process.run())
         self._stack.push_async_callback(self._leave)
-        began = asyncio.get_running_loop().create_task(self._began.wait())
-        await asyncio.wait((began, self._life), timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        ready = asyncio.get_running_loop().create_task(self.process.ready.wait())
+        await asyncio.wait((ready, self._life), timeout=60, return_when=asyncio.FIRST_COMPLETED)
         if self._life.done():
-            began.cancel()
+            ready.cancel()
             await self._life
-        assert began.done(), "no session after a minute"
+        assert ready.done(), "no session after a minute"
 
     async def __aexit__(
         self,
@@ -179,10 +166,20 @@ class RunningAgent:
     # ── For tests ──
 
     @property
+    def broker(self) -> Broker:
+        """What handlers see."""
+        return self.process.broker
+
+    @property
+    def sessions(self) -> int:
+        """Begun so far."""
+        return self.process.sessions
+
+    @property
     def engine(self) -> Engine:
         """The engine of the present session."""
-        assert self.broker.engine is not None
-        return self.broker.engine
+        assert self.process.engine is not None
+        return self.process.engine
 
     def context(
         self, api_version: int, *, listener: str = "PLAINTEXT", client_id: str | None = "test"
@@ -233,103 +230,18 @@ class RunningAgent:
 
     async def lose_session(self) -> None:
         """As if the lease had run out; returns when the next session serves."""
-        engine = self.engine
-        self._began.clear()
+        engine, sessions = self.engine, self.sessions
         await self.broker.metadata.revoke_lease(engine.session.lease_id)
         engine.session.end("as the test has it")
         assert engine._tasks is not None
         engine._tasks.create_task(_fenced())
         async with asyncio.timeout(60):
-            await self._began.wait()
-
-    # ── Its life ──
-
-    async def _live(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            topics = tasks.create_task(self.broker.topics.run())
-            cluster = tasks.create_task(self.broker.cluster.run())
-            while not self._stopping:
-                await self._session()
-            topics.cancel()
-            cluster.cancel()
-
-    async def _session(self) -> None:
-        engine = Engine(
-            ports=Ports(
-                metadata=self.metadata,
-                objects=self.broker.objects,
-                disk=self.disk,
-                rng=self._rng,
-                now_ms=_now_ms,
-                wall_ms=self._wall_ms,
-                offload=on_threads(),
-                spool=_spool,
-            ),
-            agent=self.broker.agent,
-            cluster=self.broker.cluster,
-            settings=self._engine_settings,
-            topic_sealing=self.broker.topics.sealing,
-        )
-        self.broker.engine = engine
-        self.broker.groups = GroupCoordinator(
-            engine=engine,
-            cluster=self.broker.cluster,
-            settings=self._settings.groups,
-            wall_ms=self._wall_ms,
-            limits=self._settings.limits,
-            refusals=self.broker.refusals,
-        )
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                ready = tasks.create_task(self._when_ready(engine))
-                groups = tasks.create_task(_until_fenced(self.broker.groups.run()))
-                with contextlib.suppress(FencedError):
-                    await engine.run()
-                ready.cancel()
-                groups.cancel()
-        finally:
-            self.broker.engine = self.broker.groups = None
-            self.broker.agent = self._agent()
-
-    async def _when_ready(self, engine: Engine) -> None:
-        await engine.ready.wait()
-        await self.broker.topics.reconcile()
-        self.sessions += 1
-        self._began.set()
+            while self.sessions == sessions:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     async def _leave(self) -> None:
-        self._stopping = True
-        assert self._life is not None
-        if self.broker.engine is not None:
-            self.broker.engine.stop()
+        self.process.stop()
         await self._life
-
-    async def _refresh(self, log: PartitionLog) -> None:
-        await self.engine.refresh(log)
-
-    def _agent(self) -> Agent:
-        return Agent(
-            node_id=NODE_ID,
-            session_id=f"{self._rng.getrandbits(128):032x}",
-            listeners=(
-                Listener("PLAINTEXT", "localhost", 9092),
-                Listener("EXTERNAL", "broker.example.com", 19092),
-            ),
-            http_address="localhost:9644",
-            rack="rack-a",
-            started_at_ms=0,
-        )
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000
-
-
-async def _until_fenced(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except* FencedError:
-        pass  # The engine says so too.
 
 
 async def _fenced() -> Any:

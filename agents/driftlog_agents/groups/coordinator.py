@@ -84,6 +84,7 @@ class GroupCoordinator:
     Args:
         wall_ms: milliseconds since 1970, for timestamps that are stored.
         refusals: of the agent, where what a limit refuses is counted.
+        counters, loads: of the agent, over all sessions.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class GroupCoordinator:
         wall_ms: Callable[[], int],
         limits: Limits | None = None,
         refusals: Refusals | None = None,
+        counters: Counter[str] | None = None,
+        loads: Durations | None = None,
     ) -> None:
         self._engine = engine
         self._session = engine.session
@@ -108,8 +111,8 @@ class GroupCoordinator:
         self.offload = engine.ports.offload_read or engine.ports.offload
         """Runs what takes long, such as what patterns mean, beside the event loop."""
         self._coordinators = Coordinators(cluster.view)
-        self.counted: Counter[str] = Counter()
-        """What this session has counted, by the name of its metric."""
+        self.counted: Counter[str] = Counter() if counters is None else counters
+        """By the name of the metric."""
         self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
         """What all groups hold, and may."""
         self._writes = GroupWrites(engine.session, self.counted)
@@ -120,7 +123,7 @@ class GroupCoordinator:
         """Some that are not any more, while a write of theirs is in flight."""
         self.complete = False
         """Whether `groups` are all that are this agent's, as far as was read."""
-        self.loads = Durations()
+        self.loads = Durations() if loads is None else loads
         """How long it took to claim and read a group."""
         self._loading: dict[str, asyncio.Future[ServedGroup | None]] = {}
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)

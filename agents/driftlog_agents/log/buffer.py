@@ -28,6 +28,7 @@ from driftlog_agents.log.buffer_format import (
     encode_entry_header,
     encode_file_header,
 )
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.disk import AgentDisk, Buffer, BufferFile
 from driftlog_agents.log.flush import Batch, MiB
 from driftlog_agents.log.partition import PartitionLog, Waiter
@@ -86,6 +87,7 @@ class BufferLog:
         settings: BufferSettings,
         rng: Random,
         now_ms: Callable[[], float],
+        counters: LogCounters | None = None,
     ) -> None:
         self._disk = disk
         self._session_id = session_id
@@ -104,8 +106,7 @@ class BufferLog:
         self.write_scheduled = False
         self.write_soon: Callable[[], None] = self.write_pending
         """Called by the event loop, to `write_pending`."""
-        self.bytes_written = 0
-        self.syncs = 0
+        self._counters = counters or LogCounters()
 
     @property
     def disk_bytes(self) -> int:
@@ -192,7 +193,7 @@ class BufferLog:
         use.file.append(buffers)
         use.dirty = True
         use.uncommitted += len(pending)
-        self.bytes_written += use.file.size - start
+        self._counters.buffer_bytes += use.file.size - start
         for log, batch, waiter in pending:
             batch.file = use.file
             if waiter is not None:
@@ -290,7 +291,7 @@ class BufferLog:
         use.syncing = True
         trusted = use.file.trusted
         try:
-            self.syncs += 1
+            self._counters.buffer_syncs += 1
             await use.file.sync()
         except UnavailableError as error:
             # What else is in it and not committed is no safer: until it is, no sync of later

@@ -103,7 +103,7 @@ class ConsolidationSettings:
     """From the first PUT of a rewrite to its transaction; 6 h are what the collector allows."""
 
 
-class Held:
+class ConsolidationLag:
     """Whether producers wait for consolidation.
 
     They do at a bound, and go on when a rewrite has made it less: they come at its rate then.

@@ -27,8 +27,10 @@ from driftlog_agents.cluster.placement import keeper_of
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.admission import SETTLED_MS, Admission
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.consolidation import ConsolidationSettings
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.deletion import RecordDeletion
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
@@ -36,6 +38,7 @@ from driftlog_agents.log.flush import FlushSettings
 from driftlog_agents.log.flusher import Flusher, MemorySettings
 from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.gone_topics import GoneTopics
+from driftlog_agents.log.health import SessionHealth
 from driftlog_agents.log.id_blocks import ProducerIdFloor
 from driftlog_agents.log.keep_alive import KeepAlive
 from driftlog_agents.log.keeper import Keeper
@@ -45,11 +48,10 @@ from driftlog_agents.log.loading import Loading
 from driftlog_agents.log.loss import LossAcceptance
 from driftlog_agents.log.manifest_check import ManifestCheck
 from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.producer_memory import ProducerMemory, ProducerSettings
-from driftlog_agents.log.recovery import REPAIR, BufferDamage, Recovery
+from driftlog_agents.log.recovery import REPAIR, Recovery
 from driftlog_agents.log.relocation import Relocation
 from driftlog_agents.log.seal_policy import SealSettings, TopicSealing
 from driftlog_agents.log.sealing import Sealer, Spool
@@ -124,6 +126,12 @@ class Ports:
     """Ask another agent; None: there are no others."""
     strangers: Strangers = field(default_factory=Strangers)
     """What was said of other people's keys, also by earlier sessions of the agent."""
+    backpressure: Backpressure = field(default_factory=Backpressure)
+    """Holds producers for this session."""
+    health: SessionHealth = field(default_factory=SessionHealth)
+    """Of this session."""
+    counters: LogCounters = field(default_factory=LogCounters)
+    """Of all sessions of the process."""
 
 
 class TopicLogs:
@@ -156,6 +164,7 @@ class Engine:
         self.ports = ports
         self.agent = agent
         self.settings = settings
+        self.health, self.counters = ports.health, ports.counters
         self._log = structlog.get_logger()
         self.session = Session(
             store=ports.metadata,
@@ -163,6 +172,7 @@ class Engine:
             settings=settings.session,
             now_ms=ports.now_ms,
             keep_alive=ports.keep_alive,
+            outage=ports.health.requests,
         )
         offload_read = ports.offload_read or ports.offload
         self.manifests = Manifests(
@@ -173,6 +183,7 @@ class Engine:
             now_ms=ports.now_ms,
             wall_ms=ports.wall_ms,
             offload=offload_read,
+            counters=ports.counters,
         )
         self.buffer = BufferLog(
             disk=ports.disk,
@@ -180,6 +191,7 @@ class Engine:
             settings=settings.buffer,
             rng=ports.rng,
             now_ms=ports.now_ms,
+            counters=ports.counters,
         )
         self.flusher = Flusher(
             session=self.session,
@@ -191,6 +203,9 @@ class Engine:
             now_ms=ports.now_ms,
             wall_ms=ports.wall_ms,
             published=self._published,
+            counters=ports.counters,
+            backpressure=ports.backpressure,
+            outage=ports.health.flushes,
         )
         self.admission = Admission(
             flusher=self.flusher,
@@ -206,6 +221,7 @@ class Engine:
             objects=ports.objects,
             now_ms=ports.now_ms,
             offload=offload_read,
+            outage=ports.health.footers,
         )
         self.cluster = cluster
         self.producer_ids = ProducerIdFloor(self.session, agent.node_id)
@@ -216,6 +232,7 @@ class Engine:
             now_ms=ports.now_ms,
             offload=offload_read,
             strangers=ports.strangers,
+            outage=ports.health.manifest_checks,
         )
         self.takeover = Takeover(
             session=self.session,
@@ -242,7 +259,8 @@ class Engine:
             now_ms=ports.now_ms,
             offload=ports.offload,
             spool=ports.spool,
-            paused=lambda: self.flusher.outage.since_ms is not None,
+            backpressure=ports.backpressure,
+            health=ports.health,
             strangers=ports.strangers,
         )
         self._relocation = Relocation(session=self.session, footers=self.footers)
@@ -265,6 +283,9 @@ class Engine:
             producer_expiration_ms=settings.producers.expiration_ms,
             sealed=self.keeper.sealed,
             buffering=lambda tp: self._own.buffering(tp),
+            counters=ports.counters,
+            backpressure=ports.backpressure,
+            outage=ports.health.sealing,
             look_again=self._relocation.look_again,
             decoding=ports.decoding,
         )
@@ -279,6 +300,7 @@ class Engine:
             settings=settings.leading,
             now_ms=ports.now_ms,
             offload=offload_read,
+            counters=ports.counters,
         )
         self.losses = LossAcceptance(
             session=self.session,
@@ -291,9 +313,6 @@ class Engine:
             now_ms=ports.now_ms,
             spawn=self._spawn,
         )
-        self.unreadable = 0
-        """Attempts to read what old sessions left that failed."""
-        self.buffer_damage = BufferDamage()
         self.ready = asyncio.Event()
         self._ready_ms = 0.0
         self.over = asyncio.Event()
@@ -311,6 +330,7 @@ class Engine:
             ports.now_ms,
             Random(agent.session_id).random,
             self.producers,
+            ports.health.loading,
         )
 
     # ── What others ask ──
@@ -404,11 +424,6 @@ class Engine:
         return ""
 
     @property
-    def load_outage(self) -> Outage:
-        """Since when the bucket has given nothing of what was sealed of partitions led here."""
-        return self._loading.outage
-
-    @property
     def leaving(self) -> bool:
         """Whether it was stopped: what it can do while its session lives, it still does."""
         return self._stop.is_set()
@@ -469,7 +484,7 @@ class Engine:
                 await asyncio.sleep(_RETRY_S)
 
     def _unreadable(self, error: UnavailableError) -> None:
-        self.unreadable += 1
+        self.counters.buffer_unreadable += 1
         self._log.warning(
             "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
         )
@@ -521,7 +536,7 @@ class Engine:
             sealed_epochs=self._loading.sealed_epochs,
             give_back=self.takeover.give_back,
             unreadable=self._unreadable,
-            damage=self.buffer_damage,
+            counters=self.counters,
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
@@ -575,7 +590,7 @@ class Engine:
         for log in self.logs():
             self.retire(log)
         if not await self._drained():
-            outage = self.flusher.outage
+            outage = self.health.flushes
             self._log.warning(
                 "drain_incomplete",
                 bytes=self.flusher.pending_bytes,
@@ -620,7 +635,7 @@ class Engine:
         left_ms = patience_ms
         while left_ms > 0:
             await asyncio.sleep(left_ms / 1000)
-            left_ms = patience_ms - self.flusher.outage.lasted_ms(self.ports.now_ms())
+            left_ms = patience_ms - self.health.flushes.lasted_ms(self.ports.now_ms())
 
     def _close_all(self) -> None:
         self.ready.clear()

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import structlog
 
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.buffer import BufferLog
-from driftlog_agents.log.durations import Durations
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.flush import (
     Abandon,
     Batch,
@@ -97,6 +98,9 @@ class Flusher:
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
         published: Published,
+        counters: LogCounters,
+        backpressure: Backpressure,
+        outage: Outage,
     ) -> None:
         self._session = session
         self._objects = objects
@@ -108,8 +112,8 @@ class Flusher:
         self._wall_ms = wall_ms
         self._published = published
         self._log = structlog.get_logger()
-        self.commits = Durations()
-        """How long the transactions took that committed a flush."""
+        self._counters = counters
+        self._backpressure = backpressure
         self._pipeline = FlushPipeline(flush_settings, rng)
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -124,14 +128,10 @@ class Flusher:
         buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
         """The timer knows that somebody waits for the open buffer."""
-        self.on_pressure: Callable[[bool], None] = lambda _: None
-        """Told whether producers must be kept waiting."""
-        self.outage = Outage()
+        self.outage = outage
         """Whether flushes are committed, and why not."""
         self.held_bytes = 0
         self.lost = False
-        self.committed_bytes = 0
-        self.early = 0
 
     @property
     def pipeline(self) -> FlushPipeline:
@@ -190,7 +190,7 @@ class Flusher:
         """Count what waits before its admission (negative: what waits no longer)."""
         self.held_bytes += size_bytes
         assert self.held_bytes >= 0
-        self.on_pressure(self.overloaded)
+        self._press()
 
     def tick(self) -> None:
         """Do what is due."""
@@ -260,14 +260,20 @@ class Flusher:
 
     def _handle(self, event: Callable[[float], list[Effect]]) -> None:
         self._buffer.write_pending()
-        now_ms = self._now_ms()
+        now_ms, pipeline, counters = self._now_ms(), self._pipeline, self._counters
+        puts, hedges = pipeline.puts, pipeline.hedges
         for effect in event(now_ms):
             self._perform(effect)
+        counters.flush_puts += pipeline.puts - puts
+        counters.flush_hedges += pipeline.hedges - hedges
         if self._pipeline.idle:
             self._idle.set()
         self._trim()
         self._schedule(now_ms)
-        self.on_pressure(self.overloaded)
+        self._press()
+
+    def _press(self) -> None:
+        self._backpressure.set("buffer", held=self.overloaded)
 
     def _schedule(self, now_ms: float) -> None:
         at_ms = self._pipeline.deadline_ms(now_ms)
@@ -337,7 +343,7 @@ class Flusher:
             for batch in batches:
                 batch.view = None
         if flush.reason == "early":
-            self.early += 1
+            self._counters.flushes_early += 1
 
     # ── Upload ──
 
@@ -422,7 +428,7 @@ class Flusher:
             outcome, answered = CommitOutcome.UNKNOWN, False
         match outcome:
             case CommitOutcome.COMMITTED:
-                self.commits.add((self._now_ms() - sent_ms) / 1000)
+                self._counters.commits.add((self._now_ms() - sent_ms) / 1000)
                 self._taken()
                 self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
             case CommitOutcome.UNKNOWN:
@@ -463,7 +469,7 @@ class Flusher:
         data = payload.data
         stored_at = StoredAt(record.object_key, 0)
         self._pending_bytes -= flush.size_bytes
-        self.committed_bytes += flush.size_bytes
+        self._counters.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
             self._buffer.let_go(batches)
         if data.views is not None:

@@ -86,6 +86,7 @@ class Footers:
         now_ms: Callable[[], float],
         offload: Offload = inline,
         budget_bytes: int = _BUDGET_BYTES,
+        outage: Outage | None = None,
     ) -> None:
         self._session = session
         self._objects = objects
@@ -101,7 +102,7 @@ class Footers:
         self.probes = BucketProbes(session, objects, now_ms)
         self._failing = 0
         """Reads whose last request had no answer, and that go on."""
-        self.outage = Outage()
+        self.outage = outage or Outage()
         """Since when the bucket has not answered, while something waits for a footer."""
         self.size_bytes = 0
         self.reads = 0

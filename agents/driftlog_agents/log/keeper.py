@@ -33,16 +33,17 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.log.availability import Availability, ObjectUnavailableError
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.consolidation import (
     LAST_LEVEL,
+    ConsolidationLag,
     ConsolidationSettings,
-    Held,
     choose,
 )
 from driftlog_agents.log.consolidator import Consolidator, Replacement
 from driftlog_agents.log.footers import Footers
 from driftlog_agents.log.gone_topics import GoneTopics
-from driftlog_agents.log.outage import Outage
+from driftlog_agents.log.health import SessionHealth
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.record_reads import RecordReads
 from driftlog_agents.log.records_index import KeptSession, KnownRecord
@@ -102,7 +103,7 @@ class Keeper:
         seen: sessions that live, as far as is known here: one that is not among them any more is
             looked for at once.
         offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
-        paused: whether stores have more important things to do.
+        health: consolidation waits while flushes fail.
     """
 
     def __init__(
@@ -119,7 +120,8 @@ class Keeper:
         now_ms: Callable[[], float],
         offload: Offload,
         spool: Callable[[], AbstractContextManager[Spool]],
-        paused: Callable[[], bool] = lambda: False,
+        backpressure: Backpressure,
+        health: SessionHealth,
         strangers: Strangers | None = None,
     ) -> None:
         self._session = session
@@ -131,7 +133,8 @@ class Keeper:
         self._settings = settings
         self._now_ms = now_ms
         self._offload = offload
-        self._paused = paused
+        self._flushes = health.flushes
+        self._backpressure = backpressure
         self._consolidator = Consolidator(
             session=session,
             footers=footers,
@@ -168,11 +171,9 @@ class Keeper:
             Random(session.session_id).random, longest_ms=_LONGEST_WAIT_MS
         )
         """Records whose objects could not be read: the others go on without them meanwhile."""
-        self.outage = Outage()
+        self.outage = health.consolidation
         """Since when no attempt to consolidate has come to its end."""
-        self.on_pressure: Callable[[bool], None] = lambda _: None
-        """Told whether producers must be kept waiting."""
-        self.waits = Held(settings.waiting_records)
+        self.lag = ConsolidationLag(settings.waiting_records)
         self.forgotten = 0
 
     @property
@@ -276,25 +277,24 @@ class Keeper:
 
     def hold_back(self) -> None:
         """Keep producers waiting while too many flushes of ours wait to be consolidated."""
-        kept, waits = self._own, self.waits
-        held, behind = waits.held, waits.behind
+        kept, lag = self._own, self.lag
+        behind = lag.behind
         # What cannot be read does not become fewer, however long producers wait.
         waiting = sum(
             known.level < LAST_LEVEL and known.key not in self._unavailable for known in kept.index
         )
         # Where rewriting fails, to hold producers would help nobody, and might last for days.
         failing = self.outage.since_ms is not None
-        waits.update(0 if failing else waiting)
-        if waits.held != held:
-            self.on_pressure(waits.held)
-        if waits.behind and not behind:
+        lag.update(0 if failing else waiting)
+        self._backpressure.set("consolidation", held=lag.held)
+        if lag.behind and not behind:
             self._log.warning(
                 "consolidation_behind",
                 records=waiting,
                 advice="producers are slowed to the rate of consolidation: give the agent more "
                 "cores, or the partitions to more agents",
             )
-        elif behind and not waits.behind and not failing:
+        elif behind and not lag.behind and not failing:
             self._log.info("consolidation_caught_up", records=waiting)
 
     # ── Forget ──
@@ -510,7 +510,7 @@ class Keeper:
             FencedError: the session is over.
         """
         now_ms = self._now_ms()
-        if now_ms < self._retry_at_ms or self._paused():
+        if now_ms < self._retry_at_ms or self._flushes.since_ms is not None:
             return False
         for kept in list(self._sessions.values()):
             records = sorted(

@@ -44,6 +44,7 @@ from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.availability import Availability
 from driftlog_agents.log.bucket_probe import BucketProbes
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.flusher import Flusher
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.session import Session
@@ -167,6 +168,7 @@ class Leading:
         settings: LeadingSettings,
         now_ms: Callable[[], float],
         offload: Offload,
+        counters: LogCounters,
     ) -> None:
         self._node_id = node_id
         self._session = session
@@ -210,8 +212,7 @@ class Leading:
         self._acted: dict[TopicPartition, int] = {}
         """Revisions of our own claims and releases: what the view has of before is old."""
         self._flushed_ms = settings.flushed_ms
-        self.handed_over = 0
-        self.taken_over = 0
+        self._counters = counters
 
     @property
     def unavailable(self) -> int:
@@ -426,7 +427,7 @@ class Leading:
         for tp, log in taken.logs.items():
             self._acted[tp] = log.leader_revision
             self._not_led.pop(tp, None)
-        self.taken_over += len(taken.logs)
+        self._counters.partitions_taken_over += len(taken.logs)
         self._partitions.opened(taken)
         self._misplaced.set()
         if len(taken.logs) > len(taken.fresh):
@@ -661,7 +662,7 @@ class Leading:
             if self._plan.get(tp) == self._node_id:
                 self._not_led[tp] = None  # the plan has changed meanwhile
                 self._cluster.wake()  # and the release may have been seen before it was answered
-        self.handed_over += len(logs)
+        self._counters.partitions_handed_over += len(logs)
         if logs:
             self._log.info("partitions_handed_over", partitions=len(logs))
 

@@ -54,13 +54,14 @@ class Loading:
         now_ms: Callable[[], float],
         jitter: Callable[[], float],
         memory: ProducerMemory,
+        outage: Outage,
     ) -> None:
         self._producer_ids = producer_ids
         self._manifests = manifests
         self._memory = memory
         self._probes = probes
         self._now_ms = now_ms
-        self.outage = Outage()
+        self.outage = outage
         """Since when the bucket has not answered, while something waits for a manifest."""
         self._stop = stop
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)

@@ -84,6 +84,7 @@ class ManifestCheck:
         now_ms: Callable[[], float],
         offload: Offload = inline,
         strangers: Strangers | None = None,
+        outage: Outage | None = None,
     ) -> None:
         self._objects = objects
         self._offload = offload
@@ -95,7 +96,7 @@ class ManifestCheck:
         self._log = structlog.get_logger()
         self._failing = 0
         """Comparisons of which a request had no answer, and that go on."""
-        self.outage = Outage()
+        self.outage = outage or Outage()
         """Since when requests have failed, while partitions wait for one."""
         self.requests = 0
 

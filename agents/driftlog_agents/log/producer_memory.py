@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.offloading import Offload
 from driftlog_tiering.producers import EXPIRATION_MS, ProducerStates
@@ -57,6 +58,7 @@ class ProducerMemory:
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
         offload: Offload,
+        counters: LogCounters | None = None,
     ) -> None:
         self.settings = settings
         self._now_ms = now_ms
@@ -66,8 +68,7 @@ class ProducerMemory:
         self.used_bytes = 0
         self.producers = 0
         """Remembered, each once per partition."""
-        self.refused = 0
-        """Batches of new producers."""
+        self._counters = counters or LogCounters()
         self.full = False
         """The budget is used up."""
 
@@ -114,7 +115,7 @@ class ProducerMemory:
 
     def refusal(self) -> str:
         """Why a batch of a producer that is not known cannot be taken while the budget is full."""
-        self.refused += 1
+        self._counters.producers_refused += 1
         return (
             "the agent remembers as many idempotent producers as it may "
             f"({self.settings.state_bytes} bytes); try again"

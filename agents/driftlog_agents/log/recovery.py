@@ -37,7 +37,6 @@ Shell.
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -46,6 +45,7 @@ import structlog
 from driftlog_agents.log.arrival import Arrival
 from driftlog_agents.log.availability import ObjectUnavailableError
 from driftlog_agents.log.buffer_format import Entry, PassedOver, entries
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.elsewhere import Elsewhere
 from driftlog_agents.log.flush import Batch
@@ -75,15 +75,6 @@ _BREATHE_BYTES: Final = 1024 * 1024
 """Let the loop run after this much: keep-alives must not wait for a long recovery."""
 
 
-@dataclass(slots=True)
-class BufferDamage:
-    """What was skipped in buffer files, for it was not whole; a file read again counts again."""
-
-    files: int = 0
-    entries: int = 0
-    size_bytes: int = 0
-
-
 class _GivenUpError(Exception):
     """A directory cannot be read, and not for a moment only."""
 
@@ -101,14 +92,14 @@ class Recovery:
         sealed_epochs: Callable[[PartitionLog], Awaitable[list[tuple[int, int]]]],
         give_back: Callable[[Taken, Collection[TopicPartition]], Awaitable[None]],
         unreadable: Callable[[UnavailableError], None],
-        damage: BufferDamage,
+        counters: LogCounters,
         now_ms: Callable[[], float],
     ) -> None:
         self._disk = disk
         self._sealed_epochs = sealed_epochs
         self._give_back = give_back
         self._unreadable = unreadable
-        self._damage = damage
+        self._counters = counters
         self._now_ms = now_ms
         self._flusher = flusher
         self._elsewhere = elsewhere
@@ -204,9 +195,9 @@ class Recovery:
                 since = 0
                 await asyncio.sleep(0)
         if passed_over.entries:
-            self._damage.files += 1
-            self._damage.entries += passed_over.entries
-            self._damage.size_bytes += passed_over.size_bytes
+            self._counters.buffer_damaged_files += 1
+            self._counters.buffer_damaged_entries += passed_over.entries
+            self._counters.buffer_damaged_bytes += passed_over.size_bytes
             # What follows the gap of its partition goes elsewhere: `_take`.
             self._log.warning(
                 "buffer_file_damaged",

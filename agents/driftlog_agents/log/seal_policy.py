@@ -114,7 +114,7 @@ def fullness(logs: Collection[PartitionLog], settings: SealSettings) -> float:
     )
 
 
-class Backpressure:
+class SealingLag:
     """Whether producers wait for sealing.
 
     At twice the bounds they do, and go on as soon as it is a little less: they come at the rate

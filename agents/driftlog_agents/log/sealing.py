@@ -28,14 +28,16 @@ import structlog
 
 from driftlog_agents.decoding import Decoding
 from driftlog_agents.log.availability import Availability
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.manifest_check import older_than_bucket
 from driftlog_agents.log.manifests import Manifests
 from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import NO_PRODUCER_ID, PartitionLog, State
 from driftlog_agents.log.partition_keys import PartitionKeys
 from driftlog_agents.log.seal_policy import (
-    Backpressure,
+    SealingLag,
     SealSettings,
     TopicSealing,
     can_be_sealed,
@@ -117,6 +119,9 @@ class Sealer:
         producer_expiration_ms: float,
         sealed: Callable[[TopicPartition, int], None],
         buffering: Callable[[TopicPartition], set[str]],
+        counters: LogCounters,
+        backpressure: Backpressure,
+        outage: Outage,
         look_again: LookAgain = nowhere_else,
         decoding: Decoding | None = None,
     ) -> None:
@@ -133,6 +138,7 @@ class Sealer:
             offload=offload,
             spool=spool,
             rng=rng,
+            counters=counters,
             look_again=look_again,
             decoding=decoding,
         )
@@ -148,27 +154,16 @@ class Sealer:
         self._edits: dict[PartitionLog, list[AddSegments]] = {}
         """What this session has added since the last known edit, or may have."""
         self._cache = SealedCache()
-        self.on_pressure: Callable[[bool], None] = lambda _: None
-        """Told whether producers must be kept waiting."""
-        self.backpressure = Backpressure()
+        self._counters = counters
+        self._backpressure = backpressure
+        self.lag = SealingLag()
         self._blocked = Availability[PartitionLog](rng.random)
         """Partitions that need an object that cannot be read: tried again, after a while."""
         self._failing: dict[PartitionLog, Patience] = {}
         """Partitions whose last attempt failed."""
-        self.outage = Outage()
+        self.outage = outage
         """Since when no attempt to seal has come to its end."""
         self._log = structlog.get_logger()
-        self.segments = 0
-
-    @property
-    def sealed_bytes(self) -> int:
-        """Bytes sealed, uncompressed."""
-        return self._writing.sealed_bytes
-
-    @property
-    def undecodable_batches(self) -> int:
-        """Batches that were kept as they came."""
-        return self._writing.undecodable_batches
 
     async def run(self) -> None:
         """Seal what is due until cancelled.
@@ -205,7 +200,7 @@ class Sealer:
         )
         # Nothing is sealed of these: their manifests follow log start.
         work.extend((log, 0) for log in self._logs() if self._is_behind(log))
-        before = self.segments
+        before = self._counters.segments_sealed
         waiting = iter(work)
 
         async def attempts() -> None:
@@ -215,7 +210,7 @@ class Sealer:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(_AT_ONCE, len(work))):
                 tasks.create_task(attempts())
-        return self.segments > before
+        return self._counters.segments_sealed > before
 
     async def _attempt(self, log: PartitionLog, end: int) -> None:
         """Seal, or note why not; of a topic that was deleted meanwhile there is nothing to say."""
@@ -274,13 +269,12 @@ class Sealer:
         """Keep producers waiting while sealing is too far behind, until cancelled."""
         interval_s = self._settings.check_interval_ms / 1000
         while True:
-            await asyncio.sleep(interval_s / 20 if self.backpressure.near else interval_s)
+            await asyncio.sleep(interval_s / 20 if self.lag.near else interval_s)
             logs = [log for log in self._logs() if can_be_sealed(log)]
-            was_held, was_behind = self.backpressure.held, self.backpressure.behind
-            self.backpressure.update(fullness(logs, self._settings))
-            if self.backpressure.held != was_held:
-                self.on_pressure(self.backpressure.held)
-            if self.backpressure.behind == was_behind:
+            was_behind = self.lag.behind
+            self.lag.update(fullness(logs, self._settings))
+            self._backpressure.set("sealing", held=self.lag.held)
+            if self.lag.behind == was_behind:
                 continue
             if was_behind:
                 self._log.info("sealing_caught_up")
@@ -406,7 +400,7 @@ class Sealer:
             await self._must_be_deposed(log, newest)
         await self._write_key(log, newest)
         size = sum(segment.size_bytes for segment in segments)
-        self.segments += len(segments)
+        self._counters.segments_sealed += len(segments)
         self._log.info(
             "segment_sealed",
             partition=_name(log),

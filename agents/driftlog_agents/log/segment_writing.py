@@ -20,6 +20,7 @@ from typing import IO, Final, NamedTuple, Protocol
 import structlog
 
 from driftlog_agents.decoding import Decoding
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.local_reads import last_that_fits, span_bytes
 from driftlog_agents.log.partition import PartitionLog, StoredAt
 from driftlog_agents.log.tail import TailData, object_range
@@ -121,6 +122,7 @@ class SegmentWriting:
         offload: Offload,
         spool: Callable[[], AbstractContextManager[Spool]],
         rng: Random,
+        counters: LogCounters,
         look_again: LookAgain = nowhere_else,
         decoding: Decoding | None = None,
     ) -> None:
@@ -133,8 +135,7 @@ class SegmentWriting:
         self._filling = asyncio.Semaphore(FILLING)
         """Who fills a segment: few at a time, for each takes memory.  Others put theirs."""
         self._log = structlog.get_logger()
-        self.sealed_bytes = 0
-        self.undecodable_batches = 0
+        self._counters = counters
 
     async def write(
         self, log: PartitionLog, base: int, end: int, headers: list[BatchHeader]
@@ -251,7 +252,7 @@ class SegmentWriting:
 
     async def _put_segment(self, log: PartitionLog, info: SegmentInfo, spool: Spool) -> SegmentRef:
         key = self._segment_key(log, info.base, info.end, SegmentKind.PARQUET)
-        self.sealed_bytes += info.raw_bytes
+        self._counters.sealed_bytes += info.raw_bytes
         body = spool.body()
         assert body_bytes(body) == info.size_bytes, "somebody else wrote to the spool"
         await self.put(key, body)
@@ -279,7 +280,7 @@ class SegmentWriting:
         size_bytes = body_bytes(bad)
         key = self._segment_key(log, base, end, SegmentKind.RAW)
         await self.put(key, bad)
-        self.undecodable_batches += len(bad)
+        self._counters.undecodable_batches += len(bad)
         return SegmentRef(
             key=key,
             kind=SegmentKind.RAW,

@@ -89,6 +89,7 @@ class Session:
         settings: SessionSettings,
         now_ms: Callable[[], float],
         keep_alive: KeepAlive | None = None,
+        outage: Outage | None = None,
     ) -> None:
         self._store = store
         self._witness = store.witness
@@ -104,7 +105,7 @@ class Session:
         self._renewed_until_ms = 0.0
         self._over = ""
         """Why it is; set once, by whoever learns of it first, and never cleared."""
-        self.outage = Outage()
+        self.outage = outage or Outage()
         """Since when the metadata store has not answered; keep-alives have one of their own, for
         they may be sent from another thread."""
         self._renewal_outage = Outage()

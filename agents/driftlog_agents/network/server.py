@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from driftlog_agents.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
+from driftlog_agents.listeners import OPTION, ListenAt, refused, take_all
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.connection_limits import ConnectionLimits
@@ -23,6 +24,7 @@ from driftlog_agents.network.memory_budget import MemoryBudget
 from driftlog_agents.network.queued_requests import RequestQueue
 from driftlog_agents.network.stall_watch import StallWatch
 from driftlog_agents.network.unread import UnreadWatch
+from driftlog_metadata.model import Listener
 from driftlog_tiering.buffer_pool import BufferPool
 
 _SHARED_BYTES: Final = 256 * 1024
@@ -65,9 +67,10 @@ class Server:
         connections_max_idle_ms: float,
         limits: Limits,
         refusals: Refusals,
+        listeners: Sequence[ListenAt],
+        bound: Sequence[Sequence[socket.socket]] = (),
     ) -> None:
         self.dispatch: Dispatch = _nobody
-        """Set before `start`."""
         self.now_ms = now_ms
         self.socket_request_max_bytes = socket_request_max_bytes
         self.shared = memoryview(bytearray(_SHARED_BYTES))
@@ -87,8 +90,8 @@ class Server:
         self.log = structlog.get_logger()
         self.loop = asyncio.get_running_loop()
         self.loop_share = LoopShare(self.loop)
-        self.pressures: set[str] = set()
-        """Why producers are kept waiting."""
+        self.overloaded = False
+        """Producers are kept waiting."""
         self.connections: set[Connection] = set()
         self._idle_ms = connections_max_idle_ms
         self._acceptor = Acceptor(
@@ -101,42 +104,47 @@ class Server:
             now_ms,
             refusals,
         )
-        self._listeners: dict[str, list[socket.socket]] = {}
-        """By name."""
+        self._listeners = listeners
+        self.bound = bound
+        """The sockets of each listener."""
 
-    def use(self, listener: str, sockets: Sequence[socket.socket]) -> None:
-        """Take sockets that are bound.  Nobody is accepted before `start`."""
-        self._listeners[listener] = list(sockets)
-
-    def start(self, listener: str) -> None:
-        """Accept at *listener*; harmless when that is done already.
+    async def bind(self) -> tuple[Listener, ...]:
+        """Take the addresses, and accept nobody yet; returns what clients are told.
 
         Raises:
-            OSError: somebody else, who was bound as well, was faster.
+            ListenError: an address cannot be used.
         """
-        for bound in self._listeners[listener]:
-            self._acceptor.start(bound, partial(Connection, self, listener))
+        self.bound = self.bound or await take_all(self._listeners)
+        return tuple(
+            at.advertised(sockets[0].getsockname()[1])
+            for at, sockets in zip(self._listeners, self.bound, strict=True)
+        )
+
+    def start(self, dispatch: Dispatch) -> None:
+        """Accept connections, and give each request to *dispatch*; harmless when repeated.
+
+        Raises:
+            ListenError: another process, bound as well, was faster.
+        """
+        self.dispatch = dispatch
+        for at, sockets in zip(self._listeners, self.bound, strict=True):
+            try:
+                for bound in sockets:
+                    self._acceptor.start(bound, partial(Connection, self, at.name))
+            except OSError as error:
+                port = sockets[0].getsockname()[1]
+                raise refused(error, at.host, port, OPTION) from error
 
     def left(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
         self._acceptor.left(connection.address)
 
-    @property
-    def overloaded(self) -> bool:
-        """Whether producers are kept waiting."""
-        return bool(self.pressures)
-
-    def set_pressure(self, reason: str, there: bool) -> None:
-        """Keep producers waiting, for one more reason or one less; consumers are read on."""
-        was = self.overloaded
-        if there:
-            self.pressures.add(reason)
-        else:
-            self.pressures.discard(reason)
-        if was != self.overloaded:
-            for connection in list(self.connections):
-                connection.reconsider()
+    def hold_producers(self, held: bool) -> None:
+        """Read nothing from producers while *held*; consumers are served."""
+        self.overloaded = held
+        for connection in list(self.connections):
+            connection.reconsider()
 
     def _pressed(self) -> None:
         """Some wait for memory: look for those that hold it for nothing until none waits."""
@@ -150,8 +158,8 @@ class Server:
             self._pressed()
         self.requests.look()
 
-    async def close_idle(self) -> None:
-        """Close connections that were silent too long, and whose clients have left, for ever."""
+    async def run(self) -> None:
+        """Close connections that were silent too long, and whose clients left, until cancelled."""
         unread, idle_s = UnreadWatch(), min(_IDLE_S, self._idle_ms / 4000)
         idle_at_s = self.loop.time() + idle_s
         while True:
@@ -165,15 +173,12 @@ class Server:
                     self.refusals.count(CONNECTIONS_MAX_IDLE)
                     connection.close()
 
-    def stop_listening(self) -> None:
-        """Accept no more."""
+    async def stop(self) -> None:
+        """Accept no more, send the answers that are there, and close every connection."""
         self._acceptor.close()
-        for sockets in self._listeners.values():
+        for sockets in self.bound:
             for bound in sockets:
                 bound.close()
-
-    async def finish(self) -> None:
-        """Send the answers that are there, and close every connection."""
         await asyncio.sleep(0)
         for connection in list(self.connections):
             connection.finish()

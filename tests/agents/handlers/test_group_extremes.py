@@ -76,7 +76,7 @@ async def put_page(agent: RunningAgent, group: str, item: str) -> None:
     )
     own = encode_group(StoredGroup(session_id="s", kind="classic", body=body), "n")
     page = f'{{"v":1,"nonce":"n","offsets":{{"0":{item}}}}}'.encode()
-    await agent.metadata.txn(
+    await agent.broker.metadata.txn(
         (), [Put(group_key(group), own), Put(group_offsets_key(group, topic_id, 0), page)]
     )
 
@@ -139,14 +139,14 @@ async def test_a_group_that_cannot_be_read_is_deleted(tmp_path: Path, damaged: s
         assert ErrorCode.NONE == await commit(agent, "good", 5)
         await put_page(agent, "bad", '["?"]')
         if damaged == "group":
-            await agent.metadata.txn((), [Put(group_key("bad"), b"{")])
+            await agent.broker.metadata.txn((), [Put(group_key("bad"), b"{")])
         await agent.lose_session()
 
         assert ErrorCode.UNKNOWN_SERVER_ERROR == (await fetch(agent, "bad"))[3]
         assert (5, -1, "", ErrorCode.NONE) == await fetch(agent, "good")
         assert [ErrorCode.NONE] == await delete(agent, "bad")
 
-        _, kvs = await agent.metadata.get_prefix(GROUPS_PREFIX)
+        _, kvs = await agent.broker.metadata.get_prefix(GROUPS_PREFIX)
         assert not any(kv.key.startswith(group_key("bad")) for kv in kvs)
         assert [ErrorCode.GROUP_ID_NOT_FOUND] == await delete(agent, "bad")
         assert ErrorCode.NONE == await commit(agent, "bad", 6)
@@ -185,10 +185,10 @@ async def test_a_group_in_a_newer_format_is_not_deleted(tmp_path: Path, newer: s
         topic_id = agent.broker.topics.by_name["t"].topic_id
         pages = group_offsets_key("newer", topic_id, 0)
         key = group_key("newer") if newer == "group" else pages
-        await agent.metadata.txn((), [Put(key, b'{"v":2}')])
+        await agent.broker.metadata.txn((), [Put(key, b'{"v":2}')])
 
         assert [ErrorCode.UNKNOWN_SERVER_ERROR] == await delete(agent, "newer")
 
-        _, kvs = await agent.metadata.get_prefix(group_prefix("newer"))
-        assert await agent.metadata.get(group_key("newer")) is not None
+        _, kvs = await agent.broker.metadata.get_prefix(group_prefix("newer"))
+        assert await agent.broker.metadata.get(group_key("newer")) is not None
         assert [pages] == [kv.key for kv in kvs]

@@ -25,6 +25,7 @@ from uuid import UUID
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.cluster.watching import ClusterWatch
 from driftlog_agents.log.admission import Admitted
+from driftlog_agents.log.backpressure import Backpressure
 from driftlog_agents.log.buffer import BufferSettings
 from driftlog_agents.log.engine import Engine, EngineSettings, Ports
 from driftlog_agents.log.flush import Source
@@ -303,6 +304,8 @@ class World:
             for n, (name, partitions) in enumerate((topics or {"t": 2}).items())
         }
         self.node_id = 1
+        self.pressure: list[bool] = []
+        """When its agents hold producers, and when they go on."""
         self.connect: Callable[[Agent], Leader] | None = None
         """How its agents ask others."""
         self.wall_skew_ms = 0.0
@@ -385,6 +388,7 @@ class Life:
                 offload=world.offload,
                 spool=_spool,
                 connect=world.connect,
+                backpressure=Backpressure(world.pressure.append),
             ),
             agent=Agent(
                 node_id=world.node_id,

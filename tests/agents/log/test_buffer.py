@@ -154,7 +154,7 @@ async def test_what_is_committed_needs_no_sync(monkeypatch: pytest.MonkeyPatch) 
     await life.produce(b"a").answer()
     await life.produce(b"b").answer()
     await life.produce(b"c", acks=ONE).answer()
-    assert life.engine.buffer.syncs == 1
+    assert life.engine.counters.buffer_syncs == 1
 
     async def sync(self: SimBufferFile) -> None:
         await asyncio.sleep(10)

@@ -105,9 +105,7 @@ async def listened(world: World, settings: Any, waiting_records: int) -> tuple[L
     """An agent with that bound, and what its keeper says of producers: True, they wait."""
     few = replace(settings.consolidation, waiting_records=waiting_records)
     life = await world.start(replace(settings, consolidation=few))
-    told: list[bool] = []
-    life.engine.keeper.on_pressure = told.append
-    return life, told
+    return life, world.pressure
 
 
 @on_virtual_time

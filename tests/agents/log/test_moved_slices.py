@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.decoding import Decoding
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.flush_reads import FlushReads
 from driftlog_agents.log.object_reads import MissingObjectError, ObjectReads, ReadSettings
 from driftlog_agents.log.partition import PartitionLog, StoredAt
@@ -255,7 +256,12 @@ def spool() -> Iterator[Any]:
 
 def writing(w: World, look_again: Callable[[PartitionLog], Awaitable[None]]) -> SegmentWriting:
     return SegmentWriting(
-        objects=w.bucket, offload=inline, spool=spool, rng=Random(1), look_again=look_again
+        objects=w.bucket,
+        offload=inline,
+        spool=spool,
+        rng=Random(1),
+        counters=LogCounters(),
+        look_again=look_again,
     )
 
 

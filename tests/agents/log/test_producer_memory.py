@@ -229,7 +229,7 @@ async def test_a_full_budget_refuses_new_producers_and_no_others() -> None:
     assert [50, 0, 51] == [outcome(life, 7, sequence=1), outcome(life, 0), outcome(life, -1, -1)]
     with pytest.raises(RefusedError, match="as many idempotent producers as it may"):
         life.admit(b"x", producer=7, epoch=0, sequence=0, partition=1)
-    assert (50, 2) == (life.engine.producers.producers, life.engine.producers.refused)
+    assert (50, 2) == (life.engine.producers.producers, life.engine.counters.producers_refused)
 
 
 @on_virtual_time
@@ -260,7 +260,7 @@ async def test_what_comes_behind_a_refused_batch_does_not_pass_for_the_first() -
     memory = life.engine.producers
     while outcome(life, 1_000) == "NOT_ENOUGH_REPLICAS":
         await asyncio.sleep(0.1)
-        last = memory.refused
+        last = life.engine.counters.producers_refused
     assert last
     assert not memory.full
 

@@ -8,7 +8,7 @@ import pytest
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.seal_policy import (
-    Backpressure,
+    SealingLag,
     SealSettings,
     TopicSealing,
     due,
@@ -201,11 +201,11 @@ def test_producers_wait_at_twice_the_bounds_and_go_on_when_it_is_a_little_less()
     """
     At the rate of sealing, then; it has caught up at one and a half times the bounds.
     """
-    backpressure = Backpressure()
+    lag = SealingLag()
     seen = []
     for level in (1.0, 1.9, 2.0, 2.01, 1.99, 1.97, 1.99, 2.01, 1.97, 1.51, 1.49, 1.99):
-        backpressure.update(level)
-        seen.append((backpressure.held, backpressure.behind))
+        lag.update(level)
+        seen.append((lag.held, lag.behind))
     waits, goes_on, well = (True, True), (False, True), (False, False)
     assert [well] * 3 + [waits] * 2 + [goes_on] * 2 + [waits] + [goes_on] * 2 + [well] * 2 == seen
 

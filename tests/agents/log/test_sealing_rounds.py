@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from driftlog_agents.log.backpressure import Backpressure
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.flush import MiB
 from driftlog_agents.log.manifests import Manifests
+from driftlog_agents.log.outage import Outage
 from driftlog_agents.log.partition import PartitionLog, State
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.sealing import Sealer
@@ -29,7 +33,9 @@ class Subject(Sealer):
     """Of these partitions; sealing one is what a test says."""
 
     def __init__(self, *logs: PartitionLog, seal: Seal | None = None) -> None:
-        objects = MemoryObjectStore(lambda: 0)
+        objects, self.counts = MemoryObjectStore(lambda: 0), LogCounters()
+        self.pressed: list[bool] = []
+        self.pressure = Backpressure(self.pressed.append)
         super().__init__(
             session=cast(Any, None),
             keys=cast(Any, None),
@@ -47,6 +53,9 @@ class Subject(Sealer):
             producer_expiration_ms=1,
             sealed=lambda _tp, _end: None,
             buffering=lambda _tp: set(),
+            counters=self.counts,
+            backpressure=self.pressure,
+            outage=Outage(),
         )
         self.sealed: list[PartitionLog] = []
         self._seal_it = seal
@@ -78,7 +87,7 @@ async def test_what_cannot_be_sealed_is_bounded_while_sealing_never_pauses() -> 
     damaged.damage = "missing"
 
     async def seal(log: PartitionLog) -> None:
-        subject.segments += 1
+        subject.counts.segments_sealed += 1
         damaged.unsealed_bytes += MiB
         await asyncio.sleep(0)
 
@@ -93,13 +102,11 @@ async def test_producers_do_not_wait_for_what_is_not_sealed_anyway() -> None:
     """
     A partition that is offline takes no records, and no sealing makes it less.
     """
-    told: list[bool] = []
     for state, expected in ((State.OFFLINE, []), (State.CLOSED, []), (State.ONLINE, [True])):
         subject = Subject(make_log(30, state=state), make_log(1))
-        told.clear()
-        subject.on_pressure = told.append
-        await while_it_runs(subject.hold_back, lambda: bool(told))
-        assert expected == told, state
+        pressed = subject.pressed
+        await while_it_runs(subject.hold_back, partial(bool, pressed))
+        assert expected == pressed, state
 
 
 @pytest.mark.parametrize(

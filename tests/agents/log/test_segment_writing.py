@@ -20,6 +20,7 @@ import structlog
 
 from driftlog_agents.decoding import Decoding
 from driftlog_agents.log import segment_writing
+from driftlog_agents.log.counters import LogCounters
 from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.segment_writing import SegmentWriting
 from driftlog_agents.log.tail import TailData
@@ -76,7 +77,11 @@ async def test_a_segment_that_failed_writes_nothing_into_the_next(tmp_path: Path
     log = PartitionLog(topic="t", topic_id=UUID(int=5), partition=0, leader_epoch=0)
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects,
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
         )
         made = batches(100)
         writing.given = [made[i : i + 20] for i in range(0, 100, 20)]
@@ -114,8 +119,13 @@ async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
     given.append(last)
     headers: list[BatchHeader] = []
     with ThreadPoolExecutor(1) as pool, structlog.testing.capture_logs() as lines:
+        counters = LogCounters()
         writing = Writing(
-            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects,
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=counters,
         )
         writing.kept = []
         writing.given = [given[i : i + 10] for i in range(0, 42, 10)]
@@ -129,7 +139,7 @@ async def test_neighbours_that_cannot_be_decoded_are_one_object_and_one_line(
     assert b"".join(given[1:41]) == await objects.get(raw.key)
     assert (40 * RECORDS, 56) == (raw.records, raw.max_timestamp_ms)
     assert [n * RECORDS for n in range(42)] == [header.base_offset for header in headers]
-    assert 40 == writing.undecodable_batches
+    assert 40 == counters.undecodable_batches
     (line,) = lines
     assert ("batches_undecodable", 40, 1) == (line["event"], line["batches"], line["objects"])
 
@@ -181,6 +191,7 @@ async def test_large_batches_of_all_partitions_are_decoded_one_after_the_other(
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
             rng=Random(2),
+            counters=LogCounters(),
             decoding=decoding,
         )
         writing.kept = []
@@ -214,7 +225,11 @@ async def test_an_object_of_neighbours_is_no_larger_than_is_read_at_once(
     size = len(make_undecodable(0, 1))
     with ThreadPoolExecutor(1) as pool:
         writing = Writing(
-            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects,
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
         )
         writing.kept = []
         writing.given = [[bytearray(make_undecodable(n, 1)) for n in range(10)]]
@@ -249,7 +264,11 @@ async def test_a_flush_object_that_lacks_batches_is_not_sealed_as_a_gap(
     await objects.put(stored_at.object_key, made[:kept])
     with ThreadPoolExecutor(1) as pool:
         writing = SegmentWriting(
-            objects=objects, offload=on_threads(pool), spool=spool_in(tmp_path), rng=Random(2)
+            objects=objects,
+            offload=on_threads(pool),
+            spool=spool_in(tmp_path),
+            rng=Random(2),
+            counters=LogCounters(),
         )
         with pytest.raises(CorruptError, match="does not hold the 3 batches"):
             await writing.write(log, 0, 3 * RECORDS, [])
@@ -282,7 +301,13 @@ async def test_a_seal_that_is_cancelled_leaves_its_file_when_its_thread_does(
             yield made
 
     with ThreadPoolExecutor(2) as pool:
-        writing = Writing(objects=objects, offload=on_threads(pool), spool=spool, rng=Random(2))
+        writing = Writing(
+            objects=objects,
+            offload=on_threads(pool),
+            spool=spool,
+            rng=Random(2),
+            counters=LogCounters(),
+        )
         made = batches(60)
         writing.given = [made[i : i + 30] for i in (0, 30)]
         writing.kept = []
@@ -324,7 +349,13 @@ async def test_a_full_disk_is_a_store_that_cannot_now(tmp_path: Path) -> None:
                 yield made
 
     with ThreadPoolExecutor(1) as pool:
-        writing = Writing(objects=objects, offload=on_threads(pool), spool=spool, rng=Random(2))
+        writing = Writing(
+            objects=objects,
+            offload=on_threads(pool),
+            spool=spool,
+            rng=Random(2),
+            counters=LogCounters(),
+        )
         writing.given = [batches(40)]
         writing.kept = []
         with pytest.raises(UnavailableError, match="No space left"):
@@ -351,6 +382,7 @@ async def test_a_store_that_is_slow_is_not_taken_for_the_disk(tmp_path: Path) ->
             offload=on_threads(pool),
             spool=spool_in(tmp_path),
             rng=Random(2),
+            counters=LogCounters(),
         )
         writing.given = [batches(1)]
         writing.kept = []

@@ -89,7 +89,7 @@ async def test_what_may_be_in_it_is_waited_for_and_nothing_else(
         log = life.log()
         assert State.OFFLINE is log.state
         assert "out of DIR/buffer" in log.offline_reason
-        assert life.engine.unreadable >= 20
+        assert life.engine.counters.buffer_unreadable >= 20
         assert await life.produce(b"%d" % start, topic="new").answer() == "committed"
         with pytest.raises(RefusedError) as refusal:
             life.produce(b"in its place")
@@ -241,7 +241,7 @@ async def test_a_disk_that_names_no_sessions_is_waited_for(
         life = await world.start(ready=False)
         await asyncio.sleep(600)
         assert not life.engine.ready.is_set()
-        assert life.engine.unreadable > 1_000
+        assert life.engine.counters.buffer_unreadable > 1_000
         assert "DIR/buffer" in logs[-1]["advice"]
         monkeypatch.setattr(SimDisk, "sessions", sessions)
         await life.ready()

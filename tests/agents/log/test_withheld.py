@@ -118,8 +118,7 @@ async def test_a_manifest_that_is_not_given_holds_no_producers_of_others() -> No
     await life.stop()
     world.bucket.withheld = _MANIFESTS_OF_0
     life = await world.start(settings)
-    pressure: list[bool] = []
-    life.engine.sealer.on_pressure = pressure.append
+    pressure = world.pressure
     refused: list[tuple[int, ErrorCode, bool]] = []
     for _ in range(500):
         for partition in (0, 1):
@@ -131,7 +130,7 @@ async def test_a_manifest_that_is_not_given_holds_no_producers_of_others() -> No
 
     assert {(0, ErrorCode.KAFKA_STORAGE_ERROR, True)} == set(refused)
     assert not any(pressure) or pressure[-1] is False
-    assert not life.engine.sealer.backpressure.held
+    assert not life.engine.sealer.lag.held
     assert life.log(1).unsealed_bytes < 10_000
 
     world.bucket.withheld = set()

@@ -22,8 +22,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from driftlog_agents.agent import AgentProcess, AgentSettings, World
+from driftlog_agents.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
 from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.identity import ClusterIdentity
+from driftlog_agents.limits import Refusals
 from driftlog_agents.listeners import ListenAt
 from driftlog_agents.log.disk import AgentDisk
 from driftlog_agents.log.engine import Engine, EngineSettings
@@ -32,6 +34,10 @@ from driftlog_agents.log.posix_disk import PosixDisk
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.log.sealed_cache import SealedCache
 from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.loop_watch import LoopWatch
+from driftlog_agents.metrics import Observed
+from driftlog_agents.network.peer import PeerLeader
+from driftlog_agents.network.server import Server
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.messages import create_topics, fetch, produce
 from driftlog_agents.protocol.messages.create_topics import (
@@ -176,8 +182,8 @@ class Serving:
     ) -> None:
         self._path = path
         self._bucket: Path = path / "bucket" if beside is None else beside._bucket
+        self._listeners = listeners or (ListenAt(port=port),)
         self._settings = AgentSettings(
-            listeners=listeners or (ListenAt(port=port),),
             broker=replace(broker or BrokerSettings(), location=str(self._bucket)),
             engine=engine,
             rack=rack,
@@ -191,6 +197,8 @@ class Serving:
         """In front of the thread that rewrites batches."""
         self.objects: GatedObjects
         self.process: AgentProcess
+        self.server: Server
+        self.loop_watch = LoopWatch()
         self.running: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
@@ -233,21 +241,45 @@ class Serving:
             await self.rewrites.passed()
             return await offload(fn, *args)
 
-        self.process = AgentProcess(
-            self._settings,
-            World(
-                metadata=self._wrap_metadata(self._store),
-                objects=self.objects,
-                disk=self._wrap_disk(disk),
-                rng=Random(_LIVES[self._bucket]),
-                offload_seal=offload,
-                offload_read=offload,
-                offload_produce=offload_produce,
-                offload_rewrite=offload_produce,
-                spool=spool_in(self._path / "spool"),
-            ),
+        refusals, disk_port = Refusals(), self._wrap_disk(disk)
+        broker, rng = self._settings.broker, Random(_LIVES[self._bucket])
+        self.server = Server(
+            now_ms=now_ms,
+            socket_request_max_bytes=broker.socket_request_max_bytes,
+            max_connections=broker.max_connections,
+            connections_max_idle_ms=broker.connections_max_idle_ms,
+            limits=broker.limits,
+            refusals=refusals,
+            listeners=self._listeners,
         )
+        ports = AgentPorts(
+            metadata=self._wrap_metadata(self._store),
+            objects=self.objects,
+            disk=disk_port,
+            identity=ClusterIdentity(
+                objects=self.objects,
+                disk=disk_port,
+                location=broker.location,
+                session_ms=self._settings.engine.session.ttl_ms,
+                rng=rng,
+            ),
+            server=self.server,
+            connect=PeerLeader,
+            rng=rng,
+            now_ms=now_ms,
+            wall_ms=wall_ms,
+            offload_seal=offload,
+            offload_read=offload,
+            offload_produce=offload_produce,
+            offload_rewrite=offload_produce,
+            offload_disk=asyncio.to_thread,
+            spool=spool_in(self._path / "spool"),
+            refusals=refusals,
+        )
+        self.process = AgentProcess(self._settings, ports)
         self.running = asyncio.create_task(self.process.run())
+        watching = asyncio.create_task(self.loop_watch.run())
+        self._stack.callback(watching.cancel)
         self._stack.push_async_callback(self.leave)
 
     async def leave(self) -> None:
@@ -257,9 +289,9 @@ class Serving:
             gate.open()
         self.process.stop()
         await self.running
-        if hasattr(self.process, "server"):  # else its start was stopped
-            await eventually(lambda: not self.process.server.connections)
-            assert {"frames": 0, "requests": 0, "answers": 0} == self.held_bytes
+        await eventually(lambda: not self.server.connections)
+        held = self.held_bytes
+        assert not any(held.values()), f"counted of connections that are gone: {held}"
 
     async def lose_session(self) -> None:
         """As if the lease had run out; returns when the next session serves."""
@@ -283,6 +315,21 @@ class Serving:
         await self._stack.aclose()
 
     @property
+    def observed(self) -> Observed:
+        """What its HTTP port shows."""
+        return Observed(
+            agent=self.process,
+            server=self.server,
+            loop_watch=self.loop_watch,
+            log_lines_dropped=dict,
+        )
+
+    @property
+    def ports(self) -> list[int]:
+        """Where each listener is, whatever is advertised."""
+        return [sockets[0].getsockname()[1] for sockets in self.server.bound]
+
+    @property
     def port(self) -> int:
         """Where it listens."""
         return int(self.process.address.rpartition(":")[2])
@@ -290,7 +337,7 @@ class Serving:
     @property
     def held_bytes(self) -> dict[str, int]:
         """What is counted of all connections, in each budget."""
-        server = self.process.server
+        server = self.server
         return {
             "frames": server.frame_budget.held_bytes,
             "requests": server.requests.budget.held_bytes,

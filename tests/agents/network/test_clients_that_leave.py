@@ -40,7 +40,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 
 async def gone(agent: Serving) -> None:
     """The agent has noticed that nobody is connected."""
-    await eventually(lambda: not agent.process.server.connections)
+    await eventually(lambda: not agent.server.connections)
 
 
 # ── Answers ──
@@ -140,7 +140,7 @@ async def test_who_leaves_when_it_is_told_of_room_takes_none(agent: Serving) -> 
     The connection closes in the turn of the loop before its Fetch goes on.
     """
     await agent.seal("full")
-    server = agent.process.server
+    server = agent.server
     wanted = fetching("full", {0: 0}, partition_max_bytes=12 * MiB)
     agent.objects.reads.close()
     async with agent.client() as first, agent.client() as second:
@@ -172,7 +172,7 @@ async def test_who_leaves_while_it_is_not_read_is_noticed(agent: Serving) -> Non
     Five clients pipeline behind Fetches that would wait for 24 days, and close: a second or two
     later they count as connections no more, and nothing of them is held.
     """
-    server = agent.process.server
+    server = agent.server
     wanted = fetching("full", {0: 5}, max_wait_ms=2**31 - 1)
     clients = [agent.client() for _ in range(5)]
     for client in clients:

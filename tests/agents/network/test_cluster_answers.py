@@ -72,7 +72,7 @@ async def pair(path: Path) -> AsyncIterator[Pair]:
 
 def outside(agents: Pair) -> Client:
     """A client of the first agent, through the listener that only that one has."""
-    return Client(agents.agents[0].process._listening[1][0].getsockname()[1])
+    return Client(agents.agents[0].ports[1])
 
 
 async def described(client: Client, version: int = 12) -> Any:

@@ -27,7 +27,7 @@ def series(agent: Serving) -> dict[str, float]:
     """All of ``driftlog_refused_total``."""
     return {
         sample.labels["limit"]: sample.value
-        for metric in collect(agent.process)
+        for metric in collect(agent.observed)
         for sample in metric.samples
         if sample.name == "driftlog_refused_total"
     }
@@ -111,7 +111,7 @@ async def test_a_connection_that_is_closed_for_its_silence_is_counted(tmp_path: 
     settings = BrokerSettings(connections_max_idle_ms=500)
     async with Serving(tmp_path, broker=settings) as agent, agent.client() as client:
         assert await client.closed()
-        await eventually(lambda: not agent.process.server.connections)
+        await eventually(lambda: not agent.server.connections)
 
         assert {"connections.max.idle.ms": 1} == refused(agent)
 

@@ -81,7 +81,7 @@ def padded(topic: str, size_bytes: int) -> FetchRequest:
 
 def queued(agent: Serving) -> int:
     """Unanswered requests other than Produce, counted where they are."""
-    return sum(len(c._slots) for c in agent.process.server.connections)
+    return sum(len(c._slots) for c in agent.server.connections)
 
 
 def holds_answers(agent: Serving, client: Client) -> bool:
@@ -89,7 +89,7 @@ def holds_answers(agent: Serving, client: Client) -> bool:
     name = client.writer.get_extra_info("sockname")
     return any(
         c.answers.held_bytes > 0
-        for c in agent.process.server.connections
+        for c in agent.server.connections
         if c._transport is not None and c._transport.get_extra_info("peername") == name
     )
 
@@ -121,7 +121,7 @@ async def test_behind_a_request_that_waits_few_are_taken_and_all_are_answered(
         asked = [client.send(api_versions.API, 0, ApiVersionsRequest()) for _ in range(20_000)]
         await eventually(lambda: queued(agent) == 8)
         await ask(agent)  # the loop has had its turns
-        held, waiting = queued(agent), agent.process.server.requests.waiting
+        held, waiting = queued(agent), agent.server.requests.waiting
         counted = agent.process.refusals.counts["driftlog.connection.max.queued.requests"]
         await wake(agent)
         answers = [(await client.receive())[0] for _ in range(20_001)]
@@ -129,8 +129,8 @@ async def test_behind_a_request_that_waits_few_are_taken_and_all_are_answered(
     assert (8, 7, 1) == (held, waiting, counted)
     assert [polled, *asked] == answers
     assert (0, 0) == (
-        agent.process.server.requests.waiting,
-        agent.process.server.requests.budget.held_bytes,
+        agent.server.requests.waiting,
+        agent.server.requests.budget.held_bytes,
     )
 
 
@@ -172,7 +172,7 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
 
     assert held <= 100 + 50 + 8 + 100
     assert 80 <= counted <= 100
-    assert 0 == agent.process.server.requests.waiting
+    assert 0 == agent.server.requests.waiting
 
 
 async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> None:
@@ -182,7 +182,7 @@ async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> 
     """
     many = fetching("full", {0: 0}, max_wait_ms=0)
     many.topics[0].partitions = many.topics[0].partitions * 60_000
-    server = agent.process.server
+    server = agent.server
     async with AsyncExitStack() as stack:
         for _ in range(40):
             client = await stack.enter_async_context(agent.client())
@@ -218,7 +218,7 @@ async def test_the_largest_holder_is_closed_when_nothing_moves(tmp_path: Path) -
     )
     with capture_logs() as lines:
         async with Serving(tmp_path, broker=settings) as agent, AsyncExitStack() as stack:
-            server = agent.process.server
+            server = agent.server
             server.stalled_ms = 1_000.0
             for n in range(4):
                 client = await stack.enter_async_context(agent.client())
@@ -241,7 +241,7 @@ async def test_a_large_fetch_that_waits_counts_as_what_it_keeps(agent: Serving) 
     Four frames of 1.6 MB fill the room when they are decoded, and their clients wait for one
     partition: whoever comes then is answered at once.
     """
-    server = agent.process.server
+    server = agent.server
     parked = padded("empty", 1_600_000)
     many = fetching("full", {0: 0}, max_wait_ms=0)
     many.topics[0].partitions = many.topics[0].partitions * 3_000
@@ -276,12 +276,12 @@ async def test_fetches_that_would_keep_more_than_half_of_the_room_do_not_wait(
         for client in clients[:2]:
             client.send(fetch.API, 11, wanted)
         await eventually(lambda: len(agent.log("wide").waiting_fetches) == 2)
-        kept = agent.process.server.requests.kept_bytes
+        kept = agent.server.requests.kept_bytes
         answers = [await client.call(fetch.API, 11, wanted) for client in clients[2:4]]
         clients[4].send(fetch.API, 11, fetching("wide", {0: 0}, max_wait_ms=300_000))
         await eventually(lambda: len(agent.log("wide").waiting_fetches) == 3)
         refused = agent.process.refusals.counts["queued.max.request.bytes"]
-        waiting = agent.process.server.requests.budget.waiting
+        waiting = agent.server.requests.budget.waiting
 
     assert 2 * 1_000 * 500 < kept <= MiB + 50 * KiB
     assert [[0] * 1_000] * 2 == [
@@ -309,7 +309,7 @@ async def test_a_request_for_which_no_room_were_enough_is_refused(agent: Serving
         line["reason"],
     )
     assert 1 == agent.process.refusals.counts["queued.max.request.bytes"]
-    await eventually(lambda: agent.process.server.requests.budget.held_bytes == 0)
+    await eventually(lambda: agent.server.requests.budget.held_bytes == 0)
 
 
 # ── Answers ──
@@ -328,7 +328,7 @@ async def test_answers_that_nobody_takes_are_bounded_and_given_up(agent: Serving
     Thirty clients ask for 8 MiB and read nothing: what is held is the budget and an answer; and a
     good one that asks for as much is answered with a batch at least.
     """
-    server = agent.process.server
+    server = agent.server
     await fill(agent, 9)
     wanted = fetching("full", {0: 0}, partition_max_bytes=8 * MiB)
     highest = 0
@@ -370,7 +370,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
     Beside clients that hold all the room and read nothing a small fetch and a Metadata request are
     answered at once; an answer of 17 MiB where 16 may wait is answered whole.
     """
-    server = agent.process.server
+    server = agent.server
     server.stalled_ms = NEVER_MS  # so who is answered did not wait for somebody to be given up
     await fill(agent, 21)
     wanted = fetching("full", {0: 0})
@@ -403,7 +403,7 @@ async def test_a_read_of_the_bucket_claims_what_one_partition_may_come_to(agent:
     await fill(agent, 2)
     partitions = dict.fromkeys(range(40), 0)
     wanted = fetching("full", partitions, partition_max_bytes=2 * MiB)
-    server = agent.process.server
+    server = agent.server
     agent.objects.reads.close()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(agent.client()) for _ in range(3)]
@@ -453,7 +453,7 @@ async def test_an_address_has_its_share_of_connections(tmp_path: Path) -> None:
                 kept += pairs
                 served[source] = [await is_served(*pair) for pair in pairs]
             kept[0][1].transport.abort()
-            await eventually(lambda: len(agent.process.server.connections) == 6)
+            await eventually(lambda: len(agent.server.connections) == 6)
             again = await is_served(*await connect(agent, "127.0.0.2"))
 
     assert {"127.0.0.2": 2, "127.0.0.3": 3, "127.0.0.4": 2} == {

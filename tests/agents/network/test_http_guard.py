@@ -31,7 +31,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
 @pytest.fixture
 def http(agent: Serving) -> HttpApi:
     """Its HTTP port, which `port` starts."""
-    return HttpApi(agent.process)
+    return HttpApi(agent.observed)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ async def test_connections_over_the_ports_rate_wait_and_are_not_counted_as_kafka
     """
     limits = Limits(driftlog_http_max_connection_creation_rate=1)
     async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent:
-        http = HttpApi(agent.process)
+        http = HttpApi(agent.observed)
         sockets = await take("127.0.0.1", 0, "--http-listener")
         await http.start(sockets)
         port = sockets[0].getsockname()[1]

@@ -21,7 +21,7 @@ async def test_a_seal_that_waits_for_the_bucket_does_not_hold_up_a_stop(tmp_path
         await client.produce("t", {0: encode_batch([b"x"], timestamp_ms=1).data})
         agent.objects.writes_of = ".parquet"
         agent.objects.writes.close()
-        http = HttpApi(agent.process)
+        http = HttpApi(agent.observed)
         sockets = await take("127.0.0.1", 0, "--http-listener")
         await http.start(sockets)
         port = sockets[0].getsockname()[1]
@@ -43,7 +43,7 @@ async def test_who_speaks_something_else_is_not_told_of_with_a_traceback(
     An agent that takes the port for etcd's (HTTP/2) asks again and again; others are answered.
     """
     async with Serving(tmp_path) as agent, ClientSession() as session:
-        http = HttpApi(agent.process)
+        http = HttpApi(agent.observed)
         sockets = await take("127.0.0.1", 0, "--http-listener")
         await http.start(sockets)
         port = sockets[0].getsockname()[1]

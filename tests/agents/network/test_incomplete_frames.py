@@ -30,8 +30,8 @@ PART = struct.pack(">ihhi", LARGEST, 0, 9, 1) + bytes(256 * KiB)
 async def agent(tmp_path: Path) -> AsyncIterator[Serving]:
     """An agent with room for 8 MiB of incomplete frames, and much patience."""
     async with Serving(tmp_path) as serving:
-        serving.process.server.frame_budget.limit_bytes = LIMIT
-        serving.process.server.stalled_ms = 60_000.0
+        serving.server.frame_budget.limit_bytes = LIMIT
+        serving.server.stalled_ms = 60_000.0
         yield serving
 
 
@@ -51,13 +51,13 @@ async def begin(stack: AsyncExitStack, agent: Serving) -> Client:
 
 def held(agent: Serving) -> int:
     """Memory of incomplete frames, counted where it is."""
-    server = agent.process.server
+    server = agent.server
     return sum(connection._frames.buffered_bytes for connection in server.connections)
 
 
 async def settled(agent: Serving, connections: int) -> None:
     """All are there, and nothing more is read from them."""
-    await eventually(lambda: len(agent.process.server.connections) >= connections)
+    await eventually(lambda: len(agent.server.connections) >= connections)
     before = -1
     while (now := held(agent)) != before:  # nobody tells
         before = now
@@ -85,7 +85,7 @@ async def test_what_a_crowd_begins_and_does_not_end_is_bounded(
     4 KiB for each that waits.  Nobody is closed as long as it may still bring the rest.
     """
     await settled(agent, CROWD)
-    server = agent.process.server
+    server = agent.server
 
     assert held(agent) <= LIMIT // 2 + MiB + CROWD * 8 * KiB
     assert held(agent) == server.frame_budget.held_bytes
@@ -133,7 +133,7 @@ async def test_a_good_client_is_as_fast_beside_a_crowd(agent: Serving) -> None:
         until = time.monotonic() + 30
         while (beside_s := await produce_many(client)) >= 3 * alone_s + 0.2:
             assert time.monotonic() < until, f"{beside_s:.3f} s, alone {alone_s:.3f} s"
-        pressed = agent.process.server.frame_budget.pressed
+        pressed = agent.server.frame_budget.pressed
 
     assert pressed
 
@@ -146,7 +146,7 @@ async def test_who_stands_still_is_closed_and_who_waited_is_served(agent: Servin
     The crowd says nothing more: all of it is closed, many at a time, each with a line that says
     why, and a newcomer whose request had to wait behind it is answered.
     """
-    server = agent.process.server
+    server = agent.server
     with capture_logs() as lines:
         server.log = structlog.get_logger()
         async with AsyncExitStack() as stack, agent.client() as newcomer:
@@ -182,7 +182,7 @@ async def test_frames_that_come_in_halves_all_arrive(agent: Serving) -> None:
             peer.writer.write(frame[:300_000])
             halves.append(frame[300_000:])
         await settled(agent, clients)
-        waited = agent.process.server.frame_budget.waiting
+        waited = agent.server.frame_budget.waiting
         for peer, half in zip(peers, halves, strict=True):
             peer.writer.write(half)
         answers = [(await peer.receive())[1] for peer in peers]
@@ -190,7 +190,7 @@ async def test_frames_that_come_in_halves_all_arrive(agent: Serving) -> None:
     codes = {a.responses[0].partition_responses[0].error_code for a in answers}
     assert waited > 10
     assert {0} == codes
-    assert 0 == agent.process.server.frame_budget.held_bytes
+    assert 0 == agent.server.frame_budget.held_bytes
 
 
 async def test_requests_larger_than_the_budget_come_one_after_the_other(agent: Serving) -> None:
@@ -215,7 +215,7 @@ async def test_a_client_that_keeps_bringing_is_not_closed_however_long_it_takes(
     Slow, and each time a little more than nothing: it is in the middle of its frame for longer
     than one may stand still.
     """
-    agent.process.server.stalled_ms = 4_000.0
+    agent.server.stalled_ms = 4_000.0
     async with AsyncExitStack() as stack, agent.client() as client:
         await client.create("t", 8)
         await client.produce("t", {0: batch(MiB // 2)})  # not in one read: it is no stranger
@@ -238,7 +238,7 @@ async def test_where_memory_is_nobody_is_hurried(agent: Serving) -> None:
     """
     Without others that wait, half a request may stay half a request.
     """
-    agent.process.server.stalled_ms = 100.0
+    agent.server.stalled_ms = 100.0
     async with agent.client() as client:
         await client.create("t")
         _, frame = client.encode(produce.API, 9, producing("t", {0: batch(100_000)}))
@@ -255,7 +255,7 @@ async def test_the_time_between_two_crowds_does_not_count(agent: Serving) -> Non
     Who was seen to stand still while others waited, and stood still while nobody did, has all the
     time again when others wait again.
     """
-    server = agent.process.server
+    server = agent.server
     server.stalled_ms = 2_500.0
     async with agent.client() as client:
         await client.create("t")
@@ -282,7 +282,7 @@ async def test_a_crowd_that_leaves_is_forgotten(agent: Serving) -> None:
     Those that held and those that waited, whether they reset or close: what is counted is what is
     there, which is nothing.
     """
-    agent.process.server.stalled_ms = 2_000.0
+    agent.server.stalled_ms = 2_000.0
     async with AsyncExitStack() as stack:
         crowd = [await begin(stack, agent) for _ in range(CROWD)]
         await settled(agent, CROWD)
@@ -290,8 +290,8 @@ async def test_a_crowd_that_leaves_is_forgotten(agent: Serving) -> None:
             client.writer.transport.abort()
         for client in crowd[1::2]:
             client.writer.close()
-        await eventually(lambda: not agent.process.server.connections)
-        budget = agent.process.server.frame_budget
+        await eventually(lambda: not agent.server.connections)
+        budget = agent.server.frame_budget
         left = budget.held_bytes, budget.waiting, budget.pressed
 
     assert (0, 0, False) == left

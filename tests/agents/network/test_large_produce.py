@@ -257,7 +257,7 @@ async def test_answers_that_nobody_takes_are_bounded(agent: Serving) -> None:
     Of forty clients that read nothing and ask for answers of hundreds of KB, few are admitted: the
     others wait for room, until those that hold it are given up.
     """
-    server = agent.process.server
+    server = agent.server
     server.stalled_ms = 60_000.0
     frame = produce.API.encode_request(9, 1, "x", nothing(2_500))
     async with AsyncExitStack() as stack:
@@ -282,7 +282,7 @@ async def test_frames_that_wait_to_be_admitted_are_counted(agent: Serving) -> No
     """
     Until it is its turn, which a Fetch that waits for records has.
     """
-    budget = agent.process.server.frame_budget
+    budget = agent.server.frame_budget
     async with agent.client() as client:
         waiting_fetch = fetching("narrow", {0: 0}, max_wait_ms=30_000)
         client.send(fetch.API, 11, waiting_fetch)
@@ -314,7 +314,7 @@ async def test_who_leaves_in_the_middle_leaves_nothing(agent: Serving) -> None:
             else:
                 await client.writer.drain()
     agent.objects.writes.open()
-    await eventually(lambda: not agent.process.server.connections)
+    await eventually(lambda: not agent.server.connections)
     async with agent.client() as client:
         assert 0 == (await client.produce("narrow", {0: batch()}))[0].error_code
 

@@ -182,7 +182,7 @@ async def test_a_start_that_does_not_hear_the_stop_leaves_nothing_behind(
             await asyncio.wait([agent.running], timeout=10)
             assert agent.running.done(), "the stop was not heard"
             await agent.running
-            listeners = [] if error else agent.process.server._listeners["PLAINTEXT"]
+            listeners = [] if error else agent.server.bound[0]
         finally:
             await agent.close()
     del agent
@@ -394,7 +394,7 @@ async def test_more_connections_than_there_may_be_are_closed_at_once(tmp_path: P
             async with agent.client() as third:
                 assert await third.closed()
             await ask(first)
-        await eventually(lambda: not agent.process.server.connections)
+        await eventually(lambda: not agent.server.connections)
         async with agent.client() as fourth:
             await ask(fourth)
 

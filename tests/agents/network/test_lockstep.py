@@ -50,7 +50,7 @@ async def test_a_producer_in_lockstep_is_waited_for_once(agent: Serving) -> None
 
     assert QUIET_S <= first
     assert max(others) < QUIET_S / 2
-    assert 4 == agent.engine.flusher.early
+    assert 4 == agent.engine.counters.flushes_early
 
 
 async def test_a_pipelining_producer_still_shares_its_flushes(agent: Serving) -> None:
@@ -64,4 +64,4 @@ async def test_a_pipelining_producer_still_shares_its_flushes(agent: Serving) ->
 
     assert QUIET_S <= first
     assert second < QUIET_S / 2
-    assert 2 == agent.engine.flusher.early
+    assert 2 == agent.engine.counters.flushes_early

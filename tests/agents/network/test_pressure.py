@@ -49,7 +49,7 @@ async def test_sockets_are_not_read_while_rewrites_wait(agent: Serving) -> None:
         await client.create("t", compression_type="zstd")
         agent.rewrites.close()
         asked = [client.send_produce("t", {0: batch(MiB // 4, n)}) for n in range(64)]
-        await eventually(lambda: agent.process.server.overloaded)
+        await eventually(lambda: agent.server.overloaded)
         await asyncio.sleep(0.3)
         held = flusher.held_bytes
         late = other.send_produce("t", {0: batch(10)}, acks=1)
@@ -65,7 +65,7 @@ async def test_sockets_are_not_read_while_rewrites_wait(agent: Serving) -> None:
     offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
     assert sorted(offsets) == offsets
     assert late == number
-    assert not agent.process.server.overloaded
+    assert not agent.server.overloaded
     assert 0 == flusher.held_bytes
 
 
@@ -107,7 +107,7 @@ async def test_sockets_are_not_read_while_parked_batches_wait(tmp_path: Path) ->
                 data = batch(MiB // 4, n)
                 set_producer(data, 7, 0, n)
                 asked.append(client.send_produce("t", {0: data}))
-            await eventually(lambda: agent.process.server.overloaded)
+            await eventually(lambda: agent.server.overloaded)
             await asyncio.sleep(0.3)
             held, parked = agent.engine.flusher.held_bytes, len(agent.log("t").parked)
             agent.objects.reads.open()
@@ -141,16 +141,16 @@ async def test_producers_wait_while_sealing_is_far_behind_and_consumers_do_not(
         await client.create("t")
         agent.objects.writes_of = ".parquet"
         agent.objects.writes.close()
-        server, log, asked = agent.process.server, agent.log("t"), []
+        server, log, asked = agent.server, agent.log("t"), []
         for n in range(256):
             asked.append(client.send_produce("t", {0: batch(MiB // 4, n)}))
             if len(asked) % 16 == 0:  # a slow machine takes much before it looks for pressure
                 await eventually(lambda: log.high_watermark == len(asked) or server.overloaded)
-        await eventually(lambda: server.pressures == {"sealing"})
+        await eventually(lambda: agent.engine.ports.backpressure.reasons == {"sealing"})
         await asyncio.sleep(0.5)
         unsealed, requests = log.unsealed_bytes, agent.process.dispatcher.producing.requests
         fetched = await consumer.fetch("t", {0: 0})
-        assert agent.engine.sealer.backpressure.behind
+        assert agent.engine.sealer.lag.behind
         agent.objects.writes.open()
         answers = [await client.receive() for _ in asked]
         await eventually(lambda: not server.overloaded)
@@ -174,7 +174,7 @@ async def test_a_session_that_is_over_holds_nobody_up(tmp_path: Path) -> None:
     ):
         await client.create("t", compression_type="zstd")
         await client.create("u")
-        server, flusher = agent.process.server, agent.engine.flusher
+        server, flusher = agent.server, agent.engine.flusher
         agent.rewrites.close()
         late = client.send_produce("t", {0: batch(1_000)})
         await eventually(lambda: agent.rewrites.waiting == 1)

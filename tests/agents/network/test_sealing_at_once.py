@@ -37,7 +37,7 @@ async def test_one_is_sealed_while_the_segment_of_another_is_put(agent: Serving)
         agent.objects.writes.open()
 
         assert [1, 1] == await asyncio.gather(*sealing)
-    assert 2 == sealer.segments
+    assert 2 == agent.engine.counters.segments_sealed
 
 
 async def test_two_who_seal_one_partition_make_one_segment(agent: Serving) -> None:
@@ -59,4 +59,4 @@ async def test_two_who_seal_one_partition_make_one_segment(agent: Serving) -> No
         agent.objects.writes.open()
 
         assert [1, 1] == list(await asyncio.gather(second, third))
-    assert 1 == sealer.segments
+    assert 1 == agent.engine.counters.segments_sealed

@@ -32,7 +32,7 @@ def pipeline(client: Client, fetches: int, max_wait_ms: int = FOR_EVER_MS) -> li
 
 async def one_is_not_read(agent: Serving) -> None:
     """Return when it is so."""
-    await eventually(lambda: any(c.unread_file for c in agent.process.server.connections))
+    await eventually(lambda: any(c.unread_file for c in agent.server.connections))
 
 
 async def test_who_stays_while_it_is_not_read_is_kept(agent: Serving) -> None:
@@ -44,7 +44,7 @@ async def test_who_stays_while_it_is_not_read_is_kept(agent: Serving) -> None:
         await one_is_not_read(agent)
         watch = UnreadWatch()
         for _ in range(5):
-            watch.look(agent.process.server.connections)
+            watch.look(agent.server.connections)
         await other.produce("t", {0: encode_batch([b"x"], timestamp_ms=1).data})
         answers = [(await client.receive())[0] for _ in asked]
 
@@ -56,7 +56,7 @@ async def test_who_has_ended_its_requests_and_gets_answers_is_kept(agent: Servin
     A client that sends no more looks as if it had left: it is closed when it got nothing between
     two looks, as Kafka answers what came before the end.
     """
-    watch, server = UnreadWatch(), agent.process.server
+    watch, server = UnreadWatch(), agent.server
     async with agent.client() as client:
         asked = pipeline(client, 5, max_wait_ms=50)
         pipeline(client, 20)
@@ -80,17 +80,17 @@ async def test_what_a_producer_left_while_the_log_could_take_no_more_is_read(
     """
     It has sent with acks=0, and closed: Kafka takes what came before the end, too.
     """
-    server = agent.process.server
+    server = agent.server
     async with agent.client() as client:
         await client.produce("t", {0: encode_batch([b"x"], timestamp_ms=1).data})
-        server.set_pressure("as the test has it", there=True)
+        server.hold_producers(True)
         client.send_produce("t", {0: encode_batch([b"y"], timestamp_ms=1).data}, acks=0)
         client.writer.close()
         await client.writer.wait_closed()
     watch = UnreadWatch()
     for _ in range(3):
         watch.look(server.connections)
-    server.set_pressure("as the test has it", there=False)
+    server.hold_producers(False)
     await eventually(lambda: not server.connections)
     await eventually(lambda: agent.log("t").high_watermark == 2)
 

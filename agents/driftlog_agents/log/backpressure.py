@@ -1,0 +1,46 @@
+"""Backpressure: the reasons for which producers wait.
+
+    flusher, sealing, consolidation ──▶ Backpressure ──▶ the request server reads no producers
+
+1. Producers wait while there is at least one reason.
+2. A session's reasons end with the session; what it finds later holds nobody.
+
+Pure.
+"""
+
+from collections.abc import Callable
+
+
+class Backpressure:
+    """The reasons of one session.
+
+    Args:
+        hold_producers: told when the first reason comes and when the last one goes.
+    """
+
+    __slots__ = ("_closed", "_hold_producers", "reasons")
+
+    def __init__(self, hold_producers: Callable[[bool], None] = lambda _: None) -> None:
+        self._hold_producers = hold_producers
+        self._closed = False
+        self.reasons: frozenset[str] = frozenset()
+
+    @property
+    def held(self) -> bool:
+        """Whether producers wait."""
+        return bool(self.reasons)
+
+    def set(self, reason: str, held: bool) -> None:
+        """*reason* holds producers, or does so no longer; harmless when that is known."""
+        if held is (reason in self.reasons) or self._closed:
+            return
+        was = self.held
+        self.reasons ^= {reason}
+        if was is not self.held:
+            self._hold_producers(self.held)
+
+    def close(self) -> None:
+        """The session is over."""
+        for reason in self.reasons:
+            self.set(reason, held=False)
+        self._closed = True

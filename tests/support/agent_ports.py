@@ -1,0 +1,80 @@
+"""Ports of an agent that tests share: no sockets, a fixed identity, a spool in memory."""
+
+import contextlib
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from driftlog_agents.log.leaders import Leader
+from driftlog_agents.log.strangers import Strangers
+from driftlog_agents.network.server import Dispatch
+from driftlog_metadata.codec import decode_cluster
+from driftlog_metadata.keys import CLUSTER_KEY
+from driftlog_metadata.model import Agent, Cluster, Listener
+from driftlog_metadata.store import CreateRevisionIs, MetadataStore
+from tests.support.clusters import MARK
+
+
+@dataclass(frozen=True, slots=True)
+class FixedIdentity:
+    """An `Identity` that needs no bucket; a store without a cluster gets ours."""
+
+    number: int
+
+    async def join(self, metadata: MetadataStore, strangers: Strangers) -> tuple[Cluster, int]:
+        await metadata.txn((CreateRevisionIs(CLUSTER_KEY, 0),), (MARK,))
+        kv = await metadata.get(CLUSTER_KEY)
+        assert kv is not None
+        return decode_cluster(kv.value), self.number
+
+
+@dataclass(slots=True)
+class NoServer:
+    """A `RequestServer` that accepts nobody: tests call handlers themselves."""
+
+    listeners: tuple[Listener, ...]
+
+    async def bind(self) -> tuple[Listener, ...]:
+        return self.listeners
+
+    def start(self, dispatch: Dispatch) -> None:
+        pass
+
+    def hold_producers(self, held: bool) -> None:
+        pass
+
+    async def run(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+def no_other(agent: Agent) -> Leader:
+    """A way to another agent, where there is none."""
+    raise AssertionError(f"{agent} is not there")
+
+
+@dataclass(slots=True)
+class _Spool:
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+
+    def body(self) -> list[bytes]:
+        return [self.file.getvalue()]
+
+
+@contextlib.contextmanager
+def spool() -> Iterator[_Spool]:
+    """Of segments, in memory."""
+    yield _Spool()
+
+
+def monotonic_ms() -> float:
+    """A clock that never goes back."""
+    return time.monotonic() * 1000
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
