@@ -111,8 +111,8 @@ class Limits:
     )
     driftlog_max_response_queue_bytes: int = _limit(
         512 * MiB,
-        "Bytes of answers that clients have not taken; Fetches wait for room, and the connection "
-        "that holds most is closed.",
+        "Bytes of answers that clients have not taken; Fetches and large Produces wait for room, "
+        "and the connection that holds most is closed.",
         LONG,
     )
     driftlog_max_response_bytes: int = _limit(

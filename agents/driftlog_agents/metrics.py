@@ -99,7 +99,8 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     )
     yield _gauge(
         "driftlog_incomplete_request_bytes",
-        "Memory of requests that have not arrived whole",
+        "Memory of requests that have not arrived whole, and of large Produce requests that wait "
+        "to be admitted",
         observed.server.frame_budget.held_bytes,
     )
     yield _gauge(
@@ -114,7 +115,8 @@ def _requests(observed: Observed) -> Iterable[Metric]:
     )
     yield _gauge(
         "driftlog_queued_request_bytes",
-        "Memory of requests other than Produce, until they are answered",
+        "Memory of requests other than Produce, until they are answered, and of what was read and "
+        "is not taken yet",
         observed.server.requests.budget.held_bytes,
     )
     yield _gauge(

@@ -177,14 +177,15 @@ class Producing:
         """Each partition: its topic's name, its batch, and where its answer belongs."""
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
-            name = self._name(version, topic)
             pending.topics.append(
                 TopicProduceResponse(
-                    name=name or "", topic_id=topic.topic_id, partition_responses=answers
+                    name=self._name(version, topic) or "",
+                    topic_id=topic.topic_id,
+                    partition_responses=answers,
                 )
             )
             for data in topic.partition_data:
-                yield name, data, answers
+                yield self._name(version, topic), data, answers  # it may go between two slices
 
     def _of_several(
         self,
@@ -212,9 +213,7 @@ class Producing:
         if request.acks == 0:
             self._acks_zero(pending, slot)
             return
-        pending.one_done()
-        if request.acks < 0 and not pending.done:
-            self._timeouts.expect(slot, pending, request.timeout_ms)
+        pending.all_admitted(request.timeout_ms if request.acks < 0 else None)
 
     def _name(self, version: int, topic: TopicProduceData) -> str | None:
         """What the topic is called; None: there is none of this id (any more)."""
@@ -277,6 +276,8 @@ class Producing:
             log, checked[2], checked[3], checked[4], checked[0]
         ):
             engine.flusher.hold(size)
+            if acks == 1:
+                waiter.unsynced(log)
             log.parked.append(
                 lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )
@@ -388,6 +389,8 @@ class Producing:
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
         engine.flusher.hold(len(records))
+        if acks == 1:
+            waiter.unsynced(log)
         log.busy.append((engine, limits, records, checked, acks, slot, waiter))
         if len(log.busy) == 1:
             self._spawn(self._work(log))

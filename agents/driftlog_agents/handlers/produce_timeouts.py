@@ -44,7 +44,7 @@ class ProduceTimeouts:
         if due is None:
             due = self._due[timeout_ms] = deque()
         at_ms = slot.connection.source.heard_ms + timeout_ms
-        if due and due[-1][0] == at_ms:
+        if due and due[-1][0] >= at_ms:
             due[-1][1].append(pending)
         else:
             due.append((at_ms, [pending]))

@@ -37,7 +37,17 @@ OPEN: Final = -2
 class SeveralBatches:
     """One Produce request until every partition of it is answered."""
 
-    __slots__ = ("correlation_id", "done", "slot", "timeouts", "topics", "version", "wanted")
+    __slots__ = (
+        "admitted",
+        "correlation_id",
+        "done",
+        "expected",
+        "slot",
+        "timeouts",
+        "topics",
+        "version",
+        "wanted",
+    )
 
     def __init__(
         self, timeouts: ProduceTimeouts, slot: Slot, version: int, correlation_id: int, wanted: int
@@ -47,6 +57,7 @@ class SeveralBatches:
         self.version = version
         self.correlation_id = correlation_id
         self.wanted = wanted
+        self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
         self.done = False
 
@@ -54,6 +65,21 @@ class SeveralBatches:
         self.wanted -= 1
         if self.wanted == 0 and not self.done:
             self.respond()
+
+    def all_admitted(self, timeout_ms: int | None) -> None:
+        """Nothing of it is left to admit; None: it is answered when the disk has it."""
+        self.admitted = True
+        self.one_done()
+        if timeout_ms is None and self.expected:
+            timeout_ms = UNSYNCED_MS
+        if timeout_ms is not None and not self.done:
+            self.timeouts.expect(self.slot, self, timeout_ms)
+
+    def unsynced(self) -> None:
+        """The disk did not take one of its batches: they wait for the commit."""
+        if self.admitted and not self.expected and not self.done:
+            self.timeouts.expect(self.slot, self, UNSYNCED_MS)
+        self.expected = True
 
     def respond(self) -> None:
         self.done = True
@@ -231,7 +257,7 @@ class PartitionWaiter:
     synced = committed
 
     def unsynced(self, log: PartitionLog) -> None:
-        self.pending.timeouts.expect(self.pending.slot, self.pending, UNSYNCED_MS)
+        self.pending.unsynced()
 
     def refuse(self, code: ErrorCode, message: str | None) -> None:
         """This partition's answer is an error."""

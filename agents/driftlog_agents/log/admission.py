@@ -188,6 +188,8 @@ class Admission:
             self._buffer.wait_for_sync(log, end, waiter)
         else:
             log.waiting_duplicates.append((end, waiter))
+            if acks == 1:
+                waiter.unsynced(log)
         return Admitted(original.base_offset, answered=False)
 
 

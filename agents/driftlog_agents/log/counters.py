@@ -1,6 +1,6 @@
 """Counters of the log, over all sessions of a process.
 
-Each part adds to its own fields; `metrics` and DescribeLogDirs read them.
+Each part adds to its own fields; `metrics` reads them.
 
 Pure.
 """

@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._rest: tuple[Iterator[memoryview], int] | None = None
         """Frames that are there and not taken yet, and bytes that they hold."""
         self._share = server.loop_share
-        self._large: Slot | None = None
+        self._large: LargeSlot | None = None
         """A large Produce that is not admitted: nothing behind it is taken."""
         self._held_up = False
         """It has been counted that it is not read for what it has asked."""
@@ -124,10 +124,14 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume()
 
     def _take_later(self, frames: Iterator[memoryview], size_bytes: int) -> None:
-        self._rest = frames, size_bytes
-        self._server.requests.budget.note(size_bytes)
+        self._keep_rest(frames, size_bytes)
         if self._large is None:
             self._share.wait(self)
+
+    def _keep_rest(self, frames: Iterator[memoryview], size_bytes: int) -> None:
+        size_bytes = 0 if self._frames.kept_bytes else size_bytes  # that is counted
+        self._rest = frames, size_bytes
+        self._server.requests.budget.note(size_bytes)
 
     def _take(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         try:
@@ -139,8 +143,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._take_later(frames, size_bytes)
                     break
                 if self._queued and self._has_enough():
-                    self._rest = frames, size_bytes
-                    self._server.requests.budget.note(size_bytes)
+                    self._keep_rest(frames, size_bytes)
                     self._count_held_up()
                     break
             else:
@@ -161,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._share.used_up:
             self._share.wait(self)
-        elif not self._has_enough():
+        elif not (self._queued and self._has_enough()):
             (frames, size_bytes), self._rest = self._rest, None
             self._server.requests.budget.note(-size_bytes)
             self._take(frames, size_bytes)
@@ -201,7 +204,9 @@ class Connection(asyncio.BufferedProtocol):
                 slot.release()
         self._slots.clear()
         self._frames.release()
-        self._large = None
+        if self._large is not None:
+            self._large.frame = None
+            self._large = None
         self._share.leave(self)
         requests = self._server.requests
         requests.held_up.pop(self, None)
@@ -256,10 +261,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             slot.wait()
 
-    def ask_large(self, begin: Callable[[Slot], None]) -> None:
+    def ask_large(self, frame: memoryview, begin: Callable[[LargeSlot], None]) -> None:
         """Take a large Produce: *begin* is called with its slot when it is its turn.  Its frame is
         counted, and nothing behind it is taken, until `admitted`."""
-        slot = self._large = LargeSlot(self)
+        slot = self._large = LargeSlot(self, frame)
         self.queue(slot)
         if self._slots[0] is slot and not self._write_paused:
             begin(slot)
@@ -368,7 +373,9 @@ class Connection(asyncio.BufferedProtocol):
             accused = frames.has_memory and not frames.trusted and not strangers_progress
         else:
             # Whom we do not read cannot bring anything; who takes no answers could.
-            accused = frames.buffered_bytes > 0 and (self._reading or self._write_paused)
+            # Nor can a Produce that waits for commits; for a Fetch, it waits as long as that likes.
+            behind = self._large is not None and self._queued > 0
+            accused = frames.buffered_bytes > 0 and (self._reading or self._write_paused or behind)
         if not accused:
             self._progress = None
             return
@@ -401,7 +408,9 @@ class Connection(asyncio.BufferedProtocol):
     def unread_file(self) -> int | None:
         """Its socket, while it is not read for what its client does; else None: what a producer
         sent and left before the log could take more is read."""
-        if self._reading or self.closed or not (self._queued or self._write_paused):
+        if self._reading or self.closed:
+            return None
+        if not (self._queued or self._write_paused or self._large is not None):
             return None
         return self._file
 

@@ -29,7 +29,7 @@ from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.loop_share import MOST
 from driftlog_agents.network.queued_requests import QueuedRequest
-from driftlog_agents.network.slots import Slot
+from driftlog_agents.network.slots import LargeSlot
 from driftlog_agents.offloading import Offload
 from driftlog_agents.protocol.api import (
     MAX_REQUEST_ELEMENTS,
@@ -161,7 +161,7 @@ class Dispatcher:
             connection.produces = True
             request = self._decode_produce(header, frame)
             if request is None:
-                connection.ask_large(partial(self._produce_large, header, frame))
+                connection.ask_large(frame, partial(self._produce_large, header))
                 return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
@@ -197,29 +197,30 @@ class Dispatcher:
         large = len(frame) > _AT_ONCE_CHARS and _names_chars(request) > _AT_ONCE_CHARS
         return None if large else request
 
-    def _produce_large(self, header: RequestHeader, frame: memoryview, slot: Slot) -> None:
+    def _produce_large(self, header: RequestHeader, slot: LargeSlot) -> None:
         if not slot.connection.closed:
-            self.spawn(self._admit_large(header, frame, slot))
+            self.spawn(self._admit_large(header, slot))
 
-    async def _admit_large(self, header: RequestHeader, frame: memoryview, slot: Slot) -> None:
+    async def _admit_large(self, header: RequestHeader, slot: LargeSlot) -> None:
         connection = slot.connection
         try:
             async with self._one_large:
-                if connection.closed:
+                if slot.frame is None:
                     return
                 request = await off_the_loop(
                     produce.API.decode_request,
                     header.api_version,
-                    frame,
+                    slot.frame,
                     header.body_offset,
                     _PRODUCE_ELEMENTS,
                     self._tags,
                 )
                 most = self._check_answer(request)
                 # It is decoded again when there is room: what is decoded is held by one at a time.
-                again = partial(self._produce_large, header, frame, slot)
+                again = partial(self._produce_large, header, slot)
                 if not connection.answers.room(most, again):
                     return
+                slot.frame = None
                 await self.producing.handle_large(
                     slot, header.api_version, header.correlation_id, request
                 )

@@ -40,6 +40,11 @@ class Slot:
 class LargeSlot(Slot):
     """The turn of a large Produce."""
 
-    __slots__ = ()
+    __slots__ = ("frame",)
 
     claims = True
+
+    def __init__(self, connection: "Connection", frame: memoryview) -> None:
+        super().__init__(connection)
+        self.frame: memoryview | None = frame
+        """None: it is decoded, or its client is gone."""

@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
 from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.handlers import slices
+from driftlog_agents.handlers import produce_waiters, slices
+from driftlog_agents.handlers.produce_timeouts import ProduceTimeouts
 from driftlog_agents.limits import Limits
 from driftlog_agents.network.loop_share import MOST
+from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.messages.produce import (
@@ -319,3 +321,104 @@ async def test_who_leaves_in_the_middle_leaves_nothing(agent: Serving) -> None:
         assert 0 == (await client.produce("narrow", {0: batch()}))[0].error_code
 
     assert not agent.running.done()
+
+
+async def test_a_frame_behind_a_fetch_that_waits_is_given_up_where_others_need_its_room(
+    agent: Serving,
+) -> None:
+    """
+    It waits as long as the Fetch likes: its connection is closed, and the others go on.
+    """
+    server = agent.server
+    server.frame_budget.limit_bytes = 8 * MiB
+    server.stalled_ms = 500.0
+    async with agent.client() as hoarder, agent.client() as good:
+        waits = fetching("narrow", {5: 0}, max_wait_ms=2**31 - 1, min_bytes=2**30)
+        hoarder.send(fetch.API, 11, waits)
+        hoarder.send_produce("wide", {p: batch(bytes(2_000)) for p in range(WIDE)})
+        await eventually(lambda: server.frame_budget.held_bytes > 4_000_000)
+        answer = await good.produce("narrow", {0: batch(bytes(900_000))})
+
+        assert 0 == answer[0].error_code
+        assert await hoarder.closed()
+
+
+async def test_a_client_that_leaves_behind_another_ones_large_request_leaves_no_frame(
+    agent: Serving,
+) -> None:
+    """
+    While it waits to be admitted: its connection is closed in seconds.
+    """
+    server = agent.server
+    async with agent.client() as client:
+        waits = fetching("narrow", {5: 0}, max_wait_ms=30_000, min_bytes=2**20)
+        client.send(fetch.API, 11, waits)
+        client.send_produce("wide", wide())
+        await eventually(lambda: server.frame_budget.held_bytes > 100_000)
+    await eventually(lambda: not server.connections)
+
+    assert 0 == server.frame_budget.held_bytes
+
+
+async def test_a_pipeline_of_single_batches_goes_on_where_an_iteration_is_used_up(
+    agent: Serving,
+) -> None:
+    """
+    Hundreds of requests are unanswered, while others have several batches: all are admitted.
+    """
+    log = agent.log("narrow")
+    agent.objects.writes.close()
+    async with agent.client() as client, agent.client() as other:
+        several = produce.API.encode_request(9, 1, "x", nothing(1_999))
+        for n in range(400):
+            client.send_produce("narrow", {0: batch()})
+            if n % 20 == 0:
+                other.writer.write(several)
+                await asyncio.sleep(0)
+        await eventually(lambda: log.log_end == 400)
+        agent.objects.writes.open()
+        answers = [(await client.receive())[1] for _ in range(400)]
+
+    offsets = [a.responses[0].partition_responses[0].base_offset for a in answers]
+    assert list(range(400)) == offsets
+
+
+async def test_what_waits_for_its_partition_is_answered_in_time_with_acks_one_too(
+    agent: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    One batch, several, and many: a partition is handed over, and does not come back.
+    """
+    monkeypatch.setattr(produce_waiters, "UNSYNCED_MS", 300)
+    log = agent.log("narrow")
+    agent.engine.pause(log)
+    codes = []
+    async with agent.client() as client:
+        for more in ({}, {1: batch()}):
+            answers = await client.produce("narrow", {0: batch(), **more}, acks=1)
+            codes += [answers[0].error_code]
+    agent.engine.resume(log)
+
+    assert [ErrorCode.REQUEST_TIMED_OUT] * 2 == codes
+
+
+async def test_a_request_that_is_not_admitted_is_not_timed_out() -> None:
+    """
+    Where the disk did not take the first of its batches, and the others wait for their slices.
+    """
+    told: list[object] = []
+
+    class Timeouts:
+        """Remembers what is expected."""
+
+        def expect(self, _: object, pending: object, __: int) -> None:
+            told.append(pending)
+
+    timeouts, slot = cast(ProduceTimeouts, Timeouts()), cast(Slot, None)
+    request = produce_waiters.SeveralBatches(timeouts, slot, 9, 1, 3)
+    request.unsynced()
+    before = list(told)
+    request.all_admitted(None)
+    request.unsynced()
+
+    assert ([], [request]) == (before, told)
