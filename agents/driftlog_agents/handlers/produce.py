@@ -63,6 +63,8 @@ _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, no key, no value, no headers."""
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _NEWEST_VERSION: Final = API.served[-1]
+_QUEUED_BYTES: Final = 1_024
+"""What a batch that waits for a thread holds beside its bytes."""
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
 
@@ -106,7 +108,7 @@ class Producing:
         """Admit everything in the request, now; answer in its turn.
 
         Returns:
-            How many batches it has, if these are several.
+            Its topics and batches together; 0: one batch.
         """
         topics = request.topic_data
         if (
@@ -115,18 +117,19 @@ class Producing:
             and request.acks != 0
             and version < _BY_ID
         ):
-            (data,) = topics[0].partition_data
-            asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, data.index)
-            self.handle_one(connection, asked, correlation_id, data.records)
+            (one,) = topics[0].partition_data
+            asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, one.index)
+            self.handle_one(connection, asked, correlation_id, one.records)
             return 0
         self.requests += 1
         slot, engine = connection.turn(), self._engine()
         count = sum(len(topic.partition_data) for topic in topics)
         pending = SeveralBatches(self._timeouts, slot, version, correlation_id, count + 1)
         for name, data, answers in self._each(version, request, pending):
-            self._of_several(engine, name, data, request.acks, version, pending, answers)
+            if data is not None:
+                self._of_several(engine, name, data, request.acks, version, pending, answers)
         self._all_admitted(pending, slot, request)
-        return count
+        return len(topics) + count
 
     async def handle_large(
         self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
@@ -144,7 +147,8 @@ class Producing:
                 return
             # Between two slices the session may end, and another begin.
             engine = self._engine()
-            self._of_several(engine, name, data, request.acks, version, pending, answers)
+            if data is not None:
+                self._of_several(engine, name, data, request.acks, version, pending, answers)
         self._all_admitted(pending, slot, request)
 
     def handle_one(
@@ -173,8 +177,9 @@ class Producing:
 
     def _each(
         self, version: int, request: ProduceRequest, pending: SeveralBatches
-    ) -> Iterator[tuple[str | None, PartitionProduceData, list[PartitionProduceResponse]]]:
-        """Each partition: its topic's name, its batch, and where its answer belongs."""
+    ) -> Iterator[tuple[str | None, PartitionProduceData | None, list[PartitionProduceResponse]]]:
+        """Each partition: its topic's name, its batch, and where its answer belongs; and nothing
+        once for each topic, which takes its time, too."""
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             pending.topics.append(
@@ -184,6 +189,7 @@ class Producing:
                     partition_responses=answers,
                 )
             )
+            yield None, None, answers
             for data in topic.partition_data:
                 yield self._name(version, topic), data, answers  # it may go between two slices
 
@@ -388,7 +394,7 @@ class Producing:
         waiter: ProduceWaiter,
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
-        engine.flusher.hold(len(records))
+        engine.flusher.hold(len(records) + _QUEUED_BYTES)
         if acks == 1:
             waiter.unsynced(log)
         log.busy.append((engine, limits, records, checked, acks, slot, waiter))
@@ -398,7 +404,7 @@ class Producing:
     async def _work(self, log: PartitionLog) -> None:
         while log.busy:
             engine, limits, records, checked, acks, slot, waiter = log.busy[0]
-            held = len(records)
+            held = len(records) + _QUEUED_BYTES
             try:
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)

@@ -19,6 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 from driftlog_agents.log.flush import Source
@@ -74,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._rest: tuple[Iterator[memoryview], int] | None = None
         """Frames that are there and not taken yet, and bytes that they hold."""
         self._share = server.loop_share
+        self._again: memoryview | None = None
+        """A frame that was put back."""
         self._large: LargeSlot | None = None
         """A large Produce that is not admitted: nothing behind it is taken."""
         self._held_up = False
@@ -116,17 +119,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.source.heard_ms = self._server.now_ms()
-        frames = self._frames.received(nbytes)
-        if self._share.used_up:
-            self._take_later(frames, nbytes)
-        else:
-            self._take(frames, nbytes)
+        self._take(self._frames.received(nbytes), nbytes)
         self._pause_or_resume()
 
     def _take_later(self, frames: Iterator[memoryview], size_bytes: int) -> None:
-        self._keep_rest(frames, size_bytes)
-        if self._large is None:
+        if self._again is not None:
+            frames, self._again = chain((self._again,), frames), None
             self._share.wait(self)
+        self._keep_rest(frames, size_bytes)
 
     def _keep_rest(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         size_bytes = 0 if self._frames.kept_bytes else size_bytes  # that is counted
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.dispatch(self, frame)
                 if self.closed:
                     break  # what came behind what it was closed for is not taken
-                if self._share.used_up or self._large is not None:
+                if self._again is not None or self._large is not None:
                     self._take_later(frames, size_bytes)
                     break
                 if self._queued and self._has_enough():
@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
             else:
                 self._held_up = False
-            if self._large is None:
+            if self._rest is None and self._large is None:
                 self._frames.taken()
         except FrameTooLargeError as error:
             self._server.refusals.count(SOCKET_REQUEST_BYTES)
@@ -162,9 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on with what was there when it had enough."""
         if self._rest is None or self.closed or self._large is not None:
             return
-        if self._share.used_up:
-            self._share.wait(self)
-        elif not (self._queued and self._has_enough()):
+        if not (self._queued and self._has_enough()):
             (frames, size_bytes), self._rest = self._rest, None
             self._server.requests.budget.note(-size_bytes)
             self._take(frames, size_bytes)
@@ -278,6 +276,15 @@ class Connection(asyncio.BufferedProtocol):
             self._frames.taken()
             self.soon(self.take_rest)
             self._pause_or_resume()
+
+    @property
+    def share_is_used_up(self) -> bool:
+        """Whether requests of several batches are admitted in a later iteration."""
+        return self._share.used_up
+
+    def put_back(self, frame: memoryview) -> None:
+        """*frame*, which is taken now, is taken again when it is this connection's turn."""
+        self._again = frame
 
     def used(self, batches: int) -> None:
         """A request of so many batches has been admitted."""

@@ -73,14 +73,14 @@ _QUEUED_BYTES: Final = "queued.max.request.bytes"
 _PRODUCE_ELEMENTS: Final = 60_000
 """Of a Produce request: a batch for each of 30,000 topics with one partition."""
 
-_PRODUCE_NAMES_CHARS: Final = 5_000_000
-"""All names of a Produce request: 20,000 topics with names of 249 characters."""
-
 _AT_ONCE_CHARS: Final = 256_000
 """Names of a Produce request that is not large, which its answer repeats: a thousand topics."""
 
 _AT_ONCE_BYTES: Final = 8 * 1024 * 1024
 """Of several batches of one that is not large, for their CRCs: some milliseconds."""
+
+_LOOKED_AT: Final = MOST // 2
+"""Batches that it takes as long to find out that a request is large."""
 
 _ONE_BATCH_ELEMENTS: Final = 2
 """A topic and a partition."""
@@ -159,15 +159,19 @@ class Dispatcher:
         version = header.api_version
         if key is ApiKey.PRODUCE:
             connection.produces = True
+            if connection.share_is_used_up:
+                connection.put_back(frame)
+                return
             request = self._decode_produce(header, frame)
             if request is None:
+                connection.used(_LOOKED_AT)
                 connection.ask_large(frame, partial(self._produce_large, header))
                 return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
-            batches = self.producing.handle(connection, version, header.correlation_id, request)
-            if batches:
-                connection.used(batches + len(frame) // _BYTES_OF_A_BATCH)
+            elements = self.producing.handle(connection, version, header.correlation_id, request)
+            if elements:
+                connection.used(elements + len(frame) // _BYTES_OF_A_BATCH)
         elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
             raise OverLimitError(
                 _REQUEST_BYTES,
@@ -208,7 +212,7 @@ class Dispatcher:
                 if slot.frame is None:
                     return
                 request = await off_the_loop(
-                    produce.API.decode_request,
+                    produce.LARGE_API.decode_request,
                     header.api_version,
                     slot.frame,
                     header.body_offset,
@@ -239,13 +243,6 @@ class Dispatcher:
         if request.acks == 0:
             return 0
         chars = _names_chars(request)
-        if chars > _PRODUCE_NAMES_CHARS:
-            raise OverLimitError(
-                RESPONSE_BYTES,
-                f"a Produce of {len(request.topic_data)} topics whose names have {chars} "
-                f"characters, of {_PRODUCE_NAMES_CHARS} that an answer repeats: produce to fewer "
-                "topics at once",
-            )
         count = sum(len(topic.partition_data) for topic in request.topic_data)
         least = chars + count * _PRODUCED_BYTES
         most = self._broker.settings.limits.driftlog_max_response_bytes

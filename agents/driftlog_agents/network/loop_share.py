@@ -1,10 +1,10 @@
 """How much of several batches is admitted in one iteration of the event loop, of all connections.
 
-    frame ──▶ used up? ──no──▶ admitted, and counted
-                 │
-                 └─yes─▶ the connection waits: in the next iterations, one after the other
+    several batches ──▶ used up? ──no──▶ admitted, and counted
+                           │
+                           └─yes─▶ the connection waits: in the next iterations, one after the other
 
-A request of one batch is not counted: a socket brings no more of them at once than is quickly done.
+Other requests do not wait: a socket brings no more of one batch at once than is quickly done.
 
 Shell.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from driftlog_agents.network.connection import Connection
 
 MOST: Final = 2_000
-"""Batches of one iteration, or of one request: some 7 ms."""
+"""Topics and batches of one iteration, or of one request: some 7 ms."""
 
 
 class LoopShare:

@@ -270,7 +270,7 @@ class _DecoderWriter(_Writer):
         name = target.partition(".")[2] or target
         stop = self.fresh("e")
         self.line(f"{stop} = p + {length}")
-        limit = f" or {length} > {MAX_STRING_BYTES}" if kind.name == "string" else ""
+        limit = f" or {length} > {kind.most_bytes}" if kind.name == "string" else ""
         message = f"{name} is null or too long"
         self.line(f"if {length} < 0 or {stop} > n{limit}: raise Corrupt({message!r})")
         match kind.name:

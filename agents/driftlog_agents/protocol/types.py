@@ -54,12 +54,18 @@ class Fixed:
     size: int
 
 
+MAX_TOPIC_BYTES: Final = 249
+"""Longest name that a topic can have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A type with a length in front; *prefix* is that length's format where it is not compact."""
+    """A type with a length in front; *prefix* is that length's format where it is not compact.
+    A string of more than *most_bytes* is refused."""
 
     name: str
     prefix: str
+    most_bytes: int = MAX_STRING_BYTES
 
 
 Bool = Annotated[bool, Fixed("bool", "?", 1)]
@@ -72,6 +78,8 @@ Uint32 = Annotated[int, Fixed("uint32", "I", 4)]
 Float64 = Annotated[float, Fixed("float64", "d", 8)]
 Uuid = Annotated[UUID, Fixed("uuid", "16s", 16)]
 String = Annotated[str, Blob("string", "h")]
+TopicName = Annotated[str, Blob("string", "h", MAX_TOPIC_BYTES)]
+"""Where a request with the name of no topic is refused whole."""
 Bytes = Annotated[bytes, Blob("bytes", "i")]
 RecordsView = Annotated[memoryview, Blob("records", "i")]
 RecordParts = Annotated[Buffer | Sequence[Buffer], Blob("records", "i")]

@@ -17,7 +17,7 @@ from driftlog_agents.limits import Limits
 from driftlog_agents.network.loop_share import MOST
 from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import fetch, produce
+from driftlog_agents.protocol.messages import api_versions, fetch, produce
 from driftlog_agents.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -422,3 +422,43 @@ async def test_a_request_that_is_not_admitted_is_not_timed_out() -> None:
     request.unsynced()
 
     assert ([], [request]) == (before, told)
+
+
+async def test_requests_without_partitions_have_their_share_too(agent: Serving) -> None:
+    """
+    Topics are counted as batches are: sixty requests of 1,999 topics with nothing in them.
+    """
+    topics = [TopicProduceData(name=f"t{n}", partition_data=[]) for n in range(1_999)]
+    request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=topics)
+    frame = produce.API.encode_request(9, 1, "x", request)
+    producing = agent.process.dispatcher.producing
+    before = producing.requests
+    async with AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(agent.client()) for _ in range(60)]
+        for client in crowd:
+            client.writer.write(frame)
+        most = await in_each_iteration(lambda: producing.requests - before, 60)
+
+    assert most <= 2
+
+
+async def test_who_asks_something_else_does_not_wait_for_a_crowd_that_produces(
+    agent: Serving,
+) -> None:
+    """
+    Nor who produces one batch: they come between those that have several.
+    """
+    frame = produce.API.encode_request(9, 1, "x", nothing(1_900))
+    producing = agent.process.dispatcher.producing
+    async with AsyncExitStack() as stack:
+        good = await stack.enter_async_context(agent.client())
+        crowd = [await stack.enter_async_context(agent.client()) for _ in range(60)]
+        await good.produce("narrow", {0: batch()}, acks=1)
+        for client in crowd:
+            client.writer.write(frame)
+        await eventually(lambda: producing.errors > 0)
+        await good.produce("narrow", {0: batch()}, acks=1)
+        await good.call(api_versions.API, 0, api_versions.ApiVersionsRequest())
+        done = producing.errors
+
+    assert done < 60 * 1_900

@@ -28,6 +28,7 @@ from driftlog_agents.protocol.types import (
     Int64,
     RecordsView,
     String,
+    TopicName,
     Uuid,
     V,
 )
@@ -52,6 +53,18 @@ class ProduceRequest:
     acks: Int16 = 0
     timeout_ms: Int32 = 0
     topic_data: list[TopicProduceData] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class NamedTopicProduceData(TopicProduceData):
+    name: Annotated[TopicName, V("3-12")] = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class LargeProduceRequest(ProduceRequest):
+    """The same, where no name is longer than a topic's can be."""
+
+    topic_data: list[NamedTopicProduceData] = field(default_factory=list)  # type: ignore[assignment]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,3 +121,13 @@ API: Final = Api(
     advertised="0-11",
     flexible="9+",
 )
+
+LARGE_API: Final = Api(
+    ApiKey.PRODUCE,
+    LargeProduceRequest,
+    ProduceResponse,
+    versions="3-13",
+    advertised="0-11",
+    flexible="9+",
+)
+"""What a request of many topics is decoded by: its answer repeats their names."""
