@@ -394,7 +394,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hang_up_stalled(self) -> None:
         arrived, patience_s = self._frames.arrived_bytes, self._server.stalled_ms / 1000
-        if self._frames.waiting:
+        if self._large is not None:
+            self.hang_up(
+                "frame_stalled",
+                f"a Produce of {self._frames.kept_bytes} bytes has waited {patience_s:g} s behind "
+                "a request that is not answered yet, while others wait for the memory: produce on "
+                "a connection of its own",
+            )
+        elif self._frames.waiting:
             self.hang_up(
                 "frame_given_up",
                 f"{arrived} bytes of a request came, and there was no memory for the rest in "
