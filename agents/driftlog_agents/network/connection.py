@@ -143,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._take_later(frames, size_bytes)
                     break
                 if self._queued and self._has_enough():
+                    self._frames.taken()
                     self._keep_rest(frames, size_bytes)
                     self._count_held_up()
                     break
