@@ -124,7 +124,9 @@ class Producing:
         self.requests += 1
         slot, engine = connection.turn(), self._engine()
         count = sum(len(topic.partition_data) for topic in topics)
-        pending = SeveralBatches(self._timeouts, slot, version, correlation_id, count + 1)
+        pending = SeveralBatches(
+            self._timeouts, slot, version, correlation_id, count + 1, request.timeout_ms
+        )
         for name, data, answers in self._each(version, request, pending):
             if data is not None:
                 self._of_several(engine, name, data, request.acks, version, pending, answers)
@@ -140,7 +142,15 @@ class Producing:
         """
         self.requests += 1
         count = sum(len(topic.partition_data) for topic in request.topic_data)
-        pending = ManyBatches(self._timeouts, slot, version, correlation_id, count + 1, self._spawn)
+        pending = ManyBatches(
+            self._timeouts,
+            slot,
+            version,
+            correlation_id,
+            count + 1,
+            request.timeout_ms,
+            self._spawn,
+        )
         await time_for_large()
         async for name, data, answers in sliced(self._each(version, request, pending)):
             if slot.connection.closed:
@@ -162,7 +172,9 @@ class Producing:
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
-        one = OneBatchWaiter(self._timeouts, connection, version, correlation_id, topic, partition)
+        one = OneBatchWaiter(
+            self._timeouts, connection, version, correlation_id, topic, partition, timeout_ms
+        )
         connection.queue(one)
         try:
             self._partition(engine, topic, partition, records, acks, version, one, one)
@@ -219,7 +231,7 @@ class Producing:
         if request.acks == 0:
             self._acks_zero(pending, slot)
             return
-        pending.all_admitted(request.timeout_ms if request.acks < 0 else None)
+        pending.all_admitted(expected=request.acks < 0)
 
     def _name(self, version: int, topic: TopicProduceData) -> str | None:
         """What the topic is called; None: there is none of this id (any more)."""

@@ -7,13 +7,10 @@ Shell.
 """
 
 from collections import deque
-from typing import Final, Protocol
+from typing import Protocol
 
 from driftlog_agents.broker import Broker
 from driftlog_agents.network.slots import Slot
-
-UNSYNCED_MS: Final = 30_000
-"""Of requests with acks=1 whose batch the disk did not take; clients wait as long."""
 
 
 class Pending(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from driftlog_agents.handlers.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
 from driftlog_agents.handlers.produce_answers import encode_success
-from driftlog_agents.handlers.produce_timeouts import UNSYNCED_MS, ProduceTimeouts
+from driftlog_agents.handlers.produce_timeouts import ProduceTimeouts
 from driftlog_agents.handlers.slices import off_the_loop, sliced
 from driftlog_agents.log.partition import PartitionLog
 from driftlog_agents.network.connection import Connection
@@ -43,6 +43,7 @@ class SeveralBatches:
         "done",
         "expected",
         "slot",
+        "timeout_ms",
         "timeouts",
         "topics",
         "version",
@@ -50,13 +51,20 @@ class SeveralBatches:
     )
 
     def __init__(
-        self, timeouts: ProduceTimeouts, slot: Slot, version: int, correlation_id: int, wanted: int
+        self,
+        timeouts: ProduceTimeouts,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        wanted: int,
+        timeout_ms: int,
     ) -> None:
         self.timeouts = timeouts
         self.slot = slot
         self.version = version
         self.correlation_id = correlation_id
         self.wanted = wanted
+        self.timeout_ms = timeout_ms
         self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
         self.done = False
@@ -66,19 +74,17 @@ class SeveralBatches:
         if self.wanted == 0 and not self.done:
             self.respond()
 
-    def all_admitted(self, timeout_ms: int | None) -> None:
-        """Nothing of it is left to admit; None: it is answered when the disk has it."""
+    def all_admitted(self, *, expected: bool) -> None:
+        """Nothing of it is left to admit; *expected*: it is answered in time in any case."""
         self.admitted = True
         self.one_done()
-        if timeout_ms is None and self.expected:
-            timeout_ms = UNSYNCED_MS
-        if timeout_ms is not None and not self.done:
-            self.timeouts.expect(self.slot, self, timeout_ms)
+        if (expected or self.expected) and not self.done:
+            self.timeouts.expect(self.slot, self, self.timeout_ms)
 
     def unsynced(self) -> None:
         """The disk did not take one of its batches: they wait for the commit."""
         if self.admitted and not self.expected and not self.done:
-            self.timeouts.expect(self.slot, self, UNSYNCED_MS)
+            self.timeouts.expect(self.slot, self, self.timeout_ms)
         self.expected = True
 
     def respond(self) -> None:
@@ -119,9 +125,10 @@ class ManyBatches(SeveralBatches):
         version: int,
         correlation_id: int,
         wanted: int,
+        timeout_ms: int,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        super().__init__(timeouts, slot, version, correlation_id, wanted)
+        super().__init__(timeouts, slot, version, correlation_id, wanted, timeout_ms)
         self._spawn = spawn
 
     def _respond(self) -> None:
@@ -158,6 +165,7 @@ class OneBatchWaiter(Slot):
         "done",
         "log_append_time_ms",
         "partition",
+        "timeout_ms",
         "timeouts",
         "topic",
         "version",
@@ -171,7 +179,9 @@ class OneBatchWaiter(Slot):
         correlation_id: int,
         topic: str,
         partition: int,
+        timeout_ms: int,
     ) -> None:
+        self.timeout_ms = timeout_ms
         self.timeouts = timeouts
         self.connection = connection
         self.begin = self.answer = None
@@ -207,7 +217,7 @@ class OneBatchWaiter(Slot):
     synced = committed
 
     def unsynced(self, log: PartitionLog) -> None:
-        self.timeouts.expect(self, self, UNSYNCED_MS)
+        self.timeouts.expect(self, self, self.timeout_ms)
 
     def refuse(self, code: ErrorCode, message: str | None) -> None:
         """Answer with an error."""

@@ -384,18 +384,17 @@ async def test_a_pipeline_of_single_batches_goes_on_where_an_iteration_is_used_u
 
 
 async def test_what_waits_for_its_partition_is_answered_in_time_with_acks_one_too(
-    agent: Serving, monkeypatch: pytest.MonkeyPatch
+    agent: Serving,
 ) -> None:
     """
-    One batch, several, and many: a partition is handed over, and does not come back.
+    One batch, and several: a partition is handed over, and does not come back.
     """
-    monkeypatch.setattr(produce_waiters, "UNSYNCED_MS", 300)
     log = agent.log("narrow")
     agent.engine.pause(log)
     codes = []
     async with agent.client() as client:
         for more in ({}, {1: batch()}):
-            answers = await client.produce("narrow", {0: batch(), **more}, acks=1)
+            answers = await client.produce("narrow", {0: batch(), **more}, acks=1, timeout_ms=300)
             codes += [answers[0].error_code]
     agent.engine.resume(log)
 
@@ -415,10 +414,10 @@ async def test_a_request_that_is_not_admitted_is_not_timed_out() -> None:
             told.append(pending)
 
     timeouts, slot = cast(ProduceTimeouts, Timeouts()), cast(Slot, None)
-    request = produce_waiters.SeveralBatches(timeouts, slot, 9, 1, 3)
+    request = produce_waiters.SeveralBatches(timeouts, slot, 9, 1, 3, 300)
     request.unsynced()
     before = list(told)
-    request.all_admitted(None)
+    request.all_admitted(expected=False)
     request.unsynced()
 
     assert ([], [request]) == (before, told)

@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from benchmarks.batches import Codec, encode_batch, set_producer
-from driftlog_agents.handlers import produce_waiters
 from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.log.flusher import MemorySettings
 from driftlog_agents.log.seal_policy import SealSettings
@@ -300,13 +299,12 @@ async def test_a_disk_is_tried_again_under_traffic_that_never_stops(tmp_path: Pa
 
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_what_the_disk_did_not_take_is_answered_in_time_where_it_is_not_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+    tmp_path: Path, partitions: int
 ) -> None:
     """
     acks=1 waits for the commit then, and the bucket takes nothing either; as with acks=all, it may
     be in the log later.
     """
-    monkeypatch.setattr(produce_waiters, "UNSYNCED_MS", 300)
     disks: list[FailingDisk] = []
 
     def wrap(disk: AgentDisk) -> AgentDisk:
@@ -318,7 +316,7 @@ async def test_what_the_disk_did_not_take_is_answered_in_time_where_it_is_not_co
         agent.objects.writes.close()
         disks[0].full = True
         batches = {n: batch(10) for n in range(partitions)}
-        late = await client.produce("t", batches, acks=1)
+        late = await client.produce("t", batches, acks=1, timeout_ms=300)
         agent.objects.writes.open()
         await eventually(lambda: agent.log("t").high_watermark == 1)
 
