@@ -92,9 +92,9 @@ DEV_REBALANCE_DELAY_MS: Final = 0
 """`driftlog dev` has the first member of a group wait for nobody, as the server.properties that
 come with Kafka have it."""
 
-_GC_THRESHOLDS: Final = (50_000, 4, 250)
+_GC_THRESHOLDS: Final = (12_500, 4, 1_000)
 """The log's objects are many, long-lived and without cycles: look for cycles less often, and at not
-more than 200,000 new objects at once, which takes tens of milliseconds."""
+more than 50,000 new objects at once, which takes some 15 ms."""
 
 _DIRECTORY_FLUSHES_PER_SECOND: Final = 200
 """A directory has no price per PUT: a lockstep producer is not held to 20 answers a second."""

@@ -48,6 +48,10 @@ class FlushSettings:
     flush_bytes: int = 8 * MiB
     """Cut at this size.  Larger: fewer PUTs, later acks, more memory."""
 
+    flush_batches: int = 5_000
+    """Cut at this many batches.  More: fewer PUTs of tiny batches; longer stalls of the event loop,
+    which lays out a flush, and answers those that waited for it, in one step."""
+
     flush_interval_ms: float = 250
     """Cut when the first byte is this old.  Longer: fewer PUTs when slow, later acks."""
 
@@ -246,6 +250,7 @@ class FlushPipeline:
         self._settings = settings
         self._open: dict[PartitionLog, list[Batch]] = {}
         self._open_bytes = 0
+        self._open_batches = 0
         self._opened_at_ms = 0.0
         self._sources: set[Source] = set()
         self._answered: set[Source] = set()
@@ -313,9 +318,10 @@ class FlushPipeline:
         else:
             batches.append(batch)
         self._open_bytes += batch.length
+        self._open_batches += 1
         if source is not None:
             self._sources.add(source)
-        return self._open_bytes >= self._settings.flush_bytes
+        return self._is_full()
 
     def is_back(self, source: Source) -> bool:
         """Whether it waited for the last commit, and has sent a request for each answer since."""
@@ -438,9 +444,15 @@ class FlushPipeline:
 
     # ── Cutting ──
 
+    def _is_full(self) -> bool:
+        settings = self._settings
+        return (
+            self._open_bytes >= settings.flush_bytes or self._open_batches >= settings.flush_batches
+        )
+
     def _cut_due_ms(self, now_ms: float) -> float | None:
         """When the open buffer is to be cut; None while uploads are too many to cut by age."""
-        if self._draining or self._hurrying or self._open_bytes >= self._settings.flush_bytes:
+        if self._draining or self._hurrying or self._is_full():
             return now_ms
         if self._uploading() + self._queued() >= self._throttle.limit:
             return None  # waiting costs nothing now, and makes one larger object
@@ -462,7 +474,7 @@ class FlushPipeline:
     def _cut_reason(self, now_ms: float) -> str | None:
         if self._draining or self._hurrying:
             return "drain"
-        if self._open_bytes >= self._settings.flush_bytes:
+        if self._is_full():
             return "size"
         due = self._cut_due_ms(now_ms)
         if due is None or due > now_ms or not self._tokens.take(now_ms):
@@ -477,6 +489,7 @@ class FlushPipeline:
         self._hurrying = False
         self._open = {}
         self._open_bytes = 0
+        self._open_batches = 0
         self._sources = set()
         return Cut(flush)
 

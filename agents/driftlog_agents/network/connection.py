@@ -425,9 +425,16 @@ class Connection(asyncio.BufferedProtocol):
         sent and left before the log could take more is read."""
         if self._reading or self.closed:
             return None
-        if not (self._queued or self._write_paused or self._large is not None):
-            return None
-        return self._file
+        return self._file if self._waits_for_answers or self._frames.waiting else None
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of a frame that waits for memory, and keeps its socket from being read; 0: none does."""
+        return 0 if self._waits_for_answers else self._frames.missing_bytes
+
+    @property
+    def _waits_for_answers(self) -> bool:
+        return bool(self._queued) or self._write_paused or self._large is not None
 
     @property
     def got(self) -> tuple[int, int]:

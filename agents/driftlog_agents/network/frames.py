@@ -130,6 +130,13 @@ class FrameReader:
         """How much of an incomplete frame is there."""
         return self._at if self._large is not None else len(self._head)
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much of a frame that waits for memory has not been received; 0: none waits."""
+        if not self.waiting:
+            return 0
+        return self._length - (self._at if self._large is not None else len(self._head) - 4)
+
     def buffer(self) -> memoryview:
         """Where the next bytes of the socket go."""
         if self._tail is not None:

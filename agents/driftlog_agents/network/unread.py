@@ -2,12 +2,16 @@
 
 A client that has only ended its requests looks the same, and Kafka answers what came before the end
 (its Selector reads a closing channel to the end): so a connection is closed at the second look
-between which its client got nothing.
+between which its client got nothing.  A request that waits for memory is read when there is some,
+if all of it came before the end.
 
 Shell.
 """
 
+import array
+import fcntl
 import select
+import termios
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +29,13 @@ def ended(files: Iterable[int]) -> list[int]:
     return [file for file, _ in poll.poll(0)]
 
 
+def unread_bytes(file: int) -> int:
+    """What the kernel has received on a socket, and nobody has read."""
+    size = array.array("i", [0])
+    fcntl.ioctl(file, termios.FIONREAD, size)
+    return size[0]
+
+
 class UnreadWatch:
     """Looks when it is told to."""
 
@@ -38,6 +49,9 @@ class UnreadWatch:
         before, self._ended = self._ended, {}
         for file in ended(unread):
             connection = unread[file]
+            missing = connection.missing_bytes
+            if missing and missing <= unread_bytes(file):
+                continue
             if before.get(connection) == connection.got:
                 connection.close()
             else:

@@ -152,6 +152,17 @@ def test_a_buffer_is_cut_at_its_size_at_once_and_for_no_token() -> None:
     assert ["age"] == reasons(pipe.at(250))
 
 
+def test_a_buffer_is_cut_at_its_number_of_batches_at_once() -> None:
+    """
+    However small they are: what is laid out, and answered, in one step is bounded.
+    """
+    pipe = Pipe(flush_batches=3, max_uploads=200, burst=1)
+    for _ in range(100):
+        assert [False, False, True] == [pipe.append(1) for _ in range(3)]
+        assert pipe.deadline() == 0
+        assert ["size"] == reasons(pipe.machine.tick(pipe.now_ms))
+
+
 def test_a_buffer_is_cut_early_when_all_who_wait_are_quiet() -> None:
     """
     5 ms after the last that any of them sent: who speaks on postpones it.
@@ -801,6 +812,7 @@ class Schedules(RuleBasedStateMachine):
         """A pipeline of small numbers."""
         self.settings = FlushSettings(
             flush_bytes=1000,
+            flush_batches=6,
             flushes_per_second=20,
             burst=2,
             max_uploads=max_uploads,

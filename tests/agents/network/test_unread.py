@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.network.unread import UnreadWatch
-from driftlog_agents.protocol.messages import fetch
-from tests.agents.network.serving import Client, Serving, eventually, fetching
+from driftlog_agents.network.unread import UnreadWatch, ended
+from driftlog_agents.protocol.messages import fetch, produce
+from tests.agents.network.serving import Client, Serving, eventually, fetching, producing
 
 FOR_EVER_MS = 2**31 - 1
 
@@ -95,3 +95,49 @@ async def test_what_a_producer_left_while_the_log_could_take_no_more_is_read(
     await eventually(lambda: agent.log("t").high_watermark == 2)
 
     assert 2 == agent.log("t").high_watermark
+
+
+class Hoarder:
+    """Has all the memory of frames, and more."""
+
+    trusted = True
+
+    def go_on(self) -> None:
+        """It does not wait."""
+
+
+@pytest.mark.parametrize("cut_bytes", [0, 1])
+async def test_a_request_that_waits_for_memory_is_read_if_its_client_sent_all_of_it(
+    agent: Serving, cut_bytes: int
+) -> None:
+    """
+    And left.  What can never be complete waits for nothing, and ends at the second look.
+    """
+    server, watch, hoarder = agent.server, UnreadWatch(), Hoarder()
+    budget = server.frame_budget
+    batch = encode_batch([bytes(40_000)], timestamp_ms=1).data
+    wanted = producing("t", {0: batch}, acks=0)
+    size = budget.limit_bytes + 1
+    assert budget.take(hoarder, size)
+    async with agent.client() as client:
+        _, frame = client.encode(produce.API, 9, wanted)
+        client.writer.write(frame[: len(frame) - cut_bytes])
+        await client.writer.drain()
+        await eventually(lambda: any(c.missing_bytes for c in server.connections))
+        (connection,) = server.connections
+        for _ in range(3):
+            watch.look(server.connections)
+        stayed = not connection.closed
+        client.writer.close()
+        await client.writer.wait_closed()
+    file = connection.unread_file
+    assert file is not None
+    await eventually(lambda: ended([file]) == [file])
+    for _ in range(3):
+        watch.look(server.connections)
+    closed = connection.closed
+    budget.release(hoarder, size)
+    await eventually(lambda: not server.connections)
+
+    assert (True, bool(cut_bytes)) == (stayed, closed)
+    await eventually(lambda: agent.log("t").high_watermark == 1 - cut_bytes)
