@@ -155,6 +155,12 @@ class Limits:
         INT,
         between(KiB, 256 * MiB),
     )
+    driftlog_max_waiting_batch_bytes: int = _limit(
+        96 * MiB,
+        "Bytes of batches that wait to be rewritten, or for their partition, and 1 KiB for each; "
+        "more are refused, and clients send them again (NOT_ENOUGH_REPLICAS).",
+        LONG,
+    )
     driftlog_max_message_bytes: int = _limit(
         16 * MiB, "Most that message.max.bytes, and max.message.bytes of a topic, may be."
     )

@@ -32,7 +32,9 @@ from driftlog_agents.handlers.produce_waiters import (
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.handlers.slices import sliced, time_for_large
+from driftlog_agents.handlers.waiting_batches import WaitingBatches
 from driftlog_agents.limits import MAX_MESSAGE_BYTES
+from driftlog_agents.log.admission import unpinned
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
@@ -63,8 +65,6 @@ _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, no key, no value, no headers."""
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _NEWEST_VERSION: Final = API.served[-1]
-_QUEUED_BYTES: Final = 1_024
-"""What a batch that waits for a thread holds beside its bytes."""
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
 
@@ -101,6 +101,7 @@ class Producing:
         self.requests = 0
         self.bytes = 0
         self.errors = 0
+        self.waiting = WaitingBatches(broker)
 
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
@@ -244,7 +245,8 @@ class Producing:
     def _acks_zero(self, pending: SeveralBatches, slot: Slot) -> None:
         """No answer; an error closes the connection, the only way to say so (KafkaApis)."""
         pending.done = True
-        failed = [a for t in pending.topics for a in t.partition_responses if a.error_code > 0]
+        topics, pending.topics = pending.topics, []  # batches that wait keep *pending* for long
+        failed = [a for t in topics for a in t.partition_responses if a.error_code > 0]
         if failed:
             slot.connection.hang_up(
                 "produce_refused", f"acks=0 and {ErrorCode(failed[0].error_code).name}"
@@ -293,9 +295,10 @@ class Producing:
         elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
             log, checked[2], checked[3], checked[4], checked[0]
         ):
-            engine.flusher.hold(size)
+            self.waiting.add(engine, log, checked, size, slot.connection)
             if acks == 1:
                 waiter.unsynced(log)
+            records = unpinned(records)
             log.parked.append(
                 lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )
@@ -378,7 +381,7 @@ class Producing:
         waiter: ProduceWaiter,
     ) -> None:
         """Admit what had to wait; errors are this partition's."""
-        engine.flusher.hold(-len(records))
+        self.waiting.remove(len(records), slot.connection)
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
@@ -406,17 +409,17 @@ class Producing:
         waiter: ProduceWaiter,
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
-        engine.flusher.hold(len(records) + _QUEUED_BYTES)
+        self.waiting.add(engine, log, checked, len(records), slot.connection)
         if acks == 1:
             waiter.unsynced(log)
-        log.busy.append((engine, limits, records, checked, acks, slot, waiter))
+        log.busy.append((engine, limits, unpinned(records), checked, acks, slot, waiter))
         if len(log.busy) == 1:
             self._spawn(self._work(log))
 
     async def _work(self, log: PartitionLog) -> None:
         while log.busy:
             engine, limits, records, checked, acks, slot, waiter = log.busy[0]
-            held = len(records) + _QUEUED_BYTES
+            size = len(records)
             try:
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
@@ -440,7 +443,7 @@ class Producing:
                 slot.connection.close()
             finally:
                 log.busy.popleft()
-                engine.flusher.hold(-held)
+                self.waiting.remove(size, slot.connection)
 
     # ── Errors and time ──
 

@@ -130,6 +130,12 @@ class ManyBatches(SeveralBatches):
     ) -> None:
         super().__init__(timeouts, slot, version, correlation_id, wanted, timeout_ms)
         self._spawn = spawn
+        slot.connection.on_close.add(self._forget)
+
+    def _forget(self) -> None:
+        """The client left: batches that wait keep this for long, and nobody the answers."""
+        self.done = True
+        self.topics = []
 
     def _respond(self) -> None:
         if not self.slot.connection.closed:
@@ -147,6 +153,7 @@ class ManyBatches(SeveralBatches):
             parts = await off_the_loop(
                 API.encode_response_parts, self.version, self.correlation_id, response
             )
+            connection.on_close.discard(self._forget)
             if not connection.closed:
                 self.slot.respond(parts)
         except Exception:  # noqa: BLE001  # as `Connection.on_loop`

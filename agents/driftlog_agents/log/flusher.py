@@ -130,7 +130,6 @@ class Flusher:
         """The timer knows that somebody waits for the open buffer."""
         self.outage = outage
         """Whether flushes are committed, and why not."""
-        self.held_bytes = 0
         self.lost = False
 
     @property
@@ -147,8 +146,6 @@ class Flusher:
     def overloaded(self) -> bool:
         """More waits for the store than the buffer may take: read no more from producers."""
         limit = self._memory.pending_bytes
-        if self.held_bytes > self._memory.memory_bytes // 2:
-            return True
         if self._pending_bytes <= limit // 8:
             return False
         return self._pending_bytes > limit or (self._in_memory_only() > self._memory.memory_bytes)
@@ -185,12 +182,6 @@ class Flusher:
         ):
             self._early_armed = source is not None
             self._schedule(now_ms)
-
-    def hold(self, size_bytes: int) -> None:
-        """Count what waits before its admission (negative: what waits no longer)."""
-        self.held_bytes += size_bytes
-        assert self.held_bytes >= 0
-        self._press()
 
     def tick(self) -> None:
         """Do what is due."""

@@ -49,6 +49,9 @@ _WRITE_HIGH_BYTES: Final = 64 * 1024
 _EARLY_BYTES: Final = 1024 * 1024
 """Answers to Produce that wait for their turn: then the connection is not read."""
 
+_MOST_WAITING_BYTES: Final = 1024 * 1024
+"""Batches that wait for a thread or for their partition: then the connection is not read."""
+
 _JOIN_BYTES: Final = 16 * 1024
 """Buffers up to this size are joined into one write: cheaper than an iovec each."""
 
@@ -91,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._file: int | None = None
         self._flush_scheduled = False
         self._write_paused = False
+        self._waiting_bytes = 0
         self._reading = True
         self.source = Source()
         self.client_host = ""
@@ -350,6 +354,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # ── Flow ──
 
+    def batches_wait(self, size_bytes: int) -> None:
+        """So many bytes of its batches wait before their admission (negative: no longer)."""
+        was, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + size_bytes
+        if was >= _MOST_WAITING_BYTES > self._waiting_bytes:
+            self._pause_or_resume()
+
     def _pause_or_resume(self) -> None:
         wanted = not (
             self._write_paused
@@ -359,6 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             or (self._queued and not self._frames.has_memory and self._has_enough())
             or self.answers.unwritten_bytes >= _EARLY_BYTES
             or self._frames.waiting
+            or self._waiting_bytes >= _MOST_WAITING_BYTES
             or (self.produces and self._server.overloaded)
         )
         if wanted != self._reading and not self.closed and self._transport is not None:

@@ -168,7 +168,7 @@ async def test_batches_wait_while_their_partition_is_paused(agent: Serving, move
             agent.engine.retire(log)
         agent.engine.resume(log)
         answers = [await client.receive() for _ in asked]
-        held = agent.engine.flusher.held_bytes
+        held = agent.process.dispatcher.producing.waiting.held_bytes
 
     found = [a.responses[0].partition_responses[0] for _, a in answers]
     assert (0, 0) == (before, held)

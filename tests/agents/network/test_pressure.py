@@ -11,6 +11,8 @@ from typing import cast
 import pytest
 
 from benchmarks.batches import Codec, encode_batch, set_producer
+from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.limits import Limits
 from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.log.flusher import MemorySettings
 from driftlog_agents.log.seal_policy import SealSettings
@@ -38,34 +40,78 @@ def batch(size: int, seed: int = 0) -> bytearray:
 # ── Pressure ──
 
 
-async def test_sockets_are_not_read_while_rewrites_wait(agent: Serving) -> None:
+async def test_who_waits_for_rewrites_is_not_read_and_others_are(agent: Serving) -> None:
     """
-    Batches that wait for the thread that recompresses them are memory that no flush shows: at
-    half the budget nobody is read any more, and at last everything is taken, in its order.
+    Batches that wait for the thread that recompresses them are memory that no flush shows: from
+    1 MiB of them on their connection is not read, whoever writes to other topics is, and at last
+    everything is taken, in its order.
     """
-    flusher = agent.engine.flusher
+    waiting = agent.process.dispatcher.producing.waiting
     async with agent.client() as client, agent.client() as other:
         await client.create("t", compression_type="zstd")
+        await client.create("u")
         agent.rewrites.close()
         asked = [client.send_produce("t", {0: batch(MiB // 4, n)}) for n in range(64)]
-        await eventually(lambda: agent.server.overloaded)
-        await asyncio.sleep(0.3)
-        held = flusher.held_bytes
+        await eventually(lambda: waiting.held_bytes >= MiB)
+        await other.produce("u", {0: batch(10)})
+        held, requests = waiting.held_bytes, agent.process.dispatcher.producing.requests
         late = other.send_produce("t", {0: batch(10)}, acks=1)
-        await asyncio.sleep(0.2)
-        requests = agent.process.dispatcher.producing.requests
         agent.rewrites.open()
         answers = [await client.receive() for _ in asked]
         number, _ = await other.receive()
 
-    assert MEMORY_BYTES // 2 < held <= MEMORY_BYTES // 2 + MiB
+    assert MiB <= held <= 2 * MiB
     assert requests < 64
     assert asked == [number for number, _ in answers]
     offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
     assert sorted(offsets) == offsets
     assert late == number
-    assert not agent.server.overloaded
-    assert 0 == flusher.held_bytes
+    assert 0 == waiting.held_bytes
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+async def test_batches_that_may_not_wait_are_refused_with_those_behind_them(
+    tmp_path: Path, acks: int
+) -> None:
+    """
+    Retriably, and the next ones of that producer, too: a log that does not know it would begin
+    with what is behind.  acks=0 is told by the end of the stream.
+    """
+    limits = Limits(driftlog_max_waiting_batch_bytes=MiB)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        agent.client() as client,
+        agent.client() as other,
+    ):
+        await client.create("t", compression_type="zstd")
+        agent.rewrites.close()
+        first = client.send_produce("t", {0: batch(MiB - 5_000)})
+        await eventually(lambda: agent.rewrites.waiting == 1)
+        sent = [batch(5_000, n) for n in range(3)]
+        for n, data in enumerate(sent):
+            set_producer(data, 7, 0, n)
+        if acks == 0:
+            other.send_produce("t", {0: sent[0]}, acks=0)
+            closed = await other.closed()
+        else:
+            refused = await other.produce("t", {0: sent[0]})
+        agent.rewrites.open()
+        number, _ = await client.receive()
+        refusals = agent.process.broker.refusals.counts["driftlog.max.waiting.batch.bytes"]
+        if acks == -1:
+            behind = await other.produce("t", {0: sent[1]})
+            again = [
+                (await other.produce("t", {0: data}))[0].base_offset
+                for data in map(bytearray, sent)
+            ]
+
+    assert (first, 1) == (number, refusals)
+    if acks == 0:
+        assert closed
+    else:
+        assert ErrorCode.NOT_ENOUGH_REPLICAS == refused[0].error_code
+        assert ErrorCode.NOT_LEADER_OR_FOLLOWER == behind[0].error_code
+        assert [1, 2, 3] == again
 
 
 async def test_refused_rewrites_are_held_no_longer(agent: Serving) -> None:
@@ -82,10 +128,12 @@ async def test_refused_rewrites_are_held_no_longer(agent: Serving) -> None:
 
     assert ErrorCode.INVALID_RECORD == undecodable[0].error_code
     assert closed
-    await eventually(lambda: agent.engine.flusher.held_bytes == 0)
+    await eventually(lambda: agent.process.dispatcher.producing.waiting.held_bytes == 0)
 
 
-async def test_sockets_are_not_read_while_parked_batches_wait(tmp_path: Path) -> None:
+async def test_a_socket_is_not_read_while_its_batches_wait_for_their_partition(
+    tmp_path: Path,
+) -> None:
     """
     The same of batches that wait until their partition's producers are loaded.
     """
@@ -106,16 +154,17 @@ async def test_sockets_are_not_read_while_parked_batches_wait(tmp_path: Path) ->
                 data = batch(MiB // 4, n)
                 set_producer(data, 7, 0, n)
                 asked.append(client.send_produce("t", {0: data}))
-            await eventually(lambda: agent.server.overloaded)
+            waiting = agent.process.dispatcher.producing.waiting
+            await eventually(lambda: waiting.held_bytes >= MiB)
             await asyncio.sleep(0.3)
-            held, parked = agent.engine.flusher.held_bytes, len(agent.log("t").parked)
+            held, parked = waiting.held_bytes, len(agent.log("t").parked)
             agent.objects.reads.open()
             answers = [await client.receive() for _ in asked]
-        after = agent.engine.flusher.held_bytes
+        after = waiting.held_bytes
     finally:
         await agent.close()
 
-    assert MEMORY_BYTES // 2 < held <= MEMORY_BYTES // 2 + MiB
+    assert MiB <= held <= 2 * MiB
     assert parked < 32
     assert asked == [number for number, _ in answers]
     offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
