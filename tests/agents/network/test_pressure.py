@@ -1,6 +1,7 @@
 """What waits takes memory: sockets are read again when there is some, and little pins little."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.log.flusher import MemorySettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.produce import PartitionProduceResponse
 from driftlog_metadata.errors import UnavailableError
 from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, records
 from tests.clients.batches import with_records
@@ -112,6 +114,35 @@ async def test_batches_that_may_not_wait_are_refused_with_those_behind_them(
         assert ErrorCode.NOT_ENOUGH_REPLICAS == refused[0].error_code
         assert ErrorCode.NOT_LEADER_OR_FOLLOWER == behind[0].error_code
         assert [1, 2, 3] == again
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+async def test_what_waits_keeps_nothing_of_a_large_request_whose_client_left(
+    tmp_path: Path, acks: int
+) -> None:
+    """
+    Of 3,000 batches six wait: they keep neither the frame nor the answers of the others.
+    """
+    limits = Limits(driftlog_max_waiting_batch_bytes=8 * 1024)
+    async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent:
+        async with agent.client() as client:
+            await client.create("t", 3_000, compression_type="zstd")
+            agent.rewrites.close()
+            data = batch(100)
+            client.send_produce("t", dict.fromkeys(range(3000), data), acks=acks)
+            logs = [agent.log("t", n) for n in range(3_000)]
+            await eventually(lambda: agent.process.dispatcher.producing.errors == 2_994)
+            if acks == 0:
+                assert await client.closed()
+        await eventually(lambda: not agent.server.connections)
+        await asyncio.sleep(0)
+        waiting = [entry[2].obj for log in logs for entry in log.busy]
+        gc.collect()
+        answers = sum(isinstance(one, PartitionProduceResponse) for one in gc.get_objects())
+        agent.rewrites.open()
+
+    assert [len(data)] * 6 == list(map(len, waiting))
+    assert answers < 20
 
 
 async def test_refused_rewrites_are_held_no_longer(agent: Serving) -> None:
