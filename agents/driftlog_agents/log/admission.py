@@ -106,7 +106,8 @@ class Admission:
         now_ms = self._now_ms()
         if full is not None:
             raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, full)
-        _refuse_behind_refused(log, producer_id, base_sequence, now_ms)
+        if base_sequence != 0:
+            _refuse_behind_refused(log, producer_id, now_ms)
 
     def admit(
         self,
@@ -172,7 +173,8 @@ class Admission:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
             )
-        _refuse_behind_refused(log, producer_id, base_sequence, now_ms)
+        if base_sequence != 0:
+            _refuse_behind_refused(log, producer_id, now_ms)
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)
         view = unpinned(view)
@@ -235,10 +237,9 @@ def _not_now(
     return RefusedError(code, reason)
 
 
-def _refuse_behind_refused(
-    log: PartitionLog, producer_id: int, base_sequence: int, now_ms: float
-) -> None:
-    if base_sequence != 0 and now_ms < log.refused_ms and _is_new(log, producer_id):
+def _refuse_behind_refused(log: PartitionLog, producer_id: int, now_ms: float) -> None:
+    """Of a batch that is not its producer's first."""
+    if now_ms < log.refused_ms and _is_new(log, producer_id):
         refusal = "one of its batches may have been refused a moment ago"
         raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal)
 

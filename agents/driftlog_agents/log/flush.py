@@ -40,6 +40,9 @@ from driftlog_agents.log.partition import PartitionLog
 
 MiB: Final = 1024 * 1024
 
+_STEPS_LATER: Final = 3
+"""To move a high watermark, or to answer a producer, takes as long as to lay out three batches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
@@ -48,9 +51,10 @@ class FlushSettings:
     flush_bytes: int = 8 * MiB
     """Cut at this size.  Larger: fewer PUTs, later acks, more memory."""
 
-    flush_batches: int = 5_000
-    """Cut at this many batches.  More: fewer PUTs of tiny batches; longer stalls of the event loop,
-    which lays out a flush, and answers those that waited for it, in one step."""
+    flush_steps: int = 20_000
+    """Cut at this many steps, which the event loop takes at once: one for a batch, `_STEPS_LATER`
+    more where its producer waits for the commit, and as many for a partition.  More: fewer PUTs of
+    tiny batches, longer stalls."""
 
     flush_interval_ms: float = 250
     """Cut when the first byte is this old.  Longer: fewer PUTs when slow, later acks."""
@@ -250,7 +254,7 @@ class FlushPipeline:
         self._settings = settings
         self._open: dict[PartitionLog, list[Batch]] = {}
         self._open_bytes = 0
-        self._open_batches = 0
+        self._open_steps = 0
         self._opened_at_ms = 0.0
         self._sources: set[Source] = set()
         self._answered: set[Source] = set()
@@ -315,13 +319,16 @@ class FlushPipeline:
             if not self._open:
                 self._opened_at_ms = now_ms
             self._open[log] = [batch]
+            self._open_steps += _STEPS_LATER
         else:
             batches.append(batch)
         self._open_bytes += batch.length
-        self._open_batches += 1
+        self._open_steps += 1
         if source is not None:
             self._sources.add(source)
-        return self._is_full()
+            self._open_steps += _STEPS_LATER
+        settings = self._settings
+        return self._open_bytes >= settings.flush_bytes or self._open_steps >= settings.flush_steps
 
     def is_back(self, source: Source) -> bool:
         """Whether it waited for the last commit, and has sent a request for each answer since."""
@@ -446,9 +453,7 @@ class FlushPipeline:
 
     def _is_full(self) -> bool:
         settings = self._settings
-        return (
-            self._open_bytes >= settings.flush_bytes or self._open_batches >= settings.flush_batches
-        )
+        return self._open_bytes >= settings.flush_bytes or self._open_steps >= settings.flush_steps
 
     def _cut_due_ms(self, now_ms: float) -> float | None:
         """When the open buffer is to be cut; None while uploads are too many to cut by age."""
@@ -489,7 +494,7 @@ class FlushPipeline:
         self._hurrying = False
         self._open = {}
         self._open_bytes = 0
-        self._open_batches = 0
+        self._open_steps = 0
         self._sources = set()
         return Cut(flush)
 

@@ -152,13 +152,18 @@ def test_a_buffer_is_cut_at_its_size_at_once_and_for_no_token() -> None:
     assert ["age"] == reasons(pipe.at(250))
 
 
-def test_a_buffer_is_cut_at_its_number_of_batches_at_once() -> None:
+@pytest.mark.parametrize(("waits", "full"), [(False, 6), (True, 9)])
+def test_a_buffer_is_cut_where_it_would_take_the_loop_too_long(waits: bool, full: int) -> None:
     """
-    However small they are: what is laid out, and answered, in one step is bounded.
+    However small its batches are: three for the partition, one for each batch, and three more for
+    each producer that is answered when it is committed.
     """
-    pipe = Pipe(flush_batches=3, max_uploads=200, burst=1)
+    pipe = Pipe(flush_steps=full, max_uploads=200, burst=1)
+    source = Source(10_000.0) if waits else None
+    batches = 2 if waits else 3
     for _ in range(100):
-        assert [False, False, True] == [pipe.append(1) for _ in range(3)]
+        taken = [pipe.append(1, source=source) for _ in range(batches)]
+        assert [False] * (batches - 1) + [True] == taken
         assert pipe.deadline() == 0
         assert ["size"] == reasons(pipe.machine.tick(pipe.now_ms))
 
@@ -812,7 +817,7 @@ class Schedules(RuleBasedStateMachine):
         """A pipeline of small numbers."""
         self.settings = FlushSettings(
             flush_bytes=1000,
-            flush_batches=6,
+            flush_steps=12,
             flushes_per_second=20,
             burst=2,
             max_uploads=max_uploads,
