@@ -32,9 +32,8 @@ from driftlog_agents.handlers.produce_waiters import (
 )
 from driftlog_agents.handlers.rewrite import Rewrite, needs_rewrite, rewrite
 from driftlog_agents.handlers.slices import sliced, time_for_large
-from driftlog_agents.handlers.waiting_batches import WaitingBatches
+from driftlog_agents.handlers.waiting_batches import WaitingBatches, own_memory
 from driftlog_agents.limits import MAX_MESSAGE_BYTES
-from driftlog_agents.log.admission import unpinned
 from driftlog_agents.log.engine import Engine
 from driftlog_agents.log.flush import Checked
 from driftlog_agents.log.partition import PartitionLog, State
@@ -298,7 +297,7 @@ class Producing:
             self.waiting.add(engine, log, checked, size, slot.connection)
             if acks == 1:
                 waiter.unsynced(log)
-            records = unpinned(records)
+            records = own_memory(records)
             log.parked.append(
                 lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )
@@ -412,7 +411,7 @@ class Producing:
         self.waiting.add(engine, log, checked, len(records), slot.connection)
         if acks == 1:
             waiter.unsynced(log)
-        log.busy.append((engine, limits, unpinned(records), checked, acks, slot, waiter))
+        log.busy.append((engine, limits, own_memory(records), checked, acks, slot, waiter))
         if len(log.busy) == 1:
             self._spawn(self._work(log))
 

@@ -22,6 +22,14 @@ _BESIDE_BYTES: Final = 1_024
 
 _MOST: Final = "driftlog.max.waiting.batch.bytes"
 
+_LITTLE_BYTES: Final = 256 * 1024
+"""A batch that is smaller keeps no frame in memory, which may be much larger."""
+
+
+def own_memory(records: memoryview) -> memoryview:
+    """The same bytes, where they may wait."""
+    return memoryview(bytearray(records)) if len(records) < _LITTLE_BYTES else records
+
 
 class WaitingBatches:
     """Counts those of one agent."""

@@ -106,8 +106,8 @@ class Admission:
         now_ms = self._now_ms()
         if full is not None:
             raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, full)
-        if base_sequence != 0:
-            _refuse_behind_refused(log, producer_id, now_ms)
+        if base_sequence != 0 and now_ms < log.refused_ms:
+            _refuse_behind_refused(log, producer_id)
 
     def admit(
         self,
@@ -173,11 +173,12 @@ class Admission:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
             )
-        if base_sequence != 0:
-            _refuse_behind_refused(log, producer_id, now_ms)
+        if base_sequence != 0 and now_ms < log.refused_ms:
+            _refuse_behind_refused(log, producer_id)
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)
-        view = unpinned(view)
+        if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
+            view = memoryview(bytearray(view))  # or a little batch keeps a large frame in memory
         self._patch(view, 0, base_offset, log.leader_epoch)
         batch = Batch(view, size, base_offset, log.leader_epoch, checked)
         if waiter is None or acks == 0:
@@ -206,14 +207,6 @@ class Admission:
         return Admitted(original.base_offset, answered=False)
 
 
-def unpinned(view: memoryview) -> memoryview:
-    """The same bytes; a copy where a little batch would keep a large frame in memory."""
-    size = len(view)
-    if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
-        return memoryview(bytearray(view))
-    return view
-
-
 def _needs_snapshot(
     log: PartitionLog, producer_id: int, verdict: ProducerBatch | Refusal | None
 ) -> bool:
@@ -237,9 +230,8 @@ def _not_now(
     return RefusedError(code, reason)
 
 
-def _refuse_behind_refused(log: PartitionLog, producer_id: int, now_ms: float) -> None:
-    """Of a batch that is not its producer's first."""
-    if now_ms < log.refused_ms and _is_new(log, producer_id):
+def _refuse_behind_refused(log: PartitionLog, producer_id: int) -> None:
+    if _is_new(log, producer_id):
         refusal = "one of its batches may have been refused a moment ago"
         raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal)
 

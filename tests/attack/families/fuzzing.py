@@ -3,8 +3,13 @@
 Shell.
 """
 
+import contextlib
+import http.client
+import re
 import struct
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +29,16 @@ _WAIT_S: Final = 0.03
 """An answer that takes longer is waited for by nobody: the connection goes."""
 _SEND_S: Final = 20.0
 
+_CONNECTIONS: Final = 60
+_FRAMES: Final = 400
+_ROUNDS: Final = 20
+"""With the same frames, before others are made."""
+_BLOCK: Final = 16
+_SILENT_S: Final = 0.2
+"""A connection on which nothing moves for so long waits for a group, say: it goes."""
+
+_REQUESTS: Final = re.compile(r"^driftlog_requests_total{.*} (\S+)$", re.MULTILINE)
+
 Call = tuple[Api[Any, Any], int]
 
 
@@ -35,8 +50,10 @@ def calls() -> list[Call]:
 class HostileMaker:
     """Makes requests with some fields at their worst; the names in them are known to the agent."""
 
-    def __init__(self, rng: Any) -> None:
+    def __init__(self, rng: Any, *, repeated: float = 0.03) -> None:
         self._rng = rng
+        self._repeated = repeated
+        """The share of arrays whose elements are there thousands of times."""
 
     def message(self, cls: type[Any], version: int, depth: int = 0) -> Any:
         """One message.  Fields that *version* does not have are at their defaults."""
@@ -114,7 +131,7 @@ class HostileMaker:
         rng = self._rng
         few = 2 if depth else rng.choice([0, 1, 1, 2, 3])
         made = [self._value(kind.element, version, name, depth) for _ in range(few)]
-        if made and rng.random() < 0.03:
+        if made and rng.random() < self._repeated:
             return made * (2_000 if depth else 5_000)
         return made
 
@@ -227,4 +244,83 @@ class StrangeHeaders(_Fuzz):
         yield struct.pack(">i", rng.choice([-1, 0, 7, 2**31 - 1, -(2**31)])) + b"\0" * 8
 
 
-ATTACKS: Final = (HostileValues, MutatedBytes, TaggedFields, StrangeHeaders)
+class PipelinedValues(Attack):
+    """Thousands of small requests with such values a second, on many connections that wait for no
+    answer."""
+
+    name = "pipelined-values"
+    budget = Budget.CROWD
+    arguments = ("--config", "max.connection.creation.rate=2000")
+
+    def run(self, target: Target) -> None:
+        """Until the time is up."""
+        maker, order = HostileMaker(target.rng, repeated=0.0), calls()
+        until, pipes = target.deadline, list[_Pipe]()
+        while target.agent.is_alive() and time.monotonic() < until:
+            frames = [
+                api.encode_request(version, 1, "fuzz", maker.message(api.request, version))
+                for api, version in target.rng.choices(order, k=_FRAMES)
+            ]
+            for _ in range(_ROUNDS):
+                for _ in range(_CONNECTIONS - len(pipes)):
+                    with contextlib.suppress(*GONE):
+                        pipes.append(_Pipe(target.connect()))
+                pipes = [pipe for pipe in pipes if pipe.goes_on(target, frames)]
+        for pipe in pipes:
+            pipe.close()
+        target.sent = _taken(target) or target.sent
+
+
+def _taken(target: Target) -> int:
+    """Requests that the agent has taken; 0: it does not say."""
+    try:
+        with urllib.request.urlopen(f"{target.agent.http}/metrics", timeout=20) as answer:
+            found = _REQUESTS.findall(answer.read().decode())
+    except (*GONE, urllib.error.URLError, http.client.HTTPException):
+        return 0
+    return sum(int(float(count)) for count in found)
+
+
+class _Pipe:
+    """One of its connections."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._socket = connection.socket
+        self._socket.setblocking(False)
+        self._unsent = memoryview(b"")
+        self._moved_s = time.monotonic()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def goes_on(self, target: Target, frames: list[bytes]) -> bool:
+        """Read and forget what is there, and send more; False: it is closed, for nothing moves."""
+        if self._moves(target, frames):
+            return True
+        self.close()
+        return False
+
+    def _moves(self, target: Target, frames: list[bytes]) -> bool:
+        now_s = time.monotonic()
+        try:
+            if not self._socket.recv(1 << 18):
+                return False
+            self._moved_s = now_s
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        if not self._unsent:
+            target.sent += _BLOCK
+            self._unsent = memoryview(b"".join(target.rng.choices(frames, k=_BLOCK)))
+        try:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            self._moved_s = now_s
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        return now_s - self._moved_s < _SILENT_S
+
+
+ATTACKS: Final = (HostileValues, MutatedBytes, TaggedFields, StrangeHeaders, PipelinedValues)
