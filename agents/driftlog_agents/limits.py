@@ -158,7 +158,7 @@ class Limits:
     driftlog_max_waiting_batch_bytes: int = _limit(
         96 * MiB,
         "Bytes of batches that wait to be rewritten, or for their partition, and 1 KiB for each; "
-        "more are refused, and clients send them again (NOT_ENOUGH_REPLICAS).",
+        "connections that bring more are not read until there is room.",
         LONG,
     )
     driftlog_max_message_bytes: int = _limit(

@@ -98,6 +98,11 @@ def _requests(observed: Observed) -> Iterable[Metric]:
         "driftlog_overloaded", "1 while producers are kept waiting", int(observed.server.overloaded)
     )
     yield _gauge(
+        "driftlog_waiting_batch_bytes",
+        "Batches that wait to be rewritten, or for their partition",
+        observed.agent.dispatcher.producing.waiting.held_bytes,
+    )
+    yield _gauge(
         "driftlog_incomplete_request_bytes",
         "Memory of requests that have not arrived whole, and of large Produce requests that wait "
         "to be admitted",

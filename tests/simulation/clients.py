@@ -42,15 +42,10 @@ _RETRIED: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_RECORD,
 }
-_NOT_NOW: Final = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-}
+_NOT_NOW: Final = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
 _ELSEWHERE: Final = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 _OLD_EPOCH: Final = ErrorCode.INVALID_PRODUCER_EPOCH
 _SEND_TRIES: Final = 600
@@ -486,8 +481,6 @@ class Producer:
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sent in self.unacknowledged[:1]:
             expect(self._has_gap(attempt), f"{name}: a gap before its oldest batch {sent.values}")
             self._bump_epoch()
-        if code is ErrorCode.NOT_ENOUGH_REPLICAS:
-            self.world.count("batches that might not wait")
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             refusable = self.acks == 1 or self.world.hides_objects
             expect(refusable, f"{name}: no disk is needed for acks={self.acks}")

@@ -276,25 +276,26 @@ class World:
         finally:
             for node in self.nodes:
                 node.process.thaw()
-            self._end_tasks()
+            left = self._end_tasks()
             asyncio.set_event_loop(None)
             self.loop.close()
             gc.enable()
         if self._broken is not None:
             raise self._broken
+        assert not left, f"seed {self.seed} leaves {left}"
         return self
 
-    def _end_tasks(self) -> None:
+    def _end_tasks(self) -> list[Any]:
         """Cancel what still runs, until it has ended: asyncio lets an error that a task group ends
-        with win over a cancel.  What stays would end, and raise, in the middle of some later test.
+        with win over a cancel.  What stays, and is returned, ends and raises in the middle of
+        some later test.
         """
         for _ in range(_LAST_TURNS):
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
             with contextlib.suppress(BaseException):
                 self.loop.run_until_complete(asyncio.sleep(0))
-        left = [task.get_coro() for task in asyncio.all_tasks(self.loop)]
-        assert not left, f"seed {self.seed} leaves {left}"
+        return [task.get_coro() for task in asyncio.all_tasks(self.loop)]
 
     async def _main(self) -> None:
         topics = [

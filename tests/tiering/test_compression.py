@@ -3,6 +3,8 @@
 import gzip
 import io
 import random
+import subprocess
+import sys
 import threading
 
 import cramjam
@@ -193,3 +195,26 @@ def test_threads_do_not_disturb_each_other(codec: Codec) -> None:
         thread.join()
 
     assert [] == wrong
+
+
+def test_the_highest_level_takes_little_memory_for_a_large_batch() -> None:
+    """
+    zstd would take 700 MB for it, and keep them; the frame says its size, as of any other level.
+    """
+    program = (
+        "import os, resource, zstandard\n"
+        "from driftlog_tiering.batch import Codec\n"
+        "from driftlog_tiering.compression import compress\n"
+        "data = os.urandom(1 << 16) * 768\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "frame = compress(Codec.ZSTD, data, 22)\n"
+        "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
+        "print(grown // 1024, zstandard.get_frame_parameters(frame).content_size == len(data))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    grown_mib, said = done.stdout.split()
+
+    assert "True" == said
+    assert int(grown_mib) < 200

@@ -45,6 +45,12 @@ _LZ4_LARGEST_RATIO: Final = 255
 _DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 1, Codec.ZSTD: 3}
 """Kafka's ``compression.*.level`` defaults, but for lz4 (there 9, which is slow)."""
 
+_ZSTD_KEPT_BYTES: Final = 1024 * 1024
+"""What is larger has a context of its own, that is given back."""
+
+_ZSTD_LOGS: Final = {"window_log": 23, "chain_log": 23, "hash_log": 22}
+"""Sizes of zstd's tables at most, or level 22 takes 700 MB for 48 MiB; binary logarithms."""
+
 _GZIP_STEP_BYTES: Final = 4 * 1024
 
 _BE32: Final = struct.Struct(">i")
@@ -105,7 +111,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
                 compressor.compress(bytes(view[start : start + _LZ4_STEP_BYTES]))
             return memoryview(compressor.finish())
         case Codec.ZSTD:
-            return _contexts.compressor(level).compress(data)
+            return _contexts.compressor(level, len(memoryview(data))).compress(data)
 
 
 def _too_large(codec: Codec, limit_bytes: int) -> OverBatchLimitError:
@@ -116,14 +122,24 @@ class _Contexts(threading.local):
     """Zstandard's, one set per thread."""
 
     def __init__(self) -> None:
-        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self._level: int | None = None
+        self._compressor: zstandard.ZstdCompressor | None = None
+        """Of the level that was wanted last: it keeps its tables, some MB."""
         self.decompressor = zstandard.ZstdDecompressor()
 
-    def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        """Of that level."""
-        if level not in self._compressors:
-            self._compressors[level] = zstandard.ZstdCompressor(level=level)
-        return self._compressors[level]
+    def compressor(self, level: int, size_bytes: int) -> zstandard.ZstdCompressor:
+        """Of that level, for so much."""
+        if size_bytes > _ZSTD_KEPT_BYTES:
+            found = zstandard.ZstdCompressionParameters.from_level(level, source_size=size_bytes)
+            logs = {name: min(getattr(found, name), most) for name, most in _ZSTD_LOGS.items()}
+            return zstandard.ZstdCompressor(
+                compression_params=zstandard.ZstdCompressionParameters.from_level(
+                    level, source_size=size_bytes, **logs
+                )
+            )
+        if self._compressor is None or level != self._level:
+            self._level, self._compressor = level, zstandard.ZstdCompressor(level=level)
+        return self._compressor
 
 
 _contexts: Final = _Contexts()

@@ -60,6 +60,8 @@ _TRANSACTIONAL: Final = 0x10
 _LOG_APPEND_TIME: Final = 0x08
 _CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
+_MAX_TIMESTAMP_AT: Final = 35
+"""Its first byte, in a batch."""
 _LEAST_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, no key, no value, no headers."""
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
@@ -100,7 +102,7 @@ class Producing:
         self.requests = 0
         self.bytes = 0
         self.errors = 0
-        self.waiting = WaitingBatches(broker)
+        self.waiting = WaitingBatches(broker.settings.limits, broker.refusals)
 
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
@@ -155,6 +157,10 @@ class Producing:
         async for name, data, answers in sliced(self._each(version, request, pending)):
             if slot.connection.closed:
                 return
+            if data is not None and self.waiting.full and self.may_wait(name, data):
+                await self.waiting.room()
+                if slot.connection.closed:
+                    return
             # Between two slices the session may end, and another begin.
             engine = self._engine()
             if data is not None:
@@ -182,6 +188,28 @@ class Producing:
             self._refused(one, error)
         if acks < 0 and not one.done:
             self._timeouts.expect(one, one, timeout_ms)
+
+    def may_wait(self, topic: str | None, data: PartitionProduceData) -> bool:
+        """Whether a batch may have to wait to be admitted, as far as can be told at a glance."""
+        engine = self._engine()
+        log = None if engine is None or topic is None else engine.log(topic, data.index)
+        if log is None or topic is None:
+            return False
+        if log.busy or log.paused or log.state is State.LOADING:
+            return True
+        limits, records = self._broker.topics.limits.get(topic), data.records
+        if limits is None or records is None or len(records) < batches.HEADER_BYTES:
+            return False
+        unset = records[_MAX_TIMESTAMP_AT] >= 0x80  # it is negative
+        return limits.compacted or limits.codec is not None or unset
+
+    def any_may_wait(self, version: int, request: ProduceRequest) -> bool:
+        """The same of a request."""
+        return any(
+            self.may_wait(self._name(version, topic), data)
+            for topic in request.topic_data
+            for data in topic.partition_data
+        )
 
     def _engine(self) -> Engine | None:
         engine = self._broker.engine
@@ -244,8 +272,7 @@ class Producing:
     def _acks_zero(self, pending: SeveralBatches, slot: Slot) -> None:
         """No answer; an error closes the connection, the only way to say so (KafkaApis)."""
         pending.done = True
-        topics, pending.topics = pending.topics, []  # batches that wait keep *pending* for long
-        failed = [a for t in topics for a in t.partition_responses if a.error_code > 0]
+        failed = [a for t in pending.topics for a in t.partition_responses if a.error_code > 0]
         if failed:
             slot.connection.hang_up(
                 "produce_refused", f"acks=0 and {ErrorCode(failed[0].error_code).name}"
@@ -294,10 +321,10 @@ class Producing:
         elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
             log, checked[2], checked[3], checked[4], checked[0]
         ):
-            self.waiting.add(engine, log, checked, size, slot.connection)
+            records = own_memory(records)
+            self.waiting.add(size, waiter, slot.connection)
             if acks == 1:
                 waiter.unsynced(log)
-            records = own_memory(records)
             log.parked.append(
                 lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
             )
@@ -380,7 +407,7 @@ class Producing:
         waiter: ProduceWaiter,
     ) -> None:
         """Admit what had to wait; errors are this partition's."""
-        self.waiting.remove(len(records), slot.connection)
+        self.waiting.remove(len(records), waiter, slot.connection)
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
         except RefusedError as error:
@@ -408,10 +435,11 @@ class Producing:
         waiter: ProduceWaiter,
     ) -> None:
         """Queue behind what the partition already has in work, in order."""
-        self.waiting.add(engine, log, checked, len(records), slot.connection)
+        records = own_memory(records)
+        self.waiting.add(len(records), waiter, slot.connection)
         if acks == 1:
             waiter.unsynced(log)
-        log.busy.append((engine, limits, own_memory(records), checked, acks, slot, waiter))
+        log.busy.append((engine, limits, records, checked, acks, slot, waiter))
         if len(log.busy) == 1:
             self._spawn(self._work(log))
 
@@ -420,6 +448,9 @@ class Producing:
             engine, limits, records, checked, acks, slot, waiter = log.busy[0]
             size = len(records)
             try:
+                if acks != 0 and slot.connection.closed:
+                    continue  # nobody waits for it, and it may take long
+                await engine.admits(log)  # before it has become larger, perhaps
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)
                     records, checked = done.records, done.checked
@@ -442,7 +473,7 @@ class Producing:
                 slot.connection.close()
             finally:
                 log.busy.popleft()
-                self.waiting.remove(size, slot.connection)
+                self.waiting.remove(size, waiter, slot.connection)
 
     # ── Errors and time ──
 

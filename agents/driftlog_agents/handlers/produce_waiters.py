@@ -30,6 +30,9 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceResponse,
 )
 
+_ANSWER_BYTES: Final = 256
+"""Of one partition's answer, as an object."""
+
 OPEN: Final = -2
 """No error code of Kafka's: the partition is not answered yet."""
 
@@ -39,6 +42,7 @@ class SeveralBatches:
 
     __slots__ = (
         "admitted",
+        "answer_bytes",
         "correlation_id",
         "done",
         "expected",
@@ -47,6 +51,7 @@ class SeveralBatches:
         "timeouts",
         "topics",
         "version",
+        "waiting",
         "wanted",
     )
 
@@ -64,6 +69,9 @@ class SeveralBatches:
         self.version = version
         self.correlation_id = correlation_id
         self.wanted = wanted
+        self.answer_bytes = wanted * _ANSWER_BYTES
+        self.waiting = 0
+        """Of its batches: so many wait to be admitted, and keep all of this."""
         self.timeout_ms = timeout_ms
         self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
@@ -130,12 +138,6 @@ class ManyBatches(SeveralBatches):
     ) -> None:
         super().__init__(timeouts, slot, version, correlation_id, wanted, timeout_ms)
         self._spawn = spawn
-        slot.connection.on_close.add(self._forget)
-
-    def _forget(self) -> None:
-        """The client left: batches that wait keep this for long, and nobody the answers."""
-        self.done = True
-        self.topics = []
 
     def _respond(self) -> None:
         if not self.slot.connection.closed:
@@ -153,7 +155,6 @@ class ManyBatches(SeveralBatches):
             parts = await off_the_loop(
                 API.encode_response_parts, self.version, self.correlation_id, response
             )
-            connection.on_close.discard(self._forget)
             if not connection.closed:
                 self.slot.respond(parts)
         except Exception:  # noqa: BLE001  # as `Connection.on_loop`
@@ -223,6 +224,12 @@ class OneBatchWaiter(Slot):
 
     synced = committed
 
+    def waits(self) -> int:
+        """Its batch is about to wait; returns the bytes that are held beside the batch."""
+        return 0
+
+    waits_no_longer = waits
+
     def unsynced(self, log: PartitionLog) -> None:
         self.timeouts.expect(self, self, self.timeout_ms)
 
@@ -272,6 +279,19 @@ class PartitionWaiter:
             self.pending.one_done()
 
     synced = committed
+
+    def waits(self) -> int:
+        """Its batch is about to wait; returns the bytes that are held beside the batch: answers of
+        the whole request, while any of its batches waits."""
+        pending = self.pending
+        pending.waiting += 1
+        return pending.answer_bytes if pending.waiting == 1 else 0
+
+    def waits_no_longer(self) -> int:
+        """As `waits`, of bytes that are held no longer."""
+        pending = self.pending
+        pending.waiting -= 1
+        return 0 if pending.waiting else pending.answer_bytes
 
     def unsynced(self, log: PartitionLog) -> None:
         self.pending.unsynced()

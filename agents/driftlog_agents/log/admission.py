@@ -94,21 +94,6 @@ class Admission:
         verdict = log.judge(producer_id, producer_epoch, base_sequence, records)
         return _needs_snapshot(log, producer_id, verdict)
 
-    def queue(
-        self, log: PartitionLog, producer_id: int, base_sequence: int, *, full: str | None
-    ) -> None:
-        """A batch is about to wait for a thread or for its partition; *full*: why it may not.
-
-        Raises:
-            RefusedError: NOT_ENOUGH_REPLICAS, or NOT_LEADER_OR_FOLLOWER for what is behind one that
-                was refused.
-        """
-        now_ms = self._now_ms()
-        if full is not None:
-            raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, full)
-        if base_sequence != 0 and now_ms < log.refused_ms:
-            _refuse_behind_refused(log, producer_id)
-
     def admit(
         self,
         log: PartitionLog,
@@ -173,8 +158,9 @@ class Admission:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 "the agent's disk takes no writes: acks=1 cannot be promised, acks=all can",
             )
-        if base_sequence != 0 and now_ms < log.refused_ms:
-            _refuse_behind_refused(log, producer_id)
+        if base_sequence != 0 and now_ms < log.refused_ms and _is_new(log, producer_id):
+            refusal = "one of its batches may have been refused a moment ago"
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal)
         base_offset = log.append(records, producer_id, producer_epoch, base_sequence, now_ms)
         size = len(view)
         if size < _PINNED_BYTES and len(view.obj) > size * 4 + _PINNED_BYTES:  # type: ignore[arg-type]
@@ -228,12 +214,6 @@ def _not_now(
     if _is_new(log, producer_id):
         log.refused_ms = now_ms + SETTLED_MS
     return RefusedError(code, reason)
-
-
-def _refuse_behind_refused(log: PartitionLog, producer_id: int) -> None:
-    if _is_new(log, producer_id):
-        refusal = "one of its batches may have been refused a moment ago"
-        raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal)
 
 
 def _leaves_a_gap(

@@ -641,11 +641,12 @@ class Engine:
         self.ready.clear()
         self.over.set()
         # Also those of deleted topics whose last batches are on their way.
-        for log in dict.fromkeys((*self.logs(), *self.flusher.pipeline.uncommitted())):
+        logs = dict.fromkeys((*self.logs(), *self.flusher.pipeline.uncommitted()))
+        for log in logs:
             for waiter in log.close():
                 waiter.lost(log)
         self.buffer.close()
-        for log in self.logs():
+        for log in logs:
             log.unpark()  # they are refused now, and so answered
         self._loading.close()
 
@@ -715,6 +716,7 @@ class Engine:
             if log is not None:
                 for waiter in log.close():
                     waiter.lost(log)
+                log.unpark()  # they are refused now, and so answered
                 self.manifests.forget(log)
         self.keeper.topic_gone(topic_id)
 

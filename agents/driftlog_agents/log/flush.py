@@ -40,6 +40,9 @@ from driftlog_agents.log.partition import PartitionLog
 
 MiB: Final = 1024 * 1024
 
+_MANY_FLUSHES: Final = 64
+"""While so many are not committed, one is cut by its size alone: each event looks at all."""
+
 _STEPS_LATER: Final = 3
 """To move a high watermark, or to answer a producer, takes as long as to lay out three batches."""
 
@@ -68,7 +71,8 @@ class FlushSettings:
     those who merely pause."""
 
     flushes_per_second: float = 20
-    """Cap on flushes cut by age or early (each PUT/s is $13 a month); a cut by size is free."""
+    """Cap on flushes cut by age or early (each PUT/s is $13 a month), not by size
+    or steps."""
 
     burst: float = 5
     """How many such flushes may follow each other before the cap is felt."""
@@ -328,7 +332,9 @@ class FlushPipeline:
             self._sources.add(source)
             self._open_steps += _STEPS_LATER
         settings = self._settings
-        return self._open_bytes >= settings.flush_bytes or self._open_steps >= settings.flush_steps
+        if self._open_bytes >= settings.flush_bytes:
+            return True
+        return self._open_steps >= settings.flush_steps and self._is_full()
 
     def is_back(self, source: Source) -> bool:
         """Whether it waited for the last commit, and has sent a request for each answer since."""
@@ -453,7 +459,9 @@ class FlushPipeline:
 
     def _is_full(self) -> bool:
         settings = self._settings
-        return self._open_bytes >= settings.flush_bytes or self._open_steps >= settings.flush_steps
+        if self._open_bytes >= settings.flush_bytes:
+            return True
+        return self._open_steps >= settings.flush_steps and len(self._flushes) < _MANY_FLUSHES
 
     def _cut_due_ms(self, now_ms: float) -> float | None:
         """When the open buffer is to be cut; None while uploads are too many to cut by age."""

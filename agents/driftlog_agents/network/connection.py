@@ -5,8 +5,9 @@
 A connection is read continuously and does not wait for one answer before it admits the
 next request.  It is paused while its client does not read answers, while it has too many
 unanswered requests (`queued_requests`), while there is no memory for the rest of its frame, while
-a large Produce is not admitted (what came behind it is admitted after it), and while the log can
-buffer no more.
+a large Produce is not admitted (what came behind it is admitted after it), while 1 MiB of its
+batches wait to be admitted, or there is no room for more that have to, and while the log can buffer
+no more.
 
 What clients do not take of their answers is counted, over all connections: a large answer is made
 when there is room for it.  Small ones always are: of these a connection holds no more than
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from driftlog_agents.log.flush import Source
 from driftlog_agents.network.answers import Answers
@@ -59,6 +60,18 @@ _SLOWEST_BYTES: Final = 256 * 1024
 """Who brings less of a frame in `stalled_ms` is stalled."""
 
 
+class Room(Protocol):
+    """Where a connection waits with a frame that it has put back."""
+
+    def wait(self, connection: "Connection", /) -> None:
+        """Have it `take_rest` when there is room."""
+        ...
+
+    def leave(self, connection: "Connection", /) -> None:
+        """It waits no longer."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client."""
 
@@ -80,6 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._share = server.loop_share
         self._again: memoryview | None = None
         """A frame that was put back."""
+        self._until: Room = self._share
+        """Who says when it is taken again."""
         self._large: LargeSlot | None = None
         """A large Produce that is not admitted: nothing behind it is taken."""
         self._held_up = False
@@ -129,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_later(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         if self._again is not None:
             frames, self._again = chain((self._again,), frames), None
-            self._share.wait(self)
+            self._until.wait(self)
         self._keep_rest(frames, size_bytes)
 
     def _keep_rest(self, frames: Iterator[memoryview], size_bytes: int) -> None:
@@ -210,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._large is not None:
             self._large.frame = None
             self._large = None
-        self._share.leave(self)
+        self._until.leave(self)
         requests = self._server.requests
         requests.held_up.pop(self, None)
         if self._rest is not None:
@@ -287,9 +302,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests of several batches are admitted in a later iteration."""
         return self._share.used_up
 
-    def put_back(self, frame: memoryview) -> None:
-        """*frame*, which is taken now, is taken again when it is this connection's turn."""
+    def put_back(self, frame: memoryview, until: Room | None = None) -> None:
+        """*frame*, which is taken now, is taken again when *until* (None: what is admitted in one
+        iteration of the loop) has room."""
         self._again = frame
+        self._until = self._share if until is None else until
 
     def used(self, batches: int) -> None:
         """A request of so many batches has been admitted."""
@@ -432,8 +449,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_file(self) -> int | None:
-        """Its socket, while it is not read for what its client does; else None: what a producer
-        sent and left before the log could take more is read."""
+        """Its socket, while it is not read for what its client does, or for memory; else None: what
+        a producer sent and left before the log could take more is read."""
         if self._reading or self.closed:
             return None
         return self._file if self._waits_for_answers or self._frames.waiting else None

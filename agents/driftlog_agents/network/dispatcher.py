@@ -45,6 +45,7 @@ from driftlog_agents.protocol.errors import (
     RefusedError,
 )
 from driftlog_agents.protocol.messages import fetch, produce
+from driftlog_agents.protocol.one_batch import OneBatch
 from driftlog_agents.protocol.registry import API, decode_request_header
 from driftlog_metadata.errors import CorruptError, StoreError
 
@@ -145,13 +146,21 @@ class Dispatcher:
         """
         one = connection.one_batch.read(frame)
         if one is not None:
-            self.producing.handle_one(connection, *one)
+            if self.producing.waiting.full and self._has_to_wait(one):
+                connection.put_back(frame, self.producing.waiting)
+            else:
+                self.producing.handle_one(connection, *one)
             return
         try:
             self._dispatch(connection, frame)
         except OverLimitError as error:
             self._broker.refusals.count(error.limit)
             raise
+
+    def _has_to_wait(self, one: tuple[OneBatch, int, memoryview | None]) -> bool:
+        asked, _, records = one
+        data = produce.PartitionProduceData(index=asked.partition, records=records)
+        return self.producing.may_wait(asked.topic, data)
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
         header = decode_request_header(frame, self._tags)
@@ -166,6 +175,9 @@ class Dispatcher:
             if request is None:
                 connection.used(_LOOKED_AT)
                 connection.ask_large(frame, partial(self._produce_large, header))
+                return
+            if self.producing.waiting.full and self.producing.any_may_wait(version, request):
+                connection.put_back(frame, self.producing.waiting)
                 return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)

