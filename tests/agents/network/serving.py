@@ -290,7 +290,8 @@ class Serving:
         self.process.stop()
         await self.running
         await eventually(lambda: not self.server.connections)
-        await eventually(lambda: self.process.dispatcher.producing.waiting.held_bytes == 0)
+        if (dispatcher := getattr(self.process, "dispatcher", None)) is not None:  # it has begun
+            await eventually(lambda: dispatcher.producing.waiting.held_bytes == 0)
         held = self.held_bytes
         assert not any(held.values()), f"counted of connections that are gone: {held}"
 
