@@ -71,8 +71,7 @@ class FlushSettings:
     those who merely pause."""
 
     flushes_per_second: float = 20
-    """Cap on flushes cut by age or early (each PUT/s is $13 a month), not by size
-    or steps."""
+    """Cap on flushes cut by age or early (each PUT/s is $13 a month); size and steps have none."""
 
     burst: float = 5
     """How many such flushes may follow each other before the cap is felt."""

@@ -38,6 +38,20 @@ def batch(size: int, seed: int = 0) -> bytearray:
     return encode_batch([Random(seed).randbytes(size)], timestamp_ms=1).data
 
 
+async def loading(path: Path) -> Serving:
+    """An agent that leads "t" and is not given what is sealed of it: who calls this closes it."""
+    async with Serving(path) as first, first.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: batch(10)})
+        await first.engine.sealer.seal(first.log("t"))
+    agent = Serving(path)
+    await agent.begin()
+    agent.objects.reads_of = "/t/"
+    agent.objects.reads.close()
+    await agent.process.ready.wait()
+    return agent
+
+
 # ── Pressure ──
 
 
@@ -141,7 +155,7 @@ async def test_answers_of_a_request_are_counted_while_any_of_its_batches_waits(
     tmp_path: Path,
 ) -> None:
     """
-    One batch of 1,000 waits, and keeps the answers of all: that it fits is no matter of its size.
+    One batch of 1,001 waits, and the answers of the whole request are counted with it.
     """
     async with Serving(tmp_path) as agent, agent.client() as client:
         await client.create("t", 1_000)
@@ -187,16 +201,8 @@ async def test_batches_that_wait_for_a_partition_are_told_when_its_topic_goes(
     Also where the bucket never says what is sealed: nothing stays counted, and the connection goes
     on.
     """
-    async with Serving(tmp_path) as first, first.client() as client:
-        await client.create("t")
-        await client.produce("t", {0: batch(10)})
-        await first.engine.sealer.seal(first.log("t"))
-    agent = Serving(tmp_path)
+    agent = await loading(tmp_path)
     try:
-        await agent.begin()
-        agent.objects.reads_of = "/t/"
-        agent.objects.reads.close()
-        await agent.process.ready.wait()
         async with agent.client() as client:
             data = batch(MiB // 2)
             set_producer(data, 7, 0, 1)
@@ -238,17 +244,8 @@ async def test_a_socket_is_not_read_while_its_batches_wait_for_their_partition(
     """
     The same of batches that wait until their partition's producers are loaded.
     """
-    engine = replace(ENGINE, memory=MemorySettings(memory_bytes=MEMORY_BYTES))
-    async with Serving(tmp_path) as first, first.client() as client:
-        await client.create("t")
-        await client.produce("t", {0: batch(10)})
-        await first.engine.sealer.seal(first.log("t"))
-    agent = Serving(tmp_path, engine=engine)
+    agent = await loading(tmp_path)
     try:
-        await agent.begin()
-        agent.objects.reads_of = "/t/"
-        agent.objects.reads.close()
-        await agent.process.ready.wait()
         async with agent.client() as client:
             asked = []
             for n in range(32):
