@@ -306,7 +306,10 @@ class Connection(asyncio.BufferedProtocol):
         """*frame*, which is taken now, is taken again when *until* (None: what is admitted in one
         iteration of the loop) has room."""
         self._again = frame
-        self._until = self._share if until is None else until
+        room = self._share if until is None else until
+        if room is not self._until:
+            self._until.leave(self)  # it waits in one place
+            self._until = room
 
     def used(self, batches: int) -> None:
         """A request of so many batches has been admitted."""
