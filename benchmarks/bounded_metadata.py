@@ -24,10 +24,10 @@ from uuid import uuid4
 
 import structlog
 
-from driftlog_agents.allocator import use_memory_again
-from driftlog_agents.log.consolidation import ConsolidationSettings
-from driftlog_agents.log.engine import EngineSettings
-from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.log_session import EngineSettings
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.process.allocator import use_memory_again
 from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.etcd_client import EtcdSettings
 from driftlog_metadata.etcd_store import EtcdMetadataStore

@@ -22,12 +22,12 @@ from typing import Any
 from uuid import UUID
 
 from benchmarks.sealing import endless, make_batches
-from driftlog_agents.log.buffer_format import encode_entry_header
-from driftlog_agents.log.flush import Batch
-from driftlog_agents.log.partition import PartitionLog, StoredAt
-from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_agents.log.reader import LogReader, read_local
-from driftlog_agents.log.tail import TailData, lay_out, tail_slice
+from driftlog_agents.log.local.buffer_format import encode_entry_header
+from driftlog_agents.log.local.posix_disk import PosixDisk
+from driftlog_agents.log.partition.batch import Batch
+from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
+from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
+from driftlog_agents.log.reading.reader import LogReader, read_local
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import layout
 from driftlog_tiering.batch import HEADER_BYTES, Codec, build_batch, parse_header
@@ -195,7 +195,7 @@ def recent(batch_bytes: int, max_bytes: int) -> None:
         disk.close()
 
 
-def _tail(log: PartitionLog, file: Any, view: bytes, count: int) -> TailData:
+def _tail(log: PartitionLog, file: Any, view: bytes, count: int) -> FlushBatches:
     batches = []
     header = encode_entry_header(1, TOPIC_ID.bytes, 0, len(view), False)
     for i in range(count):

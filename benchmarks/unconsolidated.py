@@ -9,7 +9,7 @@ kept from consolidating.  Root.
 import sys
 
 from driftlog.cli import main
-from driftlog_agents.log.consolidation import ConsolidationSettings
+from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 
 if __name__ == "__main__":
     defaults = ConsolidationSettings.__init__.__kwdefaults__

@@ -8,10 +8,10 @@ Shell.
 from pathlib import Path
 from typing import Final
 
-from driftlog_agents.configs import ConfigDef, ConfigType, OneOf, Range
-from driftlog_agents.limits import LIMITS
-from driftlog_agents.main import DEV_REBALANCE_DELAY_MS
-from driftlog_agents.static_configs import STATIC
+from driftlog_agents.configs.definitions import ConfigDef, ConfigType, OneOf, Range
+from driftlog_agents.configs.limits import LIMITS
+from driftlog_agents.process.main import DEV_REBALANCE_DELAY_MS
+from driftlog_agents.process.startup_configs import STATIC
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configs.md"
 

@@ -7,7 +7,7 @@
          └─▶ over ──▶ its head: marked ──▶ deleted   guarded by the head, and the session's absence
 
 Each builder returns what to send; sending, repeating and believing the answer is
-the caller's (`log.session`, `log.takeover`, `log.sealing`).  All of them may be
+the caller's (`session/session`, `leadership/takeover`, `sealing/sealer`).  All of them may be
 repeated after a lost answer: a late copy finds a revision that has moved on.
 They are design.md's rules, which were model-checked; no clause is spare.
 

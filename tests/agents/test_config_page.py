@@ -1,8 +1,8 @@
 """docs/configs.md says of each config that `--config` accepts what the config says of itself."""
 
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.broker_configs import BROKER_CONFIGS
-from driftlog_agents.static_configs import STATIC, with_configs
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.broker import BROKER_CONFIGS
+from driftlog_agents.process.startup_configs import STATIC, with_configs
 from tools.config_page import PAGE, page
 
 

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents import collector, flush_names, identity
-from driftlog_agents.cluster import watching
+from driftlog_agents.cluster import watch as watching
+from driftlog_agents.cluster.node_ids import NodeIds
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_agents.node_ids import NodeIds
-from tests.agents import test_garbage, test_node_ids, test_patience
-from tests.agents.cluster import test_watching
+from driftlog_agents.log.garbage import collector
+from driftlog_agents.log.garbage import named_flush_objects as flush_names
+from driftlog_agents.log.local.posix_disk import PosixDisk
+from driftlog_agents.process import cluster_identity as identity
+from tests.agents.cluster import test_node_ids
+from tests.agents.cluster import test_watch as test_watching
+from tests.agents.foundation import test_start_retry as test_patience
 from tests.agents.log import test_hand_over
+from tests.agents.log.garbage import test_unreferenced_objects as test_garbage
 from tests.contract import test_disk
 from tests.simulation.unavailable_planted import moved_without_a_probe
 

@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 
 import pytest
 
-from driftlog_agents import main
-from driftlog_agents.agent import AgentProcess
+from driftlog_agents.process import main
+from driftlog_agents.process.agent import AgentProcess
 from driftlog_agents.process_log.process_log import ProcessLog
 
 

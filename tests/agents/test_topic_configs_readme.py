@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from driftlog_agents.topic_configs import TOPIC_CONFIGS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
 
 _README: Final = Path(__file__).resolve().parents[2] / "README.md"
 _ROW: Final = re.compile(r"\| (do what they say|are kept, [^|]+|cannot be [^|]+) \| (.*) \|")

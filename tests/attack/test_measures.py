@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from driftlog_agents.loop_watch import LoopWatch
+from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.protocol.registry import API
 from tests.attack import harness
 from tests.attack.attacks import Attack, Budget, MiB, Target
@@ -263,7 +263,7 @@ def test_the_loops_watch_remembers_the_longest_for_a_minute_or_two() -> None:
     """
     Longer than anybody waits to ask, and not for ever.
     """
-    watch = LoopWatch()
+    watch = EventLoopMonitor()
     seen = []
     for late_s, now_s in ((0.001, 1_000), (0.5, 1_010), (0.002, 1_030), (0.003, 1_061)):
         watch.woke(late_s, now_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.log.loss_plan import UNKNOWN_RECORDS
+from driftlog_agents.log.recovery.accepted_loss_plan import UNKNOWN_RECORDS
 from driftlog_metadata.codec import decode_flush_record
 from driftlog_metadata.keys import FLUSHES_PREFIX, LEADERS_PREFIX, PARTITIONS_PREFIX
 from driftlog_metadata.sqlite_store import SqliteMetadataStore

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from driftlog_agents.configs import ConfigSource, ResourceType
-from driftlog_agents.limits import DEFINITIONS
+from driftlog_agents.configs.definitions import ConfigSource, ResourceType
+from driftlog_agents.configs.limits import DEFINITIONS
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages import create_topics as ct
 from driftlog_agents.protocol.messages import delete_topics as dt

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.collector import HOUR_MS, Collector
-from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_agents.store_watch import StoreWatch
+from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
+from driftlog_agents.log.garbage.collector import HOUR_MS, Collector
+from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_metadata.errors import FencedError, StoreNotOursError
 from driftlog_metadata.etcd_client import EtcdSettings
 from driftlog_metadata.etcd_store import EtcdMetadataStore
@@ -196,7 +196,7 @@ async def _look_for_hours(etcd: EtcdCluster, folder: Path, witness: StoreWitness
         objects=later,  # type: ignore[arg-type]
         disk=disk,
         offload=asyncio.to_thread,
-        confirm=StoreWatch(store).confirm,
+        confirm=MetadataStoreMonitor(store).confirm,
     )
     for quarter in range(53):
         later.hours = quarter / 4

@@ -15,9 +15,9 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.log import posix_disk
-from driftlog_agents.log.disk import AgentDisk
-from driftlog_agents.log.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
+from driftlog_agents.log.local import posix_disk
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.local.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering.buffer_pool import BufferPool
 from tests.simulation.faults import Process
@@ -701,7 +701,7 @@ def test_a_second_process_is_refused_and_told_who_has_the_directory(tmp_path: Pa
     """
     script = (
         "import sys; from pathlib import Path\n"
-        "from driftlog_agents.log.posix_disk import PosixDisk\n"
+        "from driftlog_agents.log.local.posix_disk import PosixDisk\n"
         "disk = PosixDisk(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.api import Api, ApiKey
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.messages import produce

@@ -12,9 +12,9 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from driftlog_agents.new_topics import NewTopic
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topics import Topics
+from driftlog_agents.topics.service import Topics
+from driftlog_agents.topics.validation import NewTopic
 from driftlog_metadata.model import Topic
 
 if TYPE_CHECKING:

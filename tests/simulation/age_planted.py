@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log import seal_policy
-from driftlog_agents.log.admission import Admission, Admitted
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.log.ingest.admission import Admission, Admitted
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing import policy as seal_policy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.producers import ProducerStates
 from tests.simulation.planted import Plant

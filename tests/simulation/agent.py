@@ -5,20 +5,21 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from driftlog_agents.agent import AgentPorts, AgentProcess, AgentSettings
-from driftlog_agents.broker import Broker, BrokerSettings
-from driftlog_agents.collector import CollectorSettings
-from driftlog_agents.handlers.fetch import Fetching
-from driftlog_agents.handlers.produce import Producing
-from driftlog_agents.log.buffer import BufferSettings
-from driftlog_agents.log.consolidation import ConsolidationSettings
-from driftlog_agents.log.engine import Engine, EngineSettings
-from driftlog_agents.log.flush import FlushSettings
-from driftlog_agents.log.flusher import MemorySettings
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.reader import LogReader, ReadSettings
-from driftlog_agents.log.seal_policy import SealSettings
-from driftlog_agents.log.session import SessionSettings
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.handlers.api.fetch import FetchHandler
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.produce.handler import ProduceHandler
+from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.garbage.collector import CollectorSettings
+from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
+from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.log_session import Engine, EngineSettings
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.reader import LogReader, ReadSettings
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_metadata.codec import decode_leader
 from driftlog_metadata.keys import LEADERS_PREFIX
 from driftlog_metadata.model import Agent, TopicPartition
@@ -173,12 +174,12 @@ class SimulatedAgent(Process):
         return self.agent.broker.reader
 
     @property
-    def producing(self) -> Producing:
+    def producing(self) -> ProduceHandler:
         """Of its dispatcher, once it listens."""
         return self.agent.dispatcher.producing
 
     @property
-    def fetching(self) -> Fetching:
+    def fetching(self) -> FetchHandler:
         """Of its dispatcher, once it listens."""
         return self.agent.dispatcher.fetching
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.collector import Collector
-from driftlog_agents.log import manifests
+from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.objects import manifest_cache as manifests
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import layout
 from driftlog_tiering.manifest import Manifest

@@ -11,9 +11,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.log.flush import Source
+from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import Answers
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.produce import (
@@ -79,7 +79,7 @@ def roomy() -> Answers:
 class _Connection:
     """What handlers see of a connection, and of the client behind it."""
 
-    source: Source = field(default_factory=Source)
+    source: ConnectionActivity = field(default_factory=ConnectionActivity)
     listener: str = "PLAINTEXT"
     closed: bool = False
     client_host: str = "simulated"

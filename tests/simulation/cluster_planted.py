@@ -12,21 +12,23 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from driftlog_agents.fitness import Fitness, Step
-from driftlog_agents.fitness_watch import FitnessWatch
-from driftlog_agents.groups import consumer_membership, writes
-from driftlog_agents.groups.consumer import ConsumerEffect, ConsumerGroup
-from driftlog_agents.groups.consumer_reconciliation import reconciled
-from driftlog_agents.groups.consumer_state import Member
-from driftlog_agents.groups.coordinator import GroupCoordinator
-from driftlog_agents.groups.served import ServedGroup
-from driftlog_agents.log import keeper, takeover
-from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.keeper import Keeper
-from driftlog_agents.log.leading import Leading
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.session import Session
-from driftlog_agents.log.takeover import Takeover
+from driftlog_agents.groups.consumer import membership as consumer_membership
+from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer.reconciliation import reconciled
+from driftlog_agents.groups.consumer.state import Member
+from driftlog_agents.groups.coordinator import write_batcher as writes
+from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
+from driftlog_agents.health.write_health import Step, WriteHealth
+from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
+from driftlog_agents.log.consolidation import gc as keeper
+from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.leadership import takeover
+from driftlog_agents.log.leadership.handover import Handover
+from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata import transactions
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import SESSIONS_PREFIX
@@ -49,8 +51,8 @@ def _without(build: Callable[..., Txn], dropped: Callable[[Compare], bool]) -> C
     return built
 
 
-async def _release_all(self: Leading, logs: Iterable[PartitionLog]) -> None:
-    """As `Leading.release`, whatever is on its way."""
+async def _release_all(self: Handover, logs: Iterable[PartitionLog]) -> None:
+    """As `Handover.release`, whatever is on its way."""
     logs = list(logs)
     releases = [Release(_tp(log), log.leader_epoch, log.leader_revision) for log in logs]
     await takeover.release(self._session, releases)
@@ -62,17 +64,17 @@ async def _release_all(self: Leading, logs: Iterable[PartitionLog]) -> None:
 def released_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
     """A hand-over does not wait for the flushes that hold the partition."""
 
-    async def stop(self: Leading, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+    async def stop(self: Handover, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         for log in logs:
             self._partitions.retire(log)
         await _release_all(self, logs)
         return list(logs)
 
-    async def flush(_: Leading, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+    async def flush(_: Handover, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         return list(logs)
 
-    patch.setattr(Leading, "_stop", stop)
-    patch.setattr(Leading, "_flush", flush)
+    patch.setattr(Handover, "_stop", stop)
+    patch.setattr(Handover, "_flush", flush)
 
 
 def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
@@ -82,20 +84,20 @@ def left_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(Engine, "_drained", drained)
-    patch.setattr(Leading, "release", _release_all)
+    patch.setattr(Handover, "release", _release_all)
 
 
 def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
     """A hand-over flushes and releases, and admits until it is answered."""
-    original = Leading._retire
+    original = Handover._retire
 
-    async def retire(self: Leading, logs: Collection[PartitionLog]) -> None:
+    async def retire(self: Handover, logs: Collection[PartitionLog]) -> None:
         with pytest.MonkeyPatch.context() as admitting:
             admitting.setattr(Engine, "retire", Engine.resume)
             await original(self, logs)
 
-    patch.setattr(Leading, "_retire", retire)
-    patch.setattr(Leading, "release", _release_all)
+    patch.setattr(Handover, "_retire", retire)
+    patch.setattr(Handover, "release", _release_all)
 
 
 def claimed_beside_a_live_session(patch: pytest.MonkeyPatch) -> None:
@@ -164,9 +166,9 @@ def serves_until_somebody_says_so(patch: pytest.MonkeyPatch) -> None:
 def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
     """A release that is not answered is taken for none: the partition is served on."""
     kept: set[PartitionLog] = set()
-    moving = Leading._moving
+    moving = Handover._moving
 
-    async def release(self: Leading, logs: Iterable[PartitionLog]) -> None:
+    async def release(self: Handover, logs: Iterable[PartitionLog]) -> None:
         for log in list(logs):
             txn = transactions.release([Release(_tp(log), log.leader_epoch, log.leader_revision)])
             try:
@@ -179,13 +181,13 @@ def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
             self._acted[_tp(log)] = log.leader_revision + 1
             self._partitions.gone(log)
 
-    def others(self: Leading) -> dict[int, list[PartitionLog]]:
+    def others(self: Handover) -> dict[int, list[PartitionLog]]:
         groups = moving(self)
         left = {node: [log for log in logs if log not in kept] for node, logs in groups.items()}
         return {node: logs for node, logs in left.items() if logs}
 
-    patch.setattr(Leading, "release", release)
-    patch.setattr(Leading, "_moving", others)
+    patch.setattr(Handover, "release", release)
+    patch.setattr(Handover, "_moving", others)
 
 
 def late_releases_count(patch: pytest.MonkeyPatch) -> None:
@@ -253,14 +255,14 @@ def moved_without_producers(patch: pytest.MonkeyPatch) -> None:
 
 def two_plans(patch: pytest.MonkeyPatch) -> None:
     """Each agent places partitions on itself first: what one hands over comes back."""
-    original = Leading._make_plan
+    original = Handover._make_plan
 
-    async def make_plan(self: Leading) -> None:
+    async def make_plan(self: Handover) -> None:
         await original(self)
         self._plan = dict.fromkeys(self._plan, self._node_id)
         self._mine = list(self._plan)
 
-    patch.setattr(Leading, "_make_plan", make_plan)
+    patch.setattr(Handover, "_make_plan", make_plan)
 
 
 def offsets_from_memory(patch: pytest.MonkeyPatch) -> None:
@@ -312,53 +314,53 @@ def told_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 def sessions_read_while_they_change(patch: pytest.MonkeyPatch) -> None:
     """A rewrite's thread goes through the keeper's sessions, and the keeper forgets one."""
 
-    def sealed_end(self: Keeper, tp: TopicPartition) -> int:
+    def sealed_end(self: FlushRecordGc, tp: TopicPartition) -> int:
         if tp.topic_id in self._gone:
             return keeper._GONE
         return max(kept.index.sealed_end(tp) for kept in self._sessions.values())
 
-    patch.setattr(Keeper, "sealed_end", sealed_end)
+    patch.setattr(FlushRecordGc, "sealed_end", sealed_end)
 
 
 def never_steps_down(patch: pytest.MonkeyPatch) -> None:
     """Who cannot commit keeps its partitions."""
-    patch.setattr(Fitness, "tick", lambda *_: Step.NOTHING)
+    patch.setattr(WriteHealth, "tick", lambda *_: Step.NOTHING)
 
 
 def nobody_says_that_it_could(patch: pytest.MonkeyPatch) -> None:
     """Only commits show that others can, and nobody writes to them."""
-    patch.setattr(FitnessWatch, "_is_asked", lambda _: False)
+    patch.setattr(WriteHealthMonitor, "_is_asked", lambda _: False)
 
 
 def others_are_better_always(patch: pytest.MonkeyPatch) -> None:
     """Who cannot commit steps down, whether others can or not."""
-    looked = Fitness.looked
+    looked = WriteHealth.looked
 
-    def at_once(self: Fitness, done: Mapping[str, int] | None, now_ms: float) -> None:
+    def at_once(self: WriteHealth, done: Mapping[str, int] | None, now_ms: float) -> None:
         looked(self, done, now_ms)
         self._moved_ms = now_ms
 
-    patch.setattr(Fitness, "looked", at_once)
+    patch.setattr(WriteHealth, "looked", at_once)
 
 
 def commits_prove_reads(patch: pytest.MonkeyPatch) -> None:
     """Who cannot read steps down because others write."""
-    done = FitnessWatch._done
+    done = WriteHealthMonitor._done
 
-    async def any_done(self: FitnessWatch, **_: bool) -> dict[str, int] | None:
+    async def any_done(self: WriteHealthMonitor, **_: bool) -> dict[str, int] | None:
         return await done(self, commits=True)
 
-    patch.setattr(FitnessWatch, "_done", any_done)
+    patch.setattr(WriteHealthMonitor, "_done", any_done)
 
 
 def fit_again_at_once(patch: pytest.MonkeyPatch) -> None:
     """Who has stepped down begins its next session without a probe."""
 
-    async def until_fit(self: FitnessWatch, _: asyncio.Event) -> None:
+    async def until_fit(self: WriteHealthMonitor, _: asyncio.Event) -> None:
         if self.unfit:
             self._fitness.probed(self._now_ms(), succeeded=True)
 
-    patch.setattr(FitnessWatch, "until_fit", until_fit)
+    patch.setattr(WriteHealthMonitor, "until_fit", until_fit)
 
 
 CLUSTER_BUGS: tuple[Plant, ...] = (

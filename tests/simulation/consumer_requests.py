@@ -27,12 +27,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.broker import RequestContext
-from driftlog_agents.handlers import list_offsets
-from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.flush import Source
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.reader import holds_zstd
+from driftlog_agents.handlers.api import list_offsets
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.reader import holds_zstd
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
@@ -97,7 +97,7 @@ class _Connection:
     """What handlers see of a connection."""
 
     world: "World"
-    source: Source = field(default_factory=Source)
+    source: ConnectionActivity = field(default_factory=ConnectionActivity)
     listener: str = "PLAINTEXT"
     client_host: str = "simulated"
     closed: bool = False

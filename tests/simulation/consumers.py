@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from driftlog_agents.log.object_reads import MissingObjectError
-from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.objects.ranged_reads import MissingObjectError
+from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition

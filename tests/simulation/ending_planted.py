@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents import topic_commits
-from driftlog_agents.collector import Collector
-from driftlog_agents.garbage import Pass, Sightings
-from driftlog_agents.heads import Heads
-from driftlog_agents.log.keeper import Keeper
+from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.garbage.collector import Collector
+from driftlog_agents.log.garbage.session_head_gc import SessionHeadGc
+from driftlog_agents.log.garbage.unreferenced_objects import Pass, UnreferencedObjects
+from driftlog_agents.topics import transactions as topic_commits
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -23,10 +23,10 @@ def flush_objects_stay(patch: pytest.MonkeyPatch) -> None:
 def flush_records_stay(patch: pytest.MonkeyPatch) -> None:
     """The keeper forgets no flush record, also when all of its data is sealed."""
 
-    async def nothing(_: Keeper) -> None:
+    async def nothing(_: FlushRecordGc) -> None:
         return None
 
-    patch.setattr(Keeper, "forget", nothing)
+    patch.setattr(FlushRecordGc, "forget", nothing)
 
 
 def partition_keys_stay(patch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def tombstones_stay(patch: pytest.MonkeyPatch) -> None:
     """The collector counts the grace of a tombstone from the present look on."""
     original = Collector._deleted_topics
 
-    async def deleted_topics(self: Collector, known: Sightings) -> None:
+    async def deleted_topics(self: Collector, known: UnreferencedObjects) -> None:
         known.topics = {}
         await original(self, known)
 
@@ -66,10 +66,10 @@ def tombstones_stay(patch: pytest.MonkeyPatch) -> None:
 def heads_stay(patch: pytest.MonkeyPatch) -> None:
     """Heads of dead sessions are marked and not deleted."""
 
-    async def nothing(_: Heads, __: Any) -> None:
+    async def nothing(_: SessionHeadGc, __: Any) -> None:
         return None
 
-    patch.setattr(Heads, "_delete", nothing)
+    patch.setattr(SessionHeadGc, "_delete", nothing)
 
 
 ENDING_BUGS: Final[tuple[Plant, ...]] = (

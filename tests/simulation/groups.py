@@ -18,9 +18,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.groups.classic_messages import ClassicSettings
-from driftlog_agents.groups.consumer_messages import ConsumerSettings
-from driftlog_agents.groups.settings import GroupSettings
+from driftlog_agents.configs.group_settings import ClassicSettings, ConsumerSettings, GroupSettings
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequest,

@@ -14,7 +14,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.codec import decode_leader
 from driftlog_metadata.keys import LEADERS_PREFIX, parse_leader_key
 from driftlog_metadata.model import TopicPartition

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from driftlog_agents.log.keep_alive import Renewing
+from driftlog_agents.log.session.keep_alive import Renewing
 from driftlog_metadata.store import MetadataStore
 from tests.simulation.loop import Freezer
 
@@ -12,7 +12,7 @@ _TICK_S: Final = 0.25
 
 
 class SimKeepAlive:
-    """A `driftlog_agents.log.keep_alive.KeepAlive`.
+    """A `driftlog_agents.log.session.keep_alive.KeepAlive`.
 
     Args:
         thread: what it runs in, and can be frozen with.

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.codec import (
     decode_flush_record,
     decode_head,

@@ -29,8 +29,8 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.collector import CollectorSettings
-from driftlog_agents.log.engine import EngineSettings
+from driftlog_agents.log.garbage.collector import CollectorSettings
+from driftlog_agents.log.log_session import EngineSettings
 from driftlog_metadata.codec import decode_flush_record, decode_head
 from driftlog_metadata.errors import DeclinedError, UnavailableError
 from driftlog_metadata.keys import FLUSHES_PREFIX, head_key, parse_flush_key, session_key

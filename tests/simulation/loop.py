@@ -17,7 +17,7 @@ from heapq import heappop
 from typing import Any, Final
 from weakref import WeakSet
 
-from driftlog_agents.handlers.slices import measure_by
+from driftlog_agents.foundation.loop_slices import measure_by
 
 
 class DeadlockError(Exception):

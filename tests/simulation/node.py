@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from driftlog_agents.identity import WrongClusterError
-from driftlog_agents.log.leftovers import decode_note
+from driftlog_agents.log.recovery.uncommitted_batches import decode_note
+from driftlog_agents.process.cluster_identity import WrongClusterError
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.aimed import aim
 from tests.simulation.bucket_faults import latest_ms

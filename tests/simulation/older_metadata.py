@@ -21,9 +21,9 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.producer_ids import ProducerIds
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_metadata.codec import encode_producer_id_block
 from driftlog_metadata.errors import CorruptError, UnavailableError

@@ -12,7 +12,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_agents.fitness import FitnessSettings
+from driftlog_agents.health.write_health import WriteHealthSettings
 from tests.simulation.faults import Refused
 from tests.simulation.final_log import read_topics
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.node import Node
     from tests.simulation.world import World
 
-FITNESS: Final = FitnessSettings(max_probe_ms=4_000)
+FITNESS: Final = WriteHealthSettings(max_probe_ms=4_000)
 """What else waits for an agent to be well waits for a minute."""
 
 _ALIKE_S: Final = 75.0

@@ -5,7 +5,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.log.leaders import Answer, Ended, OwnLeader, Place
+from driftlog_agents.log.recovery.leader_client import (
+    Answer,
+    EpochEndQuery,
+    LocalLeaderClient,
+    NamedPartition,
+)
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
@@ -36,15 +41,15 @@ class Peer:
     def node_id(self) -> int:
         return self._node.number
 
-    async def ends(self, asked: Sequence[Ended]) -> list[Answer]:
+    async def ends(self, asked: Sequence[EpochEndQuery]) -> list[Answer]:
         return await self._ask(lambda leader: leader.ends(asked))
 
-    async def append(self, batches: Sequence[tuple[Place, bytearray]]) -> list[Answer]:
+    async def append(self, batches: Sequence[tuple[NamedPartition, bytearray]]) -> list[Answer]:
         copies = [(place, bytearray(batch)) for place, batch in batches]
         return await self._ask(lambda leader: leader.append(copies))
 
     async def _ask(
-        self, ask: Callable[[OwnLeader], Coroutine[None, None, list[Answer]]]
+        self, ask: Callable[[LocalLeaderClient], Coroutine[None, None, list[Answer]]]
     ) -> list[Answer]:
         await asyncio.sleep(self._rng.uniform(0.001, 0.02))
         process = self._node.process
@@ -69,7 +74,7 @@ class Peer:
     async def _answer(
         self,
         process: "SimulatedAgent",
-        ask: Callable[[OwnLeader], Coroutine[None, None, list[Answer]]],
+        ask: Callable[[LocalLeaderClient], Coroutine[None, None, list[Answer]]],
         answer: "asyncio.Future[list[Answer]]",
     ) -> None:
         engine = process.engine

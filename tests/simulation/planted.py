@@ -12,29 +12,34 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from driftlog_agents import flush_names
-from driftlog_agents.garbage import Pass
-from driftlog_agents.log import admission, claimed_keys, id_blocks, recovery, sealing, takeover
-from driftlog_agents.log.admission import Admission, Admitted
-from driftlog_agents.log.backpressure import Backpressure
-from driftlog_agents.log.buffer import BufferLog
-from driftlog_agents.log.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
-from driftlog_agents.log.deletion import RecordDeletion
-from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.flush import FlushPipeline, Stage
-from driftlog_agents.log.flusher import Flusher
-from driftlog_agents.log.id_blocks import ProducerIdFloor
-from driftlog_agents.log.keeper import Keeper
-from driftlog_agents.log.leftover_directory import Directory
-from driftlog_agents.log.manifest_check import ManifestCheck
-from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.partition import PartitionLog, StoredAt
-from driftlog_agents.log.partition_keys import PartitionKeys
-from driftlog_agents.log.reader import LogReader
-from driftlog_agents.log.records_index import RecordsIndex
-from driftlog_agents.log.sealing import Sealer
-from driftlog_agents.log.session import CommitOutcome, Session
-from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.consolidation.flush_record_index import FlushRecordIndex
+from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.garbage import named_flush_objects as flush_names
+from driftlog_agents.log.garbage.unreferenced_objects import Pass
+from driftlog_agents.log.ingest import admission
+from driftlog_agents.log.ingest.admission import Admission, Admitted
+from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
+from driftlog_agents.log.ingest.flusher import Flusher
+from driftlog_agents.log.leadership import claims as claimed_keys
+from driftlog_agents.log.leadership import takeover
+from driftlog_agents.log.leadership.partition_keys import PartitionKeys
+from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.manifest_check import ManifestCheck
+from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
+from driftlog_agents.log.partition.tail import FlushBatches
+from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.log.recovery import recovery
+from driftlog_agents.log.recovery.directory import Directory
+from driftlog_agents.log.sealing import sealer as sealing
+from driftlog_agents.log.sealing.record_deletion import RecordDeletion
+from driftlog_agents.log.sealing.sealer import Sealer
+from driftlog_agents.log.session import producer_id_blocks as id_blocks
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
+from driftlog_agents.log.session.session import CommitOutcome, Session
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import PartitionState
@@ -133,9 +138,9 @@ def sync_failure_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
     """A flush record goes when one of its partitions is sealed, not when all are."""
-    original = RecordsIndex.sealed
+    original = FlushRecordIndex.sealed
 
-    def sealed(self: RecordsIndex, tp: Any, end: int) -> Any:
+    def sealed(self: FlushRecordIndex, tp: Any, end: int) -> Any:
         forgotten = original(self, tp, end)
         for known in list(self):
             ends = zip(known._partitions, known._ends, strict=True)
@@ -144,18 +149,18 @@ def records_forgotten_early(patch: pytest.MonkeyPatch) -> None:
                 forgotten.append(known)
         return forgotten
 
-    patch.setattr(RecordsIndex, "sealed", sealed)
+    patch.setattr(FlushRecordIndex, "sealed", sealed)
 
 
 def rewrite_leaves_out_what_is_needed(patch: pytest.MonkeyPatch) -> None:
     """A consolidation takes what is sealed in one partition for sealed in all."""
-    original = Keeper.sealed_end
+    original = FlushRecordGc.sealed_end
 
-    def sealed_end(self: Keeper, tp: Any) -> int:
+    def sealed_end(self: FlushRecordGc, tp: Any) -> int:
         parts = [part for kept in self._sessions.values() for part in kept.index._partitions]
         return max((original(self, other) for other in parts), default=0)
 
-    patch.setattr(Keeper, "sealed_end", sealed_end)
+    patch.setattr(FlushRecordGc, "sealed_end", sealed_end)
 
 
 def tail_told_of_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
@@ -175,7 +180,7 @@ def slices_changed_under_reads(patch: pytest.MonkeyPatch) -> None:
 
     def move(self: PartitionLog, index: int, stored_at: StoredAt) -> None:
         tail = self.slices[index]
-        positions = cast(TailData, tail.data).positions
+        positions = cast(FlushBatches, tail.data).positions
         for n in range(tail.first, tail.first + tail.count):
             positions[n] += stored_at.shift_bytes
         original(self, index, StoredAt(stored_at.object_key, 0))
@@ -197,10 +202,10 @@ def producers_not_restored(patch: pytest.MonkeyPatch) -> None:
 def snapshot_not_loaded(patch: pytest.MonkeyPatch) -> None:
     """Takeover does not read the producer snapshot of the sealed end."""
 
-    async def nothing(_: Manifests, __: Any) -> ProducerStates:
+    async def nothing(_: ManifestCache, __: Any) -> ProducerStates:
         return ProducerStates()
 
-    patch.setattr(Manifests, "producers", nothing)
+    patch.setattr(ManifestCache, "producers", nothing)
 
 
 def manifest_ahead_not_adopted(patch: pytest.MonkeyPatch) -> None:
@@ -425,7 +430,7 @@ def what_may_be_committed_is_garbage(patch: pytest.MonkeyPatch) -> None:
     """The collector looks at ages only, and not at what a live session may still commit."""
     original = flush_names._decode
 
-    def decode(*args: Any) -> flush_names.FlushNames:
+    def decode(*args: Any) -> flush_names.NamedFlushObjects:
         return replace(original(*args), head=None)
 
     patch.setattr(flush_names, "_decode", decode)

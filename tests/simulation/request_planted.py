@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.handlers import list_offsets
-from driftlog_agents.handlers.fetch import _Fetch
-from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.handlers.api import list_offsets
+from driftlog_agents.handlers.api.fetch import _Fetch
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import PartitionData
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from driftlog_agents.log.strangers import Strangers
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.codec import decode_cluster
 from driftlog_metadata.model import Cluster, Listener
@@ -22,7 +22,7 @@ class SimIdentity:
 
     number: int
 
-    async def join(self, metadata: MetadataStore, strangers: Strangers) -> tuple[Cluster, int]:
+    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
         return decode_cluster(CLUSTER), self.number
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from driftlog_agents.log.buffer_format import entries
-from driftlog_agents.log.disk import Buffer, BufferFile
+from driftlog_agents.log.local.buffer_format import entries
+from driftlog_agents.log.local.disk import Buffer, BufferFile
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering.batch import parse_header

@@ -15,8 +15,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_agents.log.engine import Engine, EngineSettings
-from driftlog_agents.offloading import Offload
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.log_session import Engine, EngineSettings
 from driftlog_metadata.keys import FLUSHES_PREFIX, parse_flush_key
 from tests.simulation.final_log import read_topics
 

@@ -3,7 +3,7 @@
 Evidence overlaps, so that one kind alone is often not missed: answers and watches show the same
 lower revision, and an empty store has no cluster's key either.  Left out together they are.
 The collector's confirmation has no bug of its own here: its reads go through the witness, and
-`tests/agents/test_store_watch.py` shows what it would delete without.
+`tests/agents/health/test_metadata_store_monitor.py` shows what it would delete without.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.store_watch import StoreWatch
+from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_metadata import transactions, witness
 from driftlog_metadata.keys import CLUSTER_KEY
 from driftlog_metadata.store import Get, ValueIs
@@ -50,11 +50,11 @@ def other_clusters_believed(patch: pytest.MonkeyPatch) -> None:
 def heads_read_for_commits_alone(patch: pytest.MonkeyPatch) -> None:
     """An agent that commits nothing more does not ask for what it had committed."""
 
-    async def ask(self: StoreWatch) -> None:
+    async def ask(self: MetadataStoreMonitor) -> None:
         result = await self._store.txn((), (Get(CLUSTER_KEY),))
         self._witness.read_cluster(result.reads[0])
 
-    patch.setattr(StoreWatch, "_ask", ask)
+    patch.setattr(MetadataStoreMonitor, "_ask", ask)
 
 
 def leaps_believed(patch: pytest.MonkeyPatch) -> None:

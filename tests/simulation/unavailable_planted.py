@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_agents.log import bucket_probe
-from driftlog_agents.log.availability import Availability
-from driftlog_agents.log.engine import Engine
-from driftlog_agents.log.leading import Leading
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.handover import Handover
+from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.objects import bucket_probe
+from driftlog_agents.log.objects.availability import Availability
+from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_metadata.model import TopicPartition
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -52,7 +52,7 @@ def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_a_probe(patch: pytest.MonkeyPatch) -> None:
-    async def hand_over(self: Leading) -> None:
+    async def hand_over(self: Handover) -> None:
         while True:
             self._misplaced.clear()
             if not self._moving():
@@ -62,7 +62,7 @@ def _without_a_probe(patch: pytest.MonkeyPatch) -> None:
             else:
                 await self._move([log for group in self._moving().values() for log in group])
 
-    patch.setattr(Leading, "_hand_over", hand_over)
+    patch.setattr(Handover, "_hand_over", hand_over)
 
 
 def moved_without_a_probe(patch: pytest.MonkeyPatch) -> None:
@@ -73,10 +73,10 @@ def moved_without_a_probe(patch: pytest.MonkeyPatch) -> None:
     """
     _without_a_probe(patch)
     # Until the first flush has failed it is not known that none succeeds.
-    patch.setattr(Leading, "_not_yet_ms", lambda self: self._plan_ms + 300 - self._now_ms())
+    patch.setattr(Handover, "_not_yet_ms", lambda self: self._plan_ms + 300 - self._now_ms())
 
 
-async def _stop_and_wait(leading: Leading, logs: Sequence[PartitionLog]) -> None:
+async def _stop_and_wait(leading: Handover, logs: Sequence[PartitionLog]) -> None:
     for log in logs:
         leading._partitions.retire(log)
     leading._flusher.hurry()
@@ -89,21 +89,21 @@ def stopped_and_released_together(patch: pytest.MonkeyPatch) -> None:
     """All that is to be moved is stopped at once, and released when the last flush is committed."""
     _without_a_probe(patch)
 
-    async def move(self: Leading, logs: Sequence[PartitionLog]) -> None:
+    async def move(self: Handover, logs: Sequence[PartitionLog]) -> None:
         await _stop_and_wait(self, logs)
         await self._taken_by_others(logs)
 
-    patch.setattr(Leading, "_move", move)
+    patch.setattr(Handover, "_move", move)
 
 
 def stopped_before_its_last_flush(patch: pytest.MonkeyPatch) -> None:
     """A busy partition is stopped, and then its last flush is waited for, however long it takes."""
 
-    async def stop(self: Leading, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
+    async def stop(self: Handover, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         await _stop_and_wait(self, logs)
         return list(logs)
 
-    patch.setattr(Leading, "_stop", stop)
+    patch.setattr(Handover, "_stop", stop)
 
 
 def never_admitted_again(patch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from driftlog_agents.cluster.placement import place
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
 from driftlog_metadata.codec import decode_topic, encode_producer_id_block, encode_topic
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from driftlog_agents.log.leaders import Leader
-from driftlog_agents.log.strangers import Strangers
+from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.codec import decode_cluster
 from driftlog_metadata.keys import CLUSTER_KEY
@@ -22,7 +22,7 @@ class FixedIdentity:
 
     number: int
 
-    async def join(self, metadata: MetadataStore, strangers: Strangers) -> tuple[Cluster, int]:
+    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
         await metadata.txn((CreateRevisionIs(CLUSTER_KEY, 0),), (MARK,))
         kv = await metadata.get(CLUSTER_KEY)
         assert kv is not None
@@ -51,7 +51,7 @@ class NoServer:
         pass
 
 
-def no_other(agent: Agent) -> Leader:
+def no_other(agent: Agent) -> PartitionLeaderClient:
     """A way to another agent, where there is none."""
     raise AssertionError(f"{agent} is not there")
 

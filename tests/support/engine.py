@@ -16,15 +16,17 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from driftlog_agents.agent import AgentPorts, AgentProcess, AgentSettings
-from driftlog_agents.broker import Broker, BrokerSettings, RequestContext
-from driftlog_agents.log.engine import Engine, EngineSettings
-from driftlog_agents.log.flush import Source
-from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_agents.log.seal_policy import SealSettings
-from driftlog_agents.log.session import SessionSettings
-from driftlog_agents.thread_pools import on_threads
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.log.local.posix_disk import PosixDisk
+from driftlog_agents.log.log_session import Engine, EngineSettings
+from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
+from driftlog_agents.process.thread_pools import on_threads
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.model import Listener
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
@@ -217,7 +219,7 @@ class RunningAgent:
                 header.max_timestamp,
             ),
             -1,
-            Source(),
+            ConnectionActivity(),
             waiter,
         )
         if not result.answered:

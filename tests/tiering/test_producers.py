@@ -313,7 +313,8 @@ def test_a_silent_producer_keeps_five_batches_and_one_that_writes_all() -> None:
 
 def test_what_is_remembered_from_the_beginning_of_its_epoch_stays_whole() -> None:
     """
-    `log.leftovers` begins its last epoch anew, of 64 batches, when its machine is back.
+    `recovery/uncommitted_batches` begins its last epoch anew, of 64 batches, when its machine is
+    back.
     """
     states = ProducerStates()
     for n in range(WINDOW):

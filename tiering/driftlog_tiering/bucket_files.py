@@ -9,8 +9,8 @@
      "node_id":1,"session_id":"…","crc32":"…"}
 
 They repeat what the metadata store says, so that a bucket alone can be read and restored.
-Nothing reads the last one but people: its name says what agents need (`log.id_blocks`).
-Files from before topics had a replication factor lack it: it was 1.
+Nothing reads the last one but people: its name says what agents need
+(`session/producer_id_blocks`). Files from before topics had a replication factor lack it: it was 1.
 `driftlog_tiering.layout` has their keys, `driftlog_tiering.stored_json` the envelope.
 
 Pure.

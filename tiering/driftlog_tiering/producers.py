@@ -64,6 +64,9 @@ SILENT_MS: Final = 600_000.0
 EXPIRATION_MS: Final = 86_400_000.0
 """`producer.id.expiration.ms`, by default."""
 
+STATE_BYTES: Final = 256 * 1024 * 1024
+"""`driftlog.producer.state.max.bytes`, by default."""
+
 PRODUCER_BYTES: Final = 400
 """What one producer takes beside its batches, in CPython's memory."""
 
@@ -144,8 +147,8 @@ class _Producer:
     def trim(self) -> int:
         """Remember less, because it is silent; returns how many bytes that frees.
 
-        A window that begins with its epoch stays whole: `log.leftovers` sends up to 64 batches of
-        an epoch again, however long its machine was away.
+        A window that begins with its epoch stays whole: `recovery/uncommitted_batches` sends up to
+        64 batches of an epoch again, however long its machine was away.
         """
         batches = self.batches
         gone = len(batches) - SILENT_WINDOW * _BATCH_BYTES

@@ -102,7 +102,7 @@ class ClusterView:
         self._hidden: dict[str, TopicEntry] = {}
         """By topic key, what was said of those that are damaged now."""
         self.plan: Mapping[TopicPartition, int] = {}
-        """Where partitions are placed, as this agent has computed it last (`log.leading`)."""
+        """Where partitions are placed, as this agent has computed it last: `handover`."""
         self._leads: dict[str, int] = {}
         """Session id → how many partitions name it."""
         self._topic_ids: dict[str, UUID] = {}
@@ -120,7 +120,7 @@ class ClusterView:
     def controller_id(self) -> int:
         """The agent that does what one does for all: any could, so it is a stable one.
 
-        Clients are told one that serves (`handlers.cluster`), which is another one for moments.
+        Clients are told one that serves (`cluster_metadata`), which is another one for moments.
         """
         return min(self.agents, default=-1)
 

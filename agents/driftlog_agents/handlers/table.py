@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from driftlog_agents.broker import Broker, RequestContext
-from driftlog_agents.handlers import (
+from driftlog_agents.handlers.api import (
     alter_configs,
     api_versions,
     consumer_group_describe,
@@ -48,7 +47,9 @@ from driftlog_agents.handlers import (
     unregister_broker,
     update_features,
 )
-from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.api_versions_table import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.protocol.api import ApiKey
 
 __all__ = ["ADVERTISED", "HANDLERS", "OF_MANY", "Handler", "unsupported_version_response"]

@@ -15,10 +15,10 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.limits import Refusals
-from driftlog_agents.network.connection_limits import ConnectionLimits
-from driftlog_agents.network.refused_connections import Refused, RefusedConnections
-from driftlog_agents.network.unread import ended
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.network.limits.connection_limits import ConnectionLimits
+from driftlog_agents.network.limits.departed_clients import ended
+from driftlog_agents.network.limits.refused_connections import Refused, RefusedConnections
 
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 100

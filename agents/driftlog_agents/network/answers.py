@@ -15,7 +15,7 @@ Pure.
 from collections.abc import Callable
 from typing import Final
 
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 SMALL_BYTES: Final = 64 * 1024
 """Answers up to here are made whatever there is room for."""

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from driftlog_agents.log.flush import Source
+from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._waiting_bytes = 0
         self._reading = True
-        self.source = Source()
+        self.source = ConnectionActivity()
         self.client_host = ""
         self.client_id: str | None = None
         self.closed = False

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import (
     SOCKET_REQUEST_BYTES,
     CorruptFrameError,

@@ -14,16 +14,16 @@ from typing import Final
 
 import structlog
 
-from driftlog_agents.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
-from driftlog_agents.listeners import OPTION, ListenAt, refused, take_all
+from driftlog_agents.configs.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.connection_limits import ConnectionLimits
-from driftlog_agents.network.loop_share import LoopShare
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.connection_limits import ConnectionLimits
+from driftlog_agents.network.limits.departed_clients import DepartedClients
+from driftlog_agents.network.limits.loop_share import LoopShare
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.stalled_connections import StalledConnections
+from driftlog_agents.network.listeners import OPTION, ListenAt, refused, take_all
 from driftlog_agents.network.queued_requests import RequestQueue
-from driftlog_agents.network.stall_watch import StallWatch
-from driftlog_agents.network.unread import UnreadWatch
 from driftlog_metadata.model import Listener
 from driftlog_tiering.buffer_pool import BufferPool
 
@@ -83,7 +83,7 @@ class Server:
         self.max_queued = limits.driftlog_connection_max_queued_requests
         """Of one connection."""
         self.refusals = refusals
-        self._stalls = StallWatch(self)
+        self._stalls = StalledConnections(self)
         self._looking = False
         self.stalled_ms = 5_000.0
         """How long what holds memory may stand still while others wait for it."""
@@ -160,7 +160,7 @@ class Server:
 
     async def run(self) -> None:
         """Close connections that were silent too long, and whose clients left, until cancelled."""
-        unread, idle_s = UnreadWatch(), min(_IDLE_S, self._idle_ms / 4000)
+        unread, idle_s = DepartedClients(), min(_IDLE_S, self._idle_ms / 4000)
         idle_at_s = self.loop.time() + idle_s
         while True:
             await asyncio.sleep(min(_LEFT_S, idle_s))

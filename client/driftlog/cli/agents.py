@@ -209,7 +209,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
     try:
         # Arrow reads this when it is loaded, and Parquet's writer asks no other: see `allocator`.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-        from driftlog_agents.main import (  # noqa: PLC0415  # an extra
+        from driftlog_agents.process.main import (  # noqa: PLC0415  # an extra
             DEV_REBALANCE_DELAY_MS,
             DEV_SEAL_MS,
             REBALANCE_DELAY_MS,

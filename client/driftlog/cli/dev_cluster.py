@@ -19,7 +19,7 @@ LISTENER: Final = "127.0.0.1:9092"
 
 
 def run(options: argparse.Namespace) -> int:
-    from driftlog_agents.listeners import ListenError  # noqa: PLC0415  # an extra
+    from driftlog_agents.network.listeners import ListenError  # noqa: PLC0415  # an extra
 
     if importlib.util.find_spec("grpc") is None:
         return no_extra(ImportError("No module named 'grpc'"))
@@ -66,7 +66,7 @@ async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.Agent
     Raises:
         ListenError: it cannot be; all were tried.
     """
-    from driftlog_agents.listeners import parse_address, read_listeners  # noqa: PLC0415
+    from driftlog_agents.network.listeners import parse_address, read_listeners  # noqa: PLC0415
 
     listeners = read_listeners(options.listener or [LISTENER], options.advertised_listener or [])
     http = "--http-listener"
@@ -98,7 +98,7 @@ async def _take(host: str, first: int, n: int, option: str, taken: contextlib.Ex
     Raises:
         ListenError: it cannot be listened on.
     """
-    from driftlog_agents.listeners import ListenError, take  # noqa: PLC0415  # an extra
+    from driftlog_agents.network.listeners import ListenError, take  # noqa: PLC0415  # an extra
 
     port = _nth(host, first, n, option)
     try:
@@ -119,7 +119,7 @@ def _nth(host: str, first: int, n: int, option: str) -> int:
     Raises:
         ListenError: there are not so many ports.
     """
-    from driftlog_agents.listeners import ListenError  # noqa: PLC0415  # an extra
+    from driftlog_agents.network.listeners import ListenError  # noqa: PLC0415  # an extra
 
     if first + n > 65_535:
         raise ListenError(

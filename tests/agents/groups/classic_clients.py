@@ -9,11 +9,11 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from driftlog_agents.groups.classic import ClassicGroup
-from driftlog_agents.groups.classic_description import GroupState
-from driftlog_agents.groups.classic_members import Member
-from driftlog_agents.groups.classic_messages import (
-    ClassicSettings,
+from driftlog_agents.configs.group_settings import ClassicSettings
+from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
@@ -26,8 +26,8 @@ from driftlog_agents.groups.classic_messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.classic_phases import Effect
-from driftlog_agents.groups.classic_value import claimed_value, decode_value
+from driftlog_agents.groups.classic.phases import Effect
+from driftlog_agents.groups.classic.stored_value import claimed_value, decode_value
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 

@@ -15,10 +15,10 @@ Pure.
 import itertools
 from collections.abc import Sequence
 
-from driftlog_agents.groups.classic import ClassicGroup
-from driftlog_agents.groups.classic_description import GroupDescription
-from driftlog_agents.groups.classic_messages import (
-    ClassicSettings,
+from driftlog_agents.configs.group_settings import ClassicSettings
+from driftlog_agents.groups.classic.description import GroupDescription
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
@@ -36,8 +36,8 @@ from driftlog_agents.groups.classic_messages import (
     refuse_sync,
     unknown_group,
 )
-from driftlog_agents.groups.classic_phases import Effect
-from driftlog_agents.groups.classic_value import claimed_value
+from driftlog_agents.groups.classic.phases import Effect
+from driftlog_agents.groups.classic.stored_value import claimed_value
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 from tests.agents.groups.classic_scripts import (

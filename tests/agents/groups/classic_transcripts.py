@@ -8,7 +8,7 @@ Pure.
 from dataclasses import replace
 from typing import Final
 
-from driftlog_agents.groups.classic_messages import ClassicSettings
+from driftlog_agents.configs.group_settings import ClassicSettings
 from tests.agents.groups.classic_transcripts_members import MEMBERS
 
 SETTINGS: Final = ClassicSettings(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from driftlog_agents.groups import regex
-from driftlog_agents.groups.classic_messages import (
+from driftlog_agents.configs.group_settings import ConsumerSettings
+from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
@@ -17,17 +17,17 @@ from driftlog_agents.groups.classic_messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.cluster_topics import ClusterTopics
-from driftlog_agents.groups.consumer import ConsumerEffect, ConsumerGroup
-from driftlog_agents.groups.consumer_messages import (
+from driftlog_agents.groups.consumer import regex
+from driftlog_agents.groups.consumer.machine import ConsumerEffect, ConsumerGroup
+from driftlog_agents.groups.consumer.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
-    ConsumerSettings,
     DescribedConsumerGroup,
     Downgrade,
     ResolveRegexes,
 )
 from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from driftlog_agents.groups.classic import ClassicGroup
-from driftlog_agents.groups.classic_messages import (
-    ClassicSettings,
+from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     JoinRequest,
     JoinResponse,
@@ -27,11 +27,10 @@ from driftlog_agents.groups.classic_messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.coordinator import GroupCoordinator
+from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGroup
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Committed
-from driftlog_agents.groups.served import CLASSIC, ServedGroup
-from driftlog_agents.groups.settings import GroupSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import GROUPS_PREFIX

@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from driftlog_agents.groups.classic import ClassicGroup
-from driftlog_agents.groups.classic_description import GroupState
-from driftlog_agents.groups.classic_messages import (
+from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     LeaveRequest,
     LeavingMember,

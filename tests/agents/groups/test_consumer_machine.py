@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from driftlog_agents.groups.assignors import Partition
-from driftlog_agents.groups.classic_messages import (
+from driftlog_agents.configs.group_settings import ConsumerSettings
+from driftlog_agents.groups.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinResponse,
@@ -26,9 +26,10 @@ from driftlog_agents.groups.classic_messages import (
     SyncRequest,
     SyncResponse,
 )
-from driftlog_agents.groups.cluster_topics import ClusterTopics
-from driftlog_agents.groups.consumer import ConsumerEffect
-from driftlog_agents.groups.consumer_messages import ConsumerHeartbeatResponse, ConsumerSettings
+from driftlog_agents.groups.consumer.assignors import Partition
+from driftlog_agents.groups.consumer.machine import ConsumerEffect
+from driftlog_agents.groups.consumer.messages import ConsumerHeartbeatResponse
+from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.consumer_protocol import decode_assignment
 from driftlog_agents.protocol.errors import ErrorCode
 from tests.agents.groups.consumer_group import Group, join_request, topics

@@ -8,9 +8,9 @@ from weakref import ref
 
 import pytest
 
-from driftlog_agents.groups.consumer_messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
-from driftlog_agents.groups.consumer_requests import describe, heartbeat
-from driftlog_agents.groups.served import CLASSIC
+from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
+from driftlog_agents.groups.coordinator.consumer_requests import describe, heartbeat
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from tests.agents.groups.coordinated import Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time

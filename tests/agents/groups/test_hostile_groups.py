@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from driftlog_agents.groups.consumer_messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
-from driftlog_agents.groups.consumer_requests import heartbeat
+from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, ConsumerHeartbeat
+from driftlog_agents.groups.coordinator.consumer_requests import heartbeat
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.keys import GROUPS_PREFIX

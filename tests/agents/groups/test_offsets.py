@@ -15,7 +15,7 @@ from driftlog_agents.groups.offsets import (
     page_of,
     verdict,
 )
-from driftlog_agents.groups.stored import (
+from driftlog_agents.groups.storage_format import (
     COMPRESSED_BYTES,
     StoredGroup,
     decode_group,

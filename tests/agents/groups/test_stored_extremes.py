@@ -6,28 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_agents.groups.classic import ClassicGroup
-from driftlog_agents.groups.classic_members import Member
-from driftlog_agents.groups.classic_messages import (
-    ClassicSettings,
-    JoinRequest,
-    JoinResponse,
-    Protocol,
-    SyncRequest,
-)
-from driftlog_agents.groups.classic_value import (
+from driftlog_agents.configs.group_settings import ClassicSettings
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.messages import JoinRequest, JoinResponse, Protocol, SyncRequest
+from driftlog_agents.groups.classic.stored_value import (
     LAST_GENERATION,
     ClassicValue,
     claimed_value,
     decode_value,
     encode_value,
 )
-from driftlog_agents.groups.consumer import ConsumerGroup
-from driftlog_agents.groups.consumer_state import Head
-from driftlog_agents.groups.consumer_value import HEAD, decode_head, encode_head
+from driftlog_agents.groups.consumer.machine import ConsumerGroup
+from driftlog_agents.groups.consumer.state import Head
+from driftlog_agents.groups.consumer.stored_value import HEAD, decode_head, encode_head
+from driftlog_agents.groups.coordinator.write_batcher import GroupWrite
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Committed, as_int64
-from driftlog_agents.groups.stored import (
+from driftlog_agents.groups.storage_format import (
     MAX_BYTES,
     StoredGroup,
     decode_group,
@@ -35,7 +31,6 @@ from driftlog_agents.groups.stored import (
     encode_group,
     encode_page,
 )
-from driftlog_agents.groups.writes import GroupWrite
 from driftlog_agents.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     TopicPartition,
@@ -44,8 +39,8 @@ from driftlog_agents.protocol.consumer_protocol import (
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.keys import group_key, parse_group_key
+from tests.agents.groups.consumer.test_migration import classic_group
 from tests.agents.groups.consumer_group import AT_ONCE, ORDERS, Group, topics
-from tests.agents.groups.test_consumer_migration import classic_group
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

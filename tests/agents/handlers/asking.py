@@ -3,7 +3,7 @@
 Shell.
 """
 
-from driftlog_agents.handlers import create_topics, metadata
+from driftlog_agents.handlers.api import create_topics, metadata
 from driftlog_agents.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,

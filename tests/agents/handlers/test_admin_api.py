@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.handlers import (
+from driftlog_agents.handlers.api import (
     describe_quorum,
     elect_leaders,
     list_config_resources,

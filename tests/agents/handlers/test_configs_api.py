@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.configs import InvalidConfigError
-from driftlog_agents.groups.consumer_messages import ConsumerSettings
-from driftlog_agents.groups.settings import GroupSettings
-from driftlog_agents.handlers import (
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.definitions import InvalidConfigError
+from driftlog_agents.configs.group_settings import ConsumerSettings, GroupSettings
+from driftlog_agents.configs.topic import TOPIC_CONFIGS, TopicLimits, topic_limits, validate
+from driftlog_agents.handlers.api import (
     alter_configs,
     delete_topics,
     describe_configs,
     incremental_alter_configs,
 )
-from driftlog_agents.log.seal_policy import TopicSealing
+from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.messages import alter_configs as ac
 from driftlog_agents.protocol.messages import incremental_alter_configs as iac
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -26,7 +26,6 @@ from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
-from driftlog_agents.topic_configs import TOPIC_CONFIGS, TopicLimits, topic_limits, validate
 from driftlog_tiering.batch import Codec
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
@@ -526,7 +525,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
         await delete_topics.handle(agent.broker, request, agent.context(6))
         left = topics.limits.get("t"), topics.sealing.get("t")
 
-    assert (TopicLimits(max_message_bytes=1_000), TopicSealing(segment_ms=60_000)) == before
+    assert (TopicLimits(max_message_bytes=1_000), TopicSealPolicy(segment_ms=60_000)) == before
     assert (
         TopicLimits(
             max_message_bytes=2_000,
@@ -535,7 +534,7 @@ async def test_a_change_holds_for_the_next_batch_and_the_next_segment(tmp_path: 
             log_append_time=True,
             compacted=True,
         ),
-        TopicSealing(segment_bytes=2_000_000, segment_ms=5_000),
+        TopicSealPolicy(segment_bytes=2_000_000, segment_ms=5_000),
     ) == after
     assert (None, None) == left
 

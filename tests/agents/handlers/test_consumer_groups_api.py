@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.handlers import (
+from driftlog_agents.handlers.api import (
     consumer_group_describe,
     consumer_group_heartbeat,
     heartbeat,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.groups.stored import StoredGroup, encode_group
-from driftlog_agents.handlers import delete_groups, offset_commit, offset_delete, offset_fetch
+from driftlog_agents.groups.storage_format import StoredGroup, encode_group
+from driftlog_agents.handlers.api import delete_groups, offset_commit, offset_delete, offset_fetch
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import offset_commit as oc
 from driftlog_agents.protocol.messages import offset_delete as od

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.groups.classic_messages import ClassicSettings
-from driftlog_agents.groups.settings import GroupSettings
-from driftlog_agents.handlers import join_group, leave_group, offset_commit, sync_group
-from driftlog_agents.limits import Limits
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.handlers.api import join_group, leave_group, offset_commit, sync_group
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import join_group as jg
 from driftlog_agents.protocol.messages import leave_group as lv

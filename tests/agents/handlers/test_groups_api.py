@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_agents.handlers import (
+from driftlog_agents.handlers.api import (
     consumer_group_describe,
     consumer_group_heartbeat,
     describe_groups,

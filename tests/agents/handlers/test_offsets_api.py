@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.handlers import (
+from driftlog_agents.handlers.api import (
     api_versions,
     describe_log_dirs,
     init_producer_id,
     list_offsets,
     offset_for_leader_epoch,
 )
-from driftlog_agents.handlers.advertised import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.api_versions_table import ADVERTISED, unsupported_version_response
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.handlers.table import HANDLERS
-from driftlog_agents.log.partition import State
-from driftlog_agents.producer_ids import ProducerIds
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.batches import Codec, encode_batch
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
 from driftlog_tiering.batch import check_batch

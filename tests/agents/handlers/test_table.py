@@ -1,6 +1,6 @@
 """What is advertised against what there are handlers for."""
 
-from driftlog_agents.handlers.advertised import ADVERTISED
+from driftlog_agents.handlers.api_versions_table import ADVERTISED
 from driftlog_agents.handlers.table import HANDLERS
 from driftlog_agents.protocol.api import ApiKey
 

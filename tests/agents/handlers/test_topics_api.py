@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.handlers import (
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.handlers.api import (
     create_partitions,
     create_topics,
     delete_topics,
@@ -15,7 +15,7 @@ from driftlog_agents.handlers import (
     describe_topic_partitions,
     metadata,
 )
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,

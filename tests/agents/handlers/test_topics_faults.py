@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.broker import BrokerSettings
 from driftlog_agents.cluster.view import SessionEntry
-from driftlog_agents.handlers import create_partitions, delete_topics, incremental_alter_configs
-from driftlog_agents.new_topics import MAX_PARTITIONS_PER_REQUEST
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.handlers.api import create_partitions, delete_topics, incremental_alter_configs
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import incremental_alter_configs as iac
 from driftlog_agents.protocol.messages.create_partitions import (
@@ -19,6 +18,7 @@ from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from driftlog_agents.topics.validation import MAX_PARTITIONS_PER_REQUEST
 from driftlog_metadata.codec import decode_topic
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from driftlog_agents.log.consolidation import ConsolidationSettings
-from driftlog_agents.log.tail import TailData
+from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_metadata.codec import decode_flush_record
 from driftlog_metadata.keys import FLUSHES_PREFIX, FlushKey, parse_flush_key
 from driftlog_metadata.model import FlushRecord
@@ -83,7 +83,7 @@ def forget_memory(life: Life) -> None:
     """As if the tail had left memory and the local disk long ago."""
     for log in life.engine.logs():
         for tail in log.slices:
-            assert isinstance(tail.data, TailData)
+            assert isinstance(tail.data, FlushBatches)
             tail.data.views = None
             tail.data.file_positions = None
 

@@ -23,20 +23,20 @@ from typing import Any, ParamSpec, cast
 from uuid import UUID
 
 from driftlog_agents.cluster.view import TopicEntry
-from driftlog_agents.cluster.watching import ClusterWatch
-from driftlog_agents.log.admission import Admitted
-from driftlog_agents.log.backpressure import Backpressure
-from driftlog_agents.log.buffer import BufferSettings
-from driftlog_agents.log.engine import Engine, EngineSettings, Ports
-from driftlog_agents.log.flush import Source
-from driftlog_agents.log.footers import Footers
-from driftlog_agents.log.id_blocks import ProducerIdFloor
-from driftlog_agents.log.leaders import Leader
-from driftlog_agents.log.manifest_check import ManifestCheck
-from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.log.session import Session
-from driftlog_agents.log.tail import object_range
-from driftlog_agents.log.takeover import Takeover
+from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.log.ingest.admission import Admitted
+from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
+from driftlog_agents.log.objects.footer_cache import FooterCache
+from driftlog_agents.log.objects.manifest_check import ManifestCheck
+from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.tail import object_range
+from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.codec import encode_topic
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import topic_key
@@ -306,7 +306,7 @@ class World:
         self.node_id = 1
         self.pressure: list[bool] = []
         """When its agents hold producers, and when they go on."""
-        self.connect: Callable[[Agent], Leader] | None = None
+        self.connect: Callable[[Agent], PartitionLeaderClient] | None = None
         """How its agents ask others."""
         self.wall_skew_ms = 0.0
         self.wall_ms: Callable[[], int] = lambda: int(_SINCE_1970_MS + now_ms() + self.wall_skew_ms)
@@ -452,7 +452,7 @@ class Life:
         producer: int = -1,
         epoch: int = -1,
         sequence: int = -1,
-        source: Source | None = None,
+        source: ConnectionActivity | None = None,
     ) -> tuple[Admitted, Request]:
         """One batch; what admission says, and the request that waits if it must."""
         batch = make_batch(values, producer=producer, epoch=epoch, sequence=sequence)
@@ -470,7 +470,7 @@ class Life:
                 header.max_timestamp,
             ),
             acks,
-            source or Source(now_ms()),
+            source or ConnectionActivity(now_ms()),
             request,
         )
         return admitted, request
@@ -525,7 +525,7 @@ def takeover_of(
     now_ms: Callable[[], float],
 ) -> Takeover:
     """As an engine has it, without one."""
-    footers = Footers(session=session, objects=objects, now_ms=now_ms)
+    footers = FooterCache(session=session, objects=objects, now_ms=now_ms)
     producer_ids = ProducerIdFloor(session, session.node_id)
     return Takeover(
         session=session,

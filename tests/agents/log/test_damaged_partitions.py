@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log import availability, bucket_probe
-from driftlog_agents.log.flush import Source
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.reader import DamagedObjectError
-from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.objects import availability, bucket_probe
+from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.reader import DamagedObjectError
+from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import CorruptError
 from driftlog_metadata.memory_store import MemoryMetadataStore
@@ -27,7 +27,7 @@ from driftlog_tiering.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
 from tests.agents.log.lives import ONE, World, make_batch, on_virtual_time
-from tests.agents.log.test_recovery import left_behind, overtaken, settle
+from tests.agents.log.recovery.test_recovery import left_behind, overtaken, settle
 from tests.support.engine import PATIENT, RunningAgent
 
 SEALED, TAIL, STRANGER = 7, 8, 9
@@ -207,7 +207,7 @@ def park(agent: RunningAgent, log: PartitionLog, producer: int, told: list[objec
                 memoryview(batch),
                 (2, 0, producer, 0, 2, 0, header.max_timestamp),
                 0,
-                Source(),
+                ConnectionActivity(),
                 None,
             )
         except RefusedError as error:

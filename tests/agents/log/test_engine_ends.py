@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log import flusher
-from driftlog_agents.log.buffer import BufferLog
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.ingest import flusher
+from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.errors import FencedError, UnavailableError
 from driftlog_metadata.keys import leaders_prefix, partitions_prefix

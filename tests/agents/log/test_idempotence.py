@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import RefusedError
 from driftlog_tiering.producers import WINDOW
 from tests.agents.log.lives import ONE, Life, World, on_virtual_time

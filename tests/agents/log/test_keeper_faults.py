@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.reader import LogReader
-from driftlog_agents.log.session import Session
+from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.codec import encode_leader
 from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
 from driftlog_metadata.keys import (

@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from driftlog_agents.cluster.view import TopicEntry
-from driftlog_agents.log import bucket_probe
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.session import Session, SessionSettings
+from driftlog_agents.log.objects import bucket_probe
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.session import Session, SessionSettings
 from driftlog_metadata import transactions
 from driftlog_metadata.codec import decode_partition_state, decode_topic, encode_topic
 from driftlog_metadata.errors import OutcomeUnknownError

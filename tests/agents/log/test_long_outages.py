@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.collector import Collector, CollectorSettings
-from driftlog_agents.log.flusher import MemorySettings
+from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.ingest.flusher import MemorySettings
 from driftlog_metadata.codec import decode_flush_record
 from driftlog_metadata.errors import DeclinedError, FencedError, UnavailableError
 from driftlog_metadata.keys import FLUSHES_PREFIX

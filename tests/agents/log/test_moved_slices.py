@@ -16,15 +16,15 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.decoding import Decoding
-from driftlog_agents.log.counters import LogCounters
-from driftlog_agents.log.flush_reads import FlushReads
-from driftlog_agents.log.object_reads import MissingObjectError, ObjectReads, ReadSettings
-from driftlog_agents.log.partition import PartitionLog, StoredAt
-from driftlog_agents.log.segment_reads import SegmentReads
-from driftlog_agents.log.segment_writing import SegmentWriting
-from driftlog_agents.log.tail import TailData, move, tail_slice
-from driftlog_agents.log.time_reads import TimeReads
+from driftlog_agents.log.objects.ranged_reads import MissingObjectError, RangedReads, ReadSettings
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
+from driftlog_agents.log.partition.tail import FlushBatches, move, tail_slice
+from driftlog_agents.log.reading.flush_objects import FlushReads
+from driftlog_agents.log.reading.segments import SegmentReads
+from driftlog_agents.log.reading.timestamps import TimeReads
+from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
+from driftlog_agents.log.session.counters import LogCounters
 from driftlog_tiering.batch import iterate_batches
 from driftlog_tiering.flush_object import Footer
 from driftlog_tiering.memory_object_store import MemoryObjectStore
@@ -96,11 +96,11 @@ class World:
         self.settings = ReadSettings(
             flush_cache_bytes=3_000, read_ahead_bytes=read_ahead_bytes, patience_ms=200, hold_ms=100
         )
-        reads = ObjectReads(self.bucket, self.settings, now_ms)
+        reads = RangedReads(self.bucket, self.settings, now_ms)
         self.flushes = FlushReads(
             reads=reads, offload=inline, settings=self.settings, now_ms=now_ms
         )
-        decoding = Decoding()
+        decoding = BatchDecoder()
         segments = SegmentReads(
             reads=reads,
             offload=inline,
@@ -122,7 +122,7 @@ class World:
         self.new, body = flushed([(1, n) for n in range(SEALED_END, END)])
         await self.bucket.put(NEW, [body])
         (mine,) = (s for s in old.slices() if s.partition == 1)
-        tail = tail_slice(TailData.of_footer(old), mine, StoredAt(OLD, 0))
+        tail = tail_slice(FlushBatches.of_footer(old), mine, StoredAt(OLD, 0))
         self.log.restore(tail, 0.0)
 
     def rewrite(self) -> None:
@@ -254,8 +254,8 @@ def spool() -> Iterator[Any]:
     yield Spool()
 
 
-def writing(w: World, look_again: Callable[[PartitionLog], Awaitable[None]]) -> SegmentWriting:
-    return SegmentWriting(
+def writing(w: World, look_again: Callable[[PartitionLog], Awaitable[None]]) -> SealedRangeWriter:
+    return SealedRangeWriter(
         objects=w.bucket,
         offload=inline,
         spool=spool,

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from driftlog_agents.log.partition import PartitionLog, State
+from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.codec import decode_producer_id_block, encode_producer_id_block
 from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
@@ -20,7 +20,7 @@ from driftlog_tiering.manifest import Manifest, SetLogStart
 from driftlog_tiering.manifests import commit_edit, load_newest
 from driftlog_tiering.object_store import NotFoundError
 from tests.agents.log.lives import ONE, Life, World, now_ms, on_virtual_time
-from tests.agents.log.test_recovery import left_behind
+from tests.agents.log.recovery.test_recovery import left_behind
 
 
 async def restored(world: World) -> MemoryMetadataStore:

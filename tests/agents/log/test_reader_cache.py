@@ -1,10 +1,10 @@
-"""`ColdCache`: the budget holds, what is being read stays, and nobody waits for ever."""
+"""`SharedCache`: the budget holds, what is being read stays, and nobody waits for ever."""
 
 import asyncio
 
 import pytest
 
-from driftlog_agents.log.cold_cache import ColdCache
+from driftlog_agents.log.objects.shared_cache import SharedCache
 
 
 class Clock:
@@ -19,11 +19,11 @@ class Clock:
 
 def new(
     clock: Clock, budget: int = 100, hold_ms: float = 10**6, patience_ms: float = 10**6
-) -> ColdCache[str, str]:
-    return ColdCache(budget_bytes=budget, hold_ms=hold_ms, patience_ms=patience_ms, now_ms=clock)
+) -> SharedCache[str, str]:
+    return SharedCache(budget_bytes=budget, hold_ms=hold_ms, patience_ms=patience_ms, now_ms=clock)
 
 
-async def get(cache: ColdCache[str, str], key: str, size: int = 50) -> str:
+async def get(cache: SharedCache[str, str], key: str, size: int = 50) -> str:
     async def load() -> str:
         await asyncio.sleep(0)
         return key.upper()

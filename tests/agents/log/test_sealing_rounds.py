@@ -10,18 +10,18 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.log.backpressure import Backpressure
-from driftlog_agents.log.counters import LogCounters
-from driftlog_agents.log.flush import MiB
-from driftlog_agents.log.manifests import Manifests
-from driftlog_agents.log.outage import Outage
-from driftlog_agents.log.partition import PartitionLog, State
-from driftlog_agents.log.seal_policy import SealSettings
-from driftlog_agents.log.sealing import Sealer
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.log.ingest.flush_pipeline import MiB
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.sealing.sealer import Sealer
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.errors import UnavailableError
 from driftlog_tiering.memory_object_store import MemoryObjectStore
 from driftlog_tiering.object_store import NotFoundError
-from tests.agents.log.test_seal_policy import make_log
+from tests.agents.log.sealing.test_policy import make_log
 
 SETTINGS = SealSettings(
     check_interval_ms=1, unsealed_bytes=10 * MiB, unsealed_bytes_per_partition=0
@@ -42,7 +42,7 @@ class Subject(Sealer):
             objects=objects,
             probes=cast(Any, None),
             logs=lambda: logs,
-            manifests=Manifests(objects, lambda: 0),
+            manifests=ManifestCache(objects, lambda: 0),
             settings=SETTINGS,
             topic_sealing=dict,
             offload=cast(Any, None),
@@ -55,7 +55,7 @@ class Subject(Sealer):
             buffering=lambda _tp: set(),
             counters=self.counts,
             backpressure=self.pressure,
-            outage=Outage(),
+            outage=FailureTracker(),
         )
         self.sealed: list[PartitionLog] = []
         self._seal_it = seal

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_metadata.codec import decode_partition_state
 from driftlog_metadata.keys import FLUSHES_PREFIX, PARTITIONS_PREFIX
 from tests.agents.log.lives import SETTINGS, Keys, World, now_ms, on_virtual_time

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from driftlog_agents.store_watch import StoreWatch
+from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.keys import CLUSTER_KEY, head_key
 from driftlog_metadata.memory_store import MemoryMetadataStore
@@ -144,7 +144,7 @@ async def test_a_restart_accepts_the_store_as_it_is() -> None:
 
 async def _looked(life: Life) -> Evidence | None:
     """What an agent finds that looks, and does nothing else."""
-    watch = StoreWatch(life.metadata)
+    watch = MetadataStoreMonitor(life.metadata)
     running = asyncio.create_task(watch.run())
     await asyncio.sleep(12)
     running.cancel()
@@ -170,7 +170,7 @@ async def test_an_agent_that_commits_nothing_more_finds_what_it_had_committed_go
     assert evidence is not None
     assert WENT_BACK == evidence.event
     with pytest.raises(FencedError):
-        await StoreWatch(life.metadata).confirm()
+        await MetadataStoreMonitor(life.metadata).confirm()
 
 
 @on_virtual_time
@@ -183,7 +183,7 @@ async def test_heads_that_are_deleted_by_age_are_no_evidence() -> None:
     await world.metadata.txn((), [Delete(head_key(life.session_id))])
     later = StoreWitness(lambda: now_ms() + 7 * 24 * 3_600_000, CLUSTER)
     later.session = life.metadata.witness.session
-    watch = StoreWatch(WitnessedStore(world.metadata, later))
+    watch = MetadataStoreMonitor(WitnessedStore(world.metadata, later))
 
     await watch.confirm()
 

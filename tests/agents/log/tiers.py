@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from driftlog_agents.log.buffer_format import encode_entry_header, encode_file_header
-from driftlog_agents.log.disk import AgentDisk
-from driftlog_agents.log.flush import Batch
-from driftlog_agents.log.partition import PartitionLog, StoredAt, TailSlice
-from driftlog_agents.log.reader import LogReader, ReadSettings
-from driftlog_agents.log.tail import TailData, lay_out, tail_slice
+from driftlog_agents.log.local.buffer_format import encode_entry_header, encode_file_header
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.partition.batch import Batch
+from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
+from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
+from driftlog_agents.log.reading.reader import LogReader, ReadSettings
 from driftlog_metadata.errors import UnavailableError
 from driftlog_metadata.model import TopicPartition
 from driftlog_tiering import layout
@@ -302,7 +302,7 @@ class World:
         key = layout.flush_key("mine", self.nonce + 1, self._next_nonce())
         await self.bucket.put(key, [*data.views, footer])
         if tier == "file":
-            placed = TailData(
+            placed = FlushBatches(
                 session_id="mine",
                 base_offsets=data.base_offsets,
                 lengths=data.lengths,

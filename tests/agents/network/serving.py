@@ -22,22 +22,24 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from driftlog_agents.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.identity import ClusterIdentity
-from driftlog_agents.limits import Refusals
-from driftlog_agents.listeners import ListenAt
-from driftlog_agents.log.disk import AgentDisk
-from driftlog_agents.log.engine import Engine, EngineSettings
-from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.log.posix_disk import PosixDisk
-from driftlog_agents.log.seal_policy import SealSettings
-from driftlog_agents.log.sealed_cache import SealedCache
-from driftlog_agents.log.session import SessionSettings
-from driftlog_agents.loop_watch import LoopWatch
-from driftlog_agents.metrics import Observed
-from driftlog_agents.network.peer import PeerLeader
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.local.posix_disk import PosixDisk
+from driftlog_agents.log.local.spool import spool_in
+from driftlog_agents.log.log_session import Engine, EngineSettings
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.partition.sealed_cache import SealedCache
+from driftlog_agents.log.recovery.remote_leader_client import RemoteLeaderClient
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.network.server import Server
+from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
+from driftlog_agents.process.cluster_identity import ClusterIdentity
+from driftlog_agents.process.metrics import Observed
+from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.protocol.api import Api
 from driftlog_agents.protocol.messages import create_topics, fetch, produce
 from driftlog_agents.protocol.messages.create_topics import (
@@ -58,8 +60,6 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from driftlog_agents.spool import spool_in
-from driftlog_agents.thread_pools import on_threads
 from driftlog_metadata.errors import FencedError
 from driftlog_metadata.sqlite_store import SqliteMetadataStore
 from driftlog_metadata.store import MetadataStore
@@ -198,7 +198,7 @@ class Serving:
         self.objects: GatedObjects
         self.process: AgentProcess
         self.server: Server
-        self.loop_watch = LoopWatch()
+        self.loop_watch = EventLoopMonitor()
         self.running: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
@@ -264,7 +264,7 @@ class Serving:
                 rng=rng,
             ),
             server=self.server,
-            connect=PeerLeader,
+            connect=RemoteLeaderClient,
             rng=rng,
             now_ms=now_ms,
             wall_ms=wall_ms,

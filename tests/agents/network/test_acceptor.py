@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from driftlog_agents.limits import Refusals
+from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.network.acceptor import Accepted, Acceptor, Serve
-from driftlog_agents.network.connection_limits import ConnectionLimits
+from driftlog_agents.network.limits.connection_limits import ConnectionLimits
 from tests.agents.network.serving import eventually
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from driftlog_agents.network.answers import Answers
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 MiB = 1024 * 1024
 

@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.handlers import fetch as fetch_handler
-from driftlog_agents.log.partition import PartitionLog
-from driftlog_agents.producer_ids import ProducerIds
+from driftlog_agents.handlers.api import fetch as fetch_handler
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import delete_topics, fetch, init_producer_id, metadata
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.handlers import fetch as handlers_fetch
-from driftlog_agents.limits import Limits
-from driftlog_agents.network import dispatcher
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.handlers import dispatcher
+from driftlog_agents.handlers.api import fetch as handlers_fetch
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.protocol.messages import fetch, metadata
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

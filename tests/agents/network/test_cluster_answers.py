@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from driftlog_agents.listeners import ListenAt
-from driftlog_agents.log.partition import State
+from driftlog_agents.log.partition.partition import State
+from driftlog_agents.network.listeners import ListenAt
 from driftlog_agents.protocol.messages import (
     create_topics,
     describe_cluster,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
-from driftlog_agents.network.memory_budget import MemoryBudget
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_tiering.buffer_pool import BufferPool
 

@@ -14,10 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.groups.classic_messages import ClassicSettings
-from driftlog_agents.groups.settings import GroupSettings
-from driftlog_agents.limits import KiB, Limits
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.configs.limits import KiB, Limits
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, join_group, metadata

@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.handlers import produce_waiters
-from driftlog_agents.limits import Limits
-from driftlog_agents.log.partition import PartitionLog
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.handlers.produce import waiters as produce_waiters
+from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.api import MAX_REQUEST_ELEMENTS
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import (

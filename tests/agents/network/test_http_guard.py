@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from driftlog_agents import http_guard
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.http_api import HttpApi
-from driftlog_agents.http_guard import is_foreign
-from driftlog_agents.limits import Limits
-from driftlog_agents.listeners import take
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.network.listeners import take
+from driftlog_agents.process import http_guard
+from driftlog_agents.process.http_api import HttpApi
+from driftlog_agents.process.http_guard import is_foreign
 from tests.agents.network.serving import Serving, eventually
 
 MOST = 4

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import ClientSession
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.http_api import HttpApi
-from driftlog_agents.listeners import take
+from driftlog_agents.network.listeners import take
+from driftlog_agents.process.http_api import HttpApi
 from tests.agents.network.serving import Serving, eventually
 
 

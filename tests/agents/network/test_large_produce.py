@@ -10,11 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.handlers import produce_waiters, slices
-from driftlog_agents.handlers.produce_timeouts import ProduceTimeouts
-from driftlog_agents.limits import Limits
-from driftlog_agents.network.loop_share import MOST
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.foundation import loop_slices as slices
+from driftlog_agents.handlers.produce import waiters as produce_waiters
+from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
+from driftlog_agents.network.limits.loop_share import MOST
 from driftlog_agents.network.slots import Slot
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch, produce

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch, set_producer
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.listeners import AddressTakenError, take
-from driftlog_agents.log.disk import AgentDisk, BufferFile
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.log.local.disk import AgentDisk, BufferFile
+from driftlog_agents.network.listeners import AddressTakenError, take
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import (
     api_versions,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.log.flush import FlushSettings
+from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from tests.agents.network.serving import ENGINE, Client, Serving
 
 QUIET_S = 6.0

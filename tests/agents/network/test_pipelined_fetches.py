@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.broker import BrokerSettings
+from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import api_versions, fetch
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest

@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from benchmarks.batches import Codec, encode_batch, set_producer
-from driftlog_agents.broker import BrokerSettings
-from driftlog_agents.limits import Limits
-from driftlog_agents.log.disk import AgentDisk, BufferFile
-from driftlog_agents.log.flusher import MemorySettings
-from driftlog_agents.log.seal_policy import SealSettings
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Limits
+from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.local.disk import AgentDisk, BufferFile
+from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import produce
 from driftlog_metadata.errors import UnavailableError

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from benchmarks import wire
 from benchmarks.batches import encode_batch, set_producer
-from driftlog_agents.limits import Limits
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from driftlog_agents.protocol.messages.describe_configs import (

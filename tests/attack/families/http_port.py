@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from driftlog_agents.limits import Limits
+from driftlog_agents.configs.limits import Limits
 from tests.attack.attacks import Attack, Budget, Target
 from tests.attack.state import VICTIM
 from tests.attack.wire import GONE, HOSTILE_ADDRESS

@@ -6,7 +6,7 @@ Shell.
 import time
 from typing import Any, Final
 
-from driftlog_agents.limits import Limits
+from driftlog_agents.configs.limits import Limits
 from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -1,0 +1,4 @@
+"""Configs of brokers, topics and groups: names, values, defaults, limits.
+
+Pure.
+"""

@@ -1,0 +1,412 @@
+"""The configs of a broker that tools look for, and what this agent has in their place.
+
+None can be changed while the agent runs: what an agent does is said when it is started.
+
+Pure.
+"""
+
+from collections.abc import Container, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from driftlog_agents.configs.definitions import (
+    ConfigDef,
+    ConfigSource,
+    ConfigType,
+    ConfigValue,
+)
+from driftlog_agents.configs.limits import DEFINITIONS as LIMITS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
+
+BOOLEAN, CLASS, DOUBLE = ConfigType.BOOLEAN, ConfigType.CLASS, ConfigType.DOUBLE
+INT = ConfigType.INT
+LIST, LONG, PASSWORD = ConfigType.LIST, ConfigType.LONG, ConfigType.PASSWORD
+SHORT, STRING = ConfigType.SHORT, ConfigType.STRING
+
+_COMPACTION: Final = "Compaction is not there yet."
+_FOLLOWERS: Final = "There are no followers: the bucket is the replica."
+_LOG_FILES: Final = "There are no log files: what is acknowledged is durable."
+_LOOP: Final = "The agent has one event loop and a few worker threads."
+_METRICS: Final = "Metrics are on the agent's HTTP port."
+_OFFSETS: Final = "Groups and their offsets are in the metadata store, not in a topic."
+_QUORUM: Final = "There is no quorum of controllers: agents meet in the metadata store."
+_QUOTAS: Final = "There are no quotas yet."
+_SASL: Final = "Clients are not authenticated yet."
+_TLS: Final = "TLS is not there yet."
+_TRANSACTIONS: Final = "There are no transactions yet."
+
+_OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
+    ("advertised.listeners", LIST, None, "Where clients reach this agent."),
+    (
+        "alter.config.policy.class.name",
+        CLASS,
+        None,
+        "Nobody but these configs says what configs may be.",
+    ),
+    ("authorizer.class.name", STRING, "", "Who decides what clients may do; nobody does yet."),
+    (
+        "auto.create.topics.enable",
+        BOOLEAN,
+        "true",
+        "A Metadata request that names a topic which is not there creates it.",
+    ),
+    ("auto.leader.rebalance.enable", BOOLEAN, "true", "Partitions move to where they belong."),
+    ("background.threads", INT, "10", _LOOP),
+    (
+        "broker.heartbeat.interval.ms",
+        INT,
+        "2000",
+        "How often an agent says that it lives: a third of its session timeout.",
+    ),
+    ("broker.id", INT, "-1", "This agent's node id."),
+    ("broker.rack", STRING, None, "Where this agent stands."),
+    (
+        "broker.session.timeout.ms",
+        INT,
+        "9000",
+        "After so long without a word others take over the agent's partitions.",
+    ),
+    ("client.quota.callback.class", CLASS, None, _QUOTAS),
+    ("connection.failed.authentication.delay.ms", INT, "100", _SASL),
+    (
+        "connections.max.idle.ms",
+        LONG,
+        "600000",
+        "A connection that is silent for this long, and waits for no answer, is closed.",
+    ),
+    ("connections.max.reauth.ms", LONG, "0", _SASL),
+    ("controlled.shutdown.enable", BOOLEAN, "true", "An agent flushes and releases as it leaves."),
+    ("controller.listener.names", LIST, None, _QUORUM),
+    ("controller.quorum.bootstrap.servers", LIST, "", _QUORUM),
+    ("controller.quorum.voters", LIST, "", _QUORUM),
+    ("controller.quota.window.num", INT, "11", _QUOTAS),
+    ("controller.quota.window.size.seconds", INT, "1", _QUOTAS),
+    (
+        "create.topic.policy.class.name",
+        CLASS,
+        None,
+        "Nobody but these configs says what topics may be.",
+    ),
+    (
+        "default.replication.factor",
+        INT,
+        "1",
+        "Replication factor of topics that are created with -1, or automatically; the bucket "
+        "replicates.",
+    ),
+    ("delete.topic.enable", BOOLEAN, "true", "Topics may be deleted."),
+    ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
+    (
+        "driftlog.producer.state.max.bytes",
+        LONG,
+        "268435456",
+        "Memory for idempotent producers, of all partitions that this agent leads. When it is used "
+        "up, new ones wait until others have been silent for producer.id.expiration.ms.",
+    ),
+    ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to Fetch."),
+    (
+        "group.consumer.assignment.interval.ms",
+        INT,
+        "1000",
+        "Minimum time between two target assignments of a KIP-848 group.",
+    ),
+    (
+        "group.consumer.assignors",
+        LIST,
+        "uniform,range",
+        "Server-side assignors of KIP-848 groups; the first is used where a group names none.",
+    ),
+    (
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        "5000",
+        "Heartbeat interval that members of a KIP-848 group are told.",
+    ),
+    (
+        "group.consumer.max.assignment.interval.ms",
+        INT,
+        "15000",
+        "Most that consumer.assignment.interval.ms may be.",
+    ),
+    (
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        "15000",
+        "Most that consumer.heartbeat.interval.ms may be.",
+    ),
+    (
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        "60000",
+        "Most that consumer.session.timeout.ms may be.",
+    ),
+    ("group.consumer.max.size", INT, "10000", "Most members of a KIP-848 group."),
+    (
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Which groups may change their protocol: classic ones (upgrade), those of KIP-848 "
+        "(downgrade), both or none.",
+    ),
+    (
+        "group.consumer.min.assignment.interval.ms",
+        INT,
+        "0",
+        "Least that consumer.assignment.interval.ms may be.",
+    ),
+    (
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        "5000",
+        "Least that consumer.heartbeat.interval.ms may be.",
+    ),
+    (
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        "45000",
+        "Least that consumer.session.timeout.ms may be.",
+    ),
+    (
+        "group.consumer.session.timeout.ms",
+        INT,
+        "45000",
+        "A member of a KIP-848 group that sends no heartbeat for this long leaves the group.",
+    ),
+    ("group.coordinator.append.linger.ms", INT, "-1", _OFFSETS),
+    (
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        "classic,consumer,streams",
+        "Protocols of groups; streams is not among those served.",
+    ),
+    ("group.coordinator.threads", INT, "4", _LOOP),
+    (
+        "group.initial.rebalance.delay.ms",
+        INT,
+        "3000",
+        "Time that an empty group waits for more members after the first has joined.",
+    ),
+    (
+        "group.max.session.timeout.ms",
+        INT,
+        "1800000",
+        "Longest session timeout of a member of a classic group.",
+    ),
+    ("group.max.size", INT, "10000", "Most members of a classic group."),
+    (
+        "group.min.session.timeout.ms",
+        INT,
+        "6000",
+        "Shortest session timeout of a member of a classic group.",
+    ),
+    ("inter.broker.listener.name", STRING, None, "Agents meet in the metadata store."),
+    ("inter.broker.protocol.version", STRING, "4.3-IV0", "The Kafka that agents speak like."),
+    (
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        "300",
+        "Partitions are evened out as agents come and go.",
+    ),
+    ("listener.security.protocol.map", STRING, None, "Protocol by listener."),
+    ("listeners", LIST, None, "Where this agent listens."),
+    ("log.cleaner.backoff.ms", LONG, "15000", _COMPACTION),
+    ("log.cleaner.dedupe.buffer.size", LONG, "134217728", _COMPACTION),
+    ("log.cleaner.enable", BOOLEAN, "true", "Whether logs are compacted."),
+    ("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", _COMPACTION),
+    ("log.cleaner.io.buffer.size", INT, "524288", _COMPACTION),
+    ("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", _COMPACTION),
+    ("log.cleaner.threads", INT, "1", _COMPACTION),
+    ("log.dir", LIST, None, "Where the objects are."),
+    (
+        "log.dir.failure.timeout.ms",
+        LONG,
+        "30000",
+        "An agent that cannot commit for this long gives its partitions up.",
+    ),
+    ("log.dirs", LIST, None, "Where the objects are."),
+    ("log.flush.interval.ms", LONG, None, _LOG_FILES),
+    ("log.flush.offset.checkpoint.interval.ms", INT, "60000", _LOG_FILES),
+    ("log.flush.scheduler.interval.ms", LONG, "9223372036854775807", _LOG_FILES),
+    ("log.flush.start.offset.checkpoint.interval.ms", INT, "60000", _LOG_FILES),
+    ("log.message.format.version", STRING, "3.0-IV1", "Record batches are version 2."),
+    ("log.retention.check.interval.ms", LONG, "300000", "How often retention looks."),
+    ("log.retention.hours", INT, "168", "The default of retention.ms, in hours."),
+    ("log.retention.minutes", INT, None, "The default of retention.ms, in minutes."),
+    ("log.retention.ms", LONG, None, "The default of retention.ms."),
+    ("log.roll.hours", INT, "1", "The default of segment.ms, in hours."),
+    (
+        "log.roll.jitter.hours",
+        INT,
+        "0",
+        "The default of segment.jitter.ms, in hours; it changes nothing here.",
+    ),
+    (
+        "log.roll.jitter.ms",
+        LONG,
+        None,
+        "The default of segment.jitter.ms; it changes nothing here.",
+    ),
+    ("log.roll.ms", LONG, None, "The default of segment.ms."),
+    ("max.connections", INT, "2147483647", "More connections than this are refused."),
+    ("max.incremental.fetch.session.cache.slots", INT, "1000", "Fetch sessions that are kept."),
+    ("max.request.partition.size.limit", INT, "2000", "Partitions of a page of descriptions."),
+    ("metadata.log.dir", STRING, None, "Where this agent's own files are."),
+    ("metric.reporters", LIST, "", _METRICS),
+    ("metrics.num.samples", INT, "2", _METRICS),
+    ("metrics.recording.level", STRING, "INFO", _METRICS),
+    ("metrics.sample.window.ms", LONG, "30000", _METRICS),
+    ("node.id", INT, None, "This agent's node id."),
+    ("num.io.threads", INT, "8", _LOOP),
+    ("num.network.threads", INT, "3", _LOOP),
+    (
+        "num.partitions",
+        INT,
+        "1",
+        "Partitions of topics that are created with -1, or automatically.",
+    ),
+    ("num.recovery.threads.per.data.dir", INT, "2", "Recovery reads footers, 16 at once."),
+    ("num.replica.alter.log.dirs.threads", INT, None, "There is one directory, the bucket."),
+    ("num.replica.fetchers", INT, "1", _FOLLOWERS),
+    (
+        "offset.metadata.max.bytes",
+        INT,
+        "4096",
+        "Longest metadata text of a committed offset, in UTF-16 units.",
+    ),
+    ("offsets.commit.timeout.ms", INT, "5000", _OFFSETS),
+    ("offsets.load.buffer.size", INT, "5242880", _OFFSETS),
+    (
+        "offsets.retention.check.interval.ms",
+        LONG,
+        "600000",
+        "Interval at which expired offsets are looked for.",
+    ),
+    (
+        "offsets.retention.minutes",
+        INT,
+        "10080",
+        "Committed offsets of a group without members expire after this time.",
+    ),
+    ("offsets.topic.compression.codec", INT, "0", _OFFSETS),
+    ("offsets.topic.num.partitions", INT, "50", _OFFSETS),
+    ("offsets.topic.replication.factor", SHORT, "3", _OFFSETS),
+    ("offsets.topic.segment.bytes", INT, "104857600", _OFFSETS),
+    (
+        "principal.builder.class",
+        CLASS,
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        _SASL,
+    ),
+    ("process.roles", LIST, None, "Every agent is a broker; there is no controller."),
+    (
+        "producer.id.expiration.ms",
+        INT,
+        "86400000",
+        "A partition forgets an idempotent producer that appends nothing to it for this long.",
+    ),
+    ("quota.window.num", INT, "11", _QUOTAS),
+    ("quota.window.size.seconds", INT, "1", _QUOTAS),
+    ("remote.log.storage.system.enable", BOOLEAN, "false", "Every log is in the bucket."),
+    ("replica.fetch.backoff.ms", INT, "1000", _FOLLOWERS),
+    ("replica.fetch.max.bytes", INT, "1048576", _FOLLOWERS),
+    ("replica.fetch.min.bytes", INT, "1", _FOLLOWERS),
+    ("replica.fetch.response.max.bytes", INT, "10485760", _FOLLOWERS),
+    ("replica.fetch.wait.max.ms", INT, "500", _FOLLOWERS),
+    ("replica.high.watermark.checkpoint.interval.ms", LONG, "5000", _FOLLOWERS),
+    ("replica.lag.time.max.ms", LONG, "30000", _FOLLOWERS),
+    (
+        "replica.selector.class",
+        STRING,
+        None,
+        "Reads go to the leader, whatever rack a client is in.",
+    ),
+    ("replica.socket.receive.buffer.bytes", INT, "65536", _FOLLOWERS),
+    ("replica.socket.timeout.ms", INT, "30000", _FOLLOWERS),
+    ("request.timeout.ms", INT, "30000", "How long agents wait for each other."),
+    ("sasl.client.callback.handler.class", CLASS, None, _SASL),
+    ("sasl.enabled.mechanisms", LIST, "", _SASL),
+    ("sasl.jaas.config", PASSWORD, None, _SASL),
+    ("sasl.login.callback.handler.class", CLASS, None, _SASL),
+    ("sasl.login.class", CLASS, None, _SASL),
+    ("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", _SASL),
+    ("sasl.server.callback.handler.class", CLASS, None, _SASL),
+    ("sasl.server.max.receive.size", INT, "524288", _SASL),
+    ("security.inter.broker.protocol", STRING, "PLAINTEXT", "Agents meet in the store."),
+    ("security.providers", STRING, None, _SASL),
+    ("socket.receive.buffer.bytes", INT, "102400", "The system's own buffers are used."),
+    ("socket.request.max.bytes", INT, "104857600", "A larger request closes its connection."),
+    ("socket.send.buffer.bytes", INT, "102400", "The system's own buffers are used."),
+    ("ssl.cipher.suites", LIST, "", _TLS),
+    ("ssl.client.auth", STRING, "none", _TLS),
+    ("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", _TLS),
+    ("ssl.endpoint.identification.algorithm", STRING, "https", _TLS),
+    ("ssl.key.password", PASSWORD, None, _TLS),
+    ("ssl.keystore.certificate.chain", PASSWORD, None, _TLS),
+    ("ssl.keystore.key", PASSWORD, None, _TLS),
+    ("ssl.keystore.location", STRING, None, _TLS),
+    ("ssl.keystore.password", PASSWORD, None, _TLS),
+    ("ssl.keystore.type", STRING, "JKS", _TLS),
+    ("ssl.principal.mapping.rules", STRING, "DEFAULT", _TLS),
+    ("ssl.protocol", STRING, "TLSv1.3", _TLS),
+    ("ssl.provider", STRING, None, _TLS),
+    ("ssl.truststore.certificates", PASSWORD, None, _TLS),
+    ("ssl.truststore.location", STRING, None, _TLS),
+    ("ssl.truststore.password", PASSWORD, None, _TLS),
+    ("ssl.truststore.type", STRING, "JKS", _TLS),
+    ("telemetry.max.bytes", INT, "1048576", "Clients are not asked for their metrics."),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, "10000", _TRANSACTIONS),
+    ("transaction.max.timeout.ms", INT, "900000", _TRANSACTIONS),
+    ("transaction.partition.verification.enable", BOOLEAN, "true", _TRANSACTIONS),
+    ("transaction.remove.expired.transaction.cleanup.interval.ms", INT, "3600000", _TRANSACTIONS),
+    ("transaction.state.log.load.buffer.size", INT, "5242880", _TRANSACTIONS),
+    ("transaction.state.log.min.isr", INT, "2", _TRANSACTIONS),
+    ("transaction.state.log.num.partitions", INT, "50", _TRANSACTIONS),
+    ("transaction.state.log.replication.factor", SHORT, "3", _TRANSACTIONS),
+    ("transaction.state.log.segment.bytes", INT, "104857600", _TRANSACTIONS),
+    ("transaction.two.phase.commit.enable", BOOLEAN, "false", _TRANSACTIONS),
+    ("transactional.id.expiration.ms", INT, "604800000", _TRANSACTIONS),
+)
+
+
+def _definitions() -> dict[str, ConfigDef]:
+    found = {
+        name: ConfigDef(name=name, type=type_, default=default, documentation=documentation)
+        for name, type_, default, documentation in _OF_AGENT
+    }
+    found |= LIMITS
+    for config in TOPIC_CONFIGS.values():
+        if config.broker_name:
+            found[config.broker_name] = ConfigDef(
+                name=config.broker_name,
+                type=config.type,
+                default=config.default,
+                documentation=f"The default of the topic config {config.name}. "
+                f"{config.documentation}",
+            )
+    return dict(sorted(found.items()))
+
+
+BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(_definitions())
+"""By name, in the order of names."""
+
+
+def resolve_broker(
+    settings: Mapping[str, str | None], given: Container[str] = ()
+) -> list[ConfigValue]:
+    """Every config of an agent.
+
+    Args:
+        settings: those that it has, by Kafka's names.
+        given: those that were set at its start, also where that is their default.
+    """
+    found = []
+    for name, definition in BROKER_CONFIGS.items():
+        value, source = settings.get(name, definition.default), ConfigSource.DEFAULT
+        synonyms: list[tuple[str, str | None, ConfigSource]] = []
+        if value != definition.default or name in given:
+            source = ConfigSource.STATIC_BROKER
+            synonyms.append((name, value, source))
+        if definition.default is not None:
+            synonyms.append((name, definition.default, ConfigSource.DEFAULT))
+        found.append(ConfigValue(definition, value, source, tuple(synonyms)))
+    return found

@@ -1,0 +1,273 @@
+"""What one client, or all of them together, may make an agent hold or do.
+
+    limits.py ──▶ --config (static_configs), DescribeConfigs (broker_configs), docs/limits.md
+        │
+        └──▶ who enforces one reads its field, and counts what it refuses in `Refusals`
+
+A field is the config of its name with dots for underscores: Kafka's where Kafka has it, else one
+that begins with ``driftlog.``.  Limits that stand among other settings, as those of groups' times
+and sizes do in `groups.settings`, are in `ELSEWHERE`.
+
+Pure.
+"""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from driftlog_agents.configs.definitions import Check, ConfigDef, ConfigType, at_least, between
+from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
+from driftlog_tiering.batch import MAX_RECORDS
+from driftlog_tiering.batch_limits import BatchLimits
+
+KiB: Final = 1024
+MiB: Final = 1024 * KiB
+
+INT, LONG, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
+
+
+def connections_by_address(text: str) -> dict[str, int]:
+    """``ADDRESS:CONNECTIONS,...``, Kafka's ``max.connections.per.ip.overrides``.
+
+    Raises:
+        ValueError: it is not; says what to do.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        address, _, connections = entry.rpartition(":")
+        try:
+            key = ipaddress.ip_address(address.strip("[]")).compressed
+        except ValueError as error:
+            raise ValueError(
+                f"{entry!r} is not ADDRESS:CONNECTIONS, for example 10.0.0.7:5000; names are not "
+                f"looked up"
+            ) from error
+        if not connections.isdecimal():
+            raise ValueError(f"{entry!r} is not ADDRESS:CONNECTIONS: {connections!r} is no number")
+        found[key] = int(connections)
+    return found
+
+
+def overrides_fault(value: object) -> str | None:
+    """What is wrong with the text of `connections_by_address`; None: nothing."""
+    try:
+        connections_by_address(str(value))
+    except ValueError as error:
+        return f"Invalid value for configuration {{name}}: {error}"
+    return None
+
+
+def _limit(
+    default: int | str,
+    documentation: str,
+    type_: ConfigType = INT,
+    check: Check | None = None,
+) -> Any:
+    if check is None and type_ is not STRING:
+        check = at_least(1)
+    return field(
+        default=default, metadata={"type": type_, "check": check, "documentation": documentation}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """See the module; each field's documentation is what DescribeConfigs shows."""
+
+    # ── Connections ──
+
+    max_connections_per_ip: int = _limit(
+        1_000, "Connections from one address; more are closed as they come."
+    )
+    max_connections_per_ip_overrides: str = _limit(
+        "",
+        "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.",
+        STRING,
+        overrides_fault,
+    )
+    max_connection_creation_rate: int = _limit(
+        200, "Connections accepted a second; those over it wait to be accepted."
+    )
+    driftlog_http_max_connections: int = _limit(64, "Connections to the HTTP port.")
+    driftlog_http_max_connection_creation_rate: int = _limit(
+        100, "Connections that the HTTP port accepts a second; those over it wait to be accepted."
+    )
+
+    # ── Requests and answers ──
+
+    queued_max_requests: int = _limit(
+        500, "Requests other than Produce that wait for their turn on their connections."
+    )
+    queued_max_request_bytes: int = _limit(
+        256 * MiB, "Bytes of requests other than Produce, from the frame to the answer.", LONG
+    )
+    driftlog_connection_max_queued_requests: int = _limit(
+        8,
+        "Requests of one connection, other than Produce, that wait to be answered; it is not read "
+        "while there are more.",
+    )
+    driftlog_max_response_queue_bytes: int = _limit(
+        512 * MiB,
+        "Bytes of answers that clients have not taken; Fetches and large Produces wait for room, "
+        "and the connection that holds most is closed.",
+        LONG,
+    )
+    driftlog_max_response_bytes: int = _limit(
+        64 * MiB, "Bytes of one answer that is not to a Fetch; a larger one is refused."
+    )
+    driftlog_max_request_elements: int = _limit(
+        20_000,
+        "Elements of a request that makes or changes something or asks for groups or configs; one "
+        "that names topics and partitions that are there may have 262144.",
+    )
+    driftlog_max_tagged_fields: int = _limit(10_000, "Tagged fields of a request.")
+    driftlog_max_request_bytes: int = _limit(
+        16 * MiB,
+        "Bytes of a request other than Produce, where socket.request.max.bytes is more.",
+    )
+
+    # ── Topics ──
+
+    driftlog_max_topics_per_request: int = _limit(1_000, "Topics that one request may make.")
+    driftlog_max_partitions: int = _limit(
+        50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
+    )
+
+    driftlog_max_topic_seals_per_minute: int = _limit(
+        20, "Seals of one topic that are asked for over HTTP, on one agent."
+    )
+
+    # ── Batches ──
+
+    driftlog_max_batch_records: int = _limit(
+        MAX_RECORDS, "Records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
+    )
+    driftlog_max_batch_headers: int = _limit(
+        1_000_000, "Headers of a batch's records.", INT, between(1, 1_000_000)
+    )
+    driftlog_max_batch_decompressed_bytes: int = _limit(
+        48 * MiB,
+        "Bytes of a batch's records when they are decompressed. Batches of more than 8 MiB are "
+        "decoded one after the other, and take up to four times this.",
+        INT,
+        between(KiB, 256 * MiB),
+    )
+    driftlog_max_waiting_batch_bytes: int = _limit(
+        96 * MiB,
+        "Bytes of batches that wait to be rewritten, or for their partition, and 1 KiB for each; "
+        "connections that bring more are not read until there is room.",
+        LONG,
+    )
+    driftlog_max_message_bytes: int = _limit(
+        16 * MiB, "Most that message.max.bytes, and max.message.bytes of a topic, may be."
+    )
+
+    # ── Groups ──
+
+    driftlog_max_groups: int = _limit(100_000, "Groups that one agent coordinates.")
+    driftlog_max_groups_bytes: int = _limit(
+        512 * MiB, "Bytes that all groups of one agent hold: members, offsets, themselves.", LONG
+    )
+    driftlog_max_group_bytes: int = _limit(
+        8 * MiB, "Bytes that members of one group have sent: metadata and assignments."
+    )
+    driftlog_max_group_member_bytes: int = _limit(
+        MiB, "Bytes of one member of a group: metadata and assignment."
+    )
+    driftlog_max_rebalance_timeout_ms: int = _limit(
+        1_800_000, "Longest rebalance timeout of a member of a group."
+    )
+
+    # ── The agent's own log ──
+
+    driftlog_log_lines_per_second: int = _limit(
+        10, "Lines of one event and client address a second; what is left out is counted."
+    )
+
+    @property
+    def connections_by_address(self) -> dict[str, int]:
+        """In place of `max_connections_per_ip`."""
+        return connections_by_address(self.max_connections_per_ip_overrides)
+
+    @property
+    def batches(self) -> BatchLimits:
+        """What a batch may come to."""
+        return BatchLimits(
+            records=self.driftlog_max_batch_records,
+            headers=self.driftlog_max_batch_headers,
+            decompressed_bytes=self.driftlog_max_batch_decompressed_bytes,
+        )
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """What is in force, by config name."""
+        return {name: str(getattr(self, attribute)) for name, attribute in FIELDS.items()}
+
+
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+    {f.name.replace("_", "."): f.name for f in fields(Limits)}
+)
+"""The field of each config."""
+
+DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
+    {
+        f.name.replace("_", "."): ConfigDef(
+            name=f.name.replace("_", "."),
+            type=f.metadata["type"],
+            default=str(f.default),
+            documentation=f.metadata["documentation"],
+            check=f.metadata["check"],
+        )
+        for f in fields(Limits)
+    }
+)
+"""By config name."""
+
+
+CONNECTIONS_MAX_IDLE: Final = "connections.max.idle.ms"
+FETCH_MAX_BYTES: Final = "fetch.max.bytes"
+LOG_LINES: Final = "driftlog.log.lines.per.second"
+MAX_MESSAGE_BYTES: Final = "message.max.bytes"
+MAX_REBALANCE_TIMEOUT: Final = "driftlog.max.rebalance.timeout.ms"
+MAX_SESSION_TIMEOUT: Final = "group.max.session.timeout.ms"
+MIN_SESSION_TIMEOUT: Final = "group.min.session.timeout.ms"
+OFFSET_METADATA: Final = "offset.metadata.max.bytes"
+PRODUCER_STATE: Final = "driftlog.producer.state.max.bytes"
+
+ELSEWHERE: Final = (
+    CONNECTIONS_MAX_IDLE,
+    FETCH_MAX_BYTES,
+    "group.consumer.max.size",
+    MAX_SESSION_TIMEOUT,
+    "group.max.size",
+    MIN_SESSION_TIMEOUT,
+    "max.connections",
+    MAX_MESSAGE_BYTES,
+    OFFSET_METADATA,
+    PRODUCER_STATE,
+    SOCKET_REQUEST_BYTES,
+)
+"""Configs that are limits, and fields of other settings."""
+
+LIMITS: Final = (*DEFINITIONS, *ELSEWHERE)
+"""Every config that is a limit: a row of docs/limits.md, and a counter from the start."""
+
+
+class Refusals:
+    """How often each limit was why something was refused, closed or kept waiting.
+
+    The key is the config's name: ``driftlog_refused_total{limit=...}``.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
+
+    def count(self, limit: str) -> None:
+        """One more by *limit*, a config's name."""
+        assert limit in self.counts, f"{limit} is not among the limits"
+        self.counts[limit] += 1

@@ -1,0 +1,422 @@
+"""The configs of a topic, all that Apache Kafka 4.3 has, and what each of them means here.
+
+A config that cannot do here what it says is accepted and kept, because tools set it and read it
+back; its documentation says so.
+
+Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from driftlog_agents.configs.definitions import (
+    INT64_MAX,
+    ConfigDef,
+    ConfigType,
+    InvalidConfigError,
+    Value,
+    at_least,
+    between,
+    gzip_level,
+    one_of,
+    throttled_replicas,
+)
+from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
+from driftlog_tiering.batch import Codec
+
+_DAY_MS: Final = 86_400_000
+_FOREVER: Final = str(INT64_MAX)
+_SEAL: Final = SealSettings()
+_NO_MEANING: Final = " Accepted and kept for tools; it changes nothing here."
+_NOT_YET: Final = " Accepted and kept; it does nothing until this version of driftlog can do it."
+
+BOOLEAN, DOUBLE, INT = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT
+LIST, LONG, STRING = ConfigType.LIST, ConfigType.LONG, ConfigType.STRING
+
+_ALL: Final = (
+    ConfigDef(
+        name="cleanup.policy",
+        type=LIST,
+        default="delete",
+        check=one_of("compact", "delete"),
+        broker_name="log.cleanup.policy",
+        documentation="What happens to old records: delete drops them by age and size, compact "
+        "keeps the last one of each key. A compacted topic takes no record without a key. "
+        "Retention and compaction themselves:" + _NOT_YET,
+    ),
+    ConfigDef(
+        name="compression.gzip.level",
+        type=INT,
+        default="-1",
+        check=gzip_level,
+        broker_name="compression.gzip.level",
+        documentation="Level of gzip where compression.type is gzip; -1 is gzip's own default.",
+    ),
+    ConfigDef(
+        name="compression.lz4.level",
+        type=INT,
+        default="9",
+        check=between(1, 17),
+        broker_name="compression.lz4.level",
+        documentation="Level of lz4 where compression.type is lz4.",
+    ),
+    ConfigDef(
+        name="compression.type",
+        type=STRING,
+        default="producer",
+        check=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        broker_name="compression.type",
+        documentation="Codec of the topic's batches; producer keeps them as they came. Sealed "
+        "segments are zstd in any case, and give this codec back to consumers.",
+    ),
+    ConfigDef(
+        name="compression.zstd.level",
+        type=INT,
+        default="3",
+        check=between(-131_072, 22),
+        broker_name="compression.zstd.level",
+        documentation="Level of zstd where compression.type is zstd.",
+    ),
+    ConfigDef(
+        name="delete.retention.ms",
+        type=LONG,
+        default=str(_DAY_MS),
+        check=at_least(0),
+        broker_name="log.cleaner.delete.retention.ms",
+        documentation="How long compaction keeps tombstones." + _NOT_YET,
+    ),
+    ConfigDef(
+        name="file.delete.delay.ms",
+        type=LONG,
+        default="60000",
+        check=at_least(0),
+        broker_name="log.segment.delete.delay.ms",
+        documentation="How long a deleted file stays. Objects have a grace period of the "
+        "agent's." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="flush.messages",
+        type=LONG,
+        default=_FOREVER,
+        check=at_least(1),
+        broker_name="log.flush.interval.messages",
+        documentation="Records between two syncs of a log file. What is acknowledged is durable "
+        "here in any case." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="flush.ms",
+        type=LONG,
+        default=_FOREVER,
+        check=at_least(0),
+        documentation="Time between two syncs of a log file. What is acknowledged is durable "
+        "here in any case." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="follower.replication.throttled.replicas",
+        type=LIST,
+        default="",
+        check=throttled_replicas,
+        documentation="Replicas whose replication is throttled. There is none: the bucket is the "
+        "replica." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="index.interval.bytes",
+        type=INT,
+        default="4096",
+        check=at_least(0),
+        broker_name="log.index.interval.bytes",
+        documentation="Distance of entries in Kafka's offset index; segments have a Parquet "
+        "footer instead." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="leader.replication.throttled.replicas",
+        type=LIST,
+        default="",
+        check=throttled_replicas,
+        documentation="Replicas whose replication is throttled. There is none: the bucket is the "
+        "replica." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="local.retention.bytes",
+        type=LONG,
+        default="-2",
+        check=at_least(-2),
+        broker_name="log.local.retention.bytes",
+        documentation="Bytes of a tiered log that stay on the broker's disk. The local disk is a "
+        "cache with a budget of the agent's." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="local.retention.ms",
+        type=LONG,
+        default="-2",
+        check=at_least(-2),
+        broker_name="log.local.retention.ms",
+        documentation="How long a tiered log stays on the broker's disk. The local disk is a "
+        "cache with a budget of the agent's." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="max.compaction.lag.ms",
+        type=LONG,
+        default=_FOREVER,
+        check=at_least(1),
+        broker_name="log.cleaner.max.compaction.lag.ms",
+        documentation="After this time a record must be compacted." + _NOT_YET,
+    ),
+    ConfigDef(
+        name="max.message.bytes",
+        type=INT,
+        default="1048588",
+        check=at_least(0),
+        broker_name="message.max.bytes",
+        documentation="Largest batch that is taken, in bytes as it comes, compressed.",
+    ),
+    ConfigDef(
+        name="message.timestamp.after.max.ms",
+        type=LONG,
+        default="3600000",
+        check=at_least(0),
+        broker_name="log.message.timestamp.after.max.ms",
+        documentation="How far ahead of the agent's clock a record's timestamp may be, where "
+        "message.timestamp.type is CreateTime.",
+    ),
+    ConfigDef(
+        name="message.timestamp.before.max.ms",
+        type=LONG,
+        default=_FOREVER,
+        check=at_least(0),
+        broker_name="log.message.timestamp.before.max.ms",
+        documentation="How far behind the agent's clock a record's timestamp may be, where "
+        "message.timestamp.type is CreateTime.",
+    ),
+    ConfigDef(
+        name="message.timestamp.type",
+        type=STRING,
+        default="CreateTime",
+        check=one_of("CreateTime", "LogAppendTime"),
+        broker_name="log.message.timestamp.type",
+        documentation="Whose time a record has: its producer's, or that of its arrival.",
+    ),
+    ConfigDef(
+        name="min.cleanable.dirty.ratio",
+        type=DOUBLE,
+        default="0.5",
+        check=between(0, 1),
+        broker_name="log.cleaner.min.cleanable.ratio",
+        documentation="Share of a log that is not compacted before compaction starts." + _NOT_YET,
+    ),
+    ConfigDef(
+        name="min.compaction.lag.ms",
+        type=LONG,
+        default="0",
+        check=at_least(0),
+        broker_name="log.cleaner.min.compaction.lag.ms",
+        documentation="How long a record is not compacted." + _NOT_YET,
+    ),
+    ConfigDef(
+        name="min.insync.replicas",
+        type=INT,
+        default="1",
+        check=at_least(1),
+        broker_name="min.insync.replicas",
+        documentation="Replicas that must have a record before acks=all is answered. It is in the "
+        "bucket by then, which is all replicas there are." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="preallocate",
+        type=BOOLEAN,
+        default="false",
+        broker_name="log.preallocate",
+        documentation="Whether log files are preallocated." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="remote.log.copy.disable",
+        type=BOOLEAN,
+        default="false",
+        documentation="Stops tiering in Kafka. Here the bucket is the log." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="remote.log.delete.on.disable",
+        type=BOOLEAN,
+        default="false",
+        documentation="Deletes tiered data in Kafka when tiering ends. Here the bucket is the "
+        "log." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="remote.storage.enable",
+        type=BOOLEAN,
+        default="false",
+        documentation="Turns tiering on in Kafka. Here every topic is in the bucket, and it cannot "
+        "be turned on.",
+    ),
+    ConfigDef(
+        name="retention.bytes",
+        type=LONG,
+        default="-1",
+        broker_name="log.retention.bytes",
+        documentation="Size of a partition above which its oldest segments go; negative: none. "
+        "Only with cleanup.policy=delete." + _NOT_YET,
+    ),
+    ConfigDef(
+        name="retention.ms",
+        type=LONG,
+        default=str(7 * _DAY_MS),
+        check=at_least(-1),
+        documentation="Age of records above which they go; -1: never. Only with "
+        "cleanup.policy=delete." + _NOT_YET,
+    ),
+    ConfigDef(
+        name="segment.bytes",
+        type=INT,
+        default=str(_SEAL.segment_bytes),
+        check=at_least(1024 * 1024),
+        broker_name="log.segment.bytes",
+        documentation="Batches of a partition, in bytes as received, that make one Parquet "
+        "segment. Larger: fewer files for Spark, and more that is not sealed yet.",
+    ),
+    ConfigDef(
+        name="segment.index.bytes",
+        type=INT,
+        default="10485760",
+        check=at_least(4),
+        broker_name="log.index.size.max.bytes",
+        documentation="Size of Kafka's offset index; segments have a Parquet footer "
+        "instead." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="segment.jitter.ms",
+        type=LONG,
+        default="0",
+        check=at_least(0),
+        documentation="Random delay of rolling segments. The agent seals one partition at a "
+        "time." + _NO_MEANING,
+    ),
+    ConfigDef(
+        name="segment.ms",
+        type=LONG,
+        default=str(int(_SEAL.segment_ms)),
+        check=at_least(1),
+        documentation="Age at which committed batches become a segment, however few, counted from "
+        "their flush (not from record timestamps). Where it is not set on the topic, less than "
+        "1 MiB waits a day: small files cost Spark dearly. A partition that more than 8 sessions "
+        "of agents have flushed is sealed earlier.",
+    ),
+    ConfigDef(
+        name="unclean.leader.election.enable",
+        type=BOOLEAN,
+        default="false",
+        broker_name="unclean.leader.election.enable",
+        documentation="Whether a replica that is behind may lead. No leader is ever "
+        "behind." + _NO_MEANING,
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({c.name: c for c in _ALL})
+"""By name, in the order of names."""
+
+
+def validate(configs: Mapping[str, str]) -> None:
+    """Whether a topic may have *configs* (LogConfig#validate).
+
+    Raises:
+        InvalidConfigError: it may not; the message says which and why, in Kafka's words.
+    """
+    for name in configs:
+        if name not in TOPIC_CONFIGS:
+            raise InvalidConfigError(f"Unknown topic config name: {name}")
+    for name, text in configs.items():
+        TOPIC_CONFIGS[name].checked(text)
+    least = _long(configs, "min.compaction.lag.ms")
+    most = _long(configs, "max.compaction.lag.ms")
+    if least > most:
+        raise InvalidConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > "
+            f"max.compaction.lag.ms ({most})"
+        )
+    tiered = TOPIC_CONFIGS["remote.storage.enable"]
+    if tiered.parse(configs.get(tiered.name, "false")):
+        raise InvalidConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured "
+            "with remote log storage."
+        )
+
+
+# ── What produce asks, once per topic ──
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """What is asked of every batch of a topic.
+
+    ``codec`` None: as the producer sent it; ``compression_level``: of that codec, where it has
+    one.  Bounds of timestamps are distances from the agent's clock in ms, and hold only where
+    ``log_append_time`` is False.
+    """
+
+    max_message_bytes: int
+    codec: Codec | None = None
+    compression_level: int | None = None
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    compacted: bool = False
+
+
+_CODECS: Final = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicLimits:
+    """What *configs*, which are valid, come to; *agent* as in `configs.resolve`."""
+
+    def value(name: str) -> Value:
+        definition = TOPIC_CONFIGS[name]
+        inherited = agent.get(definition.broker_name, definition.default)
+        return definition.parse(configs.get(name, inherited or ""))
+
+    word, policies = value("compression.type"), value("cleanup.policy")
+    assert isinstance(word, str)
+    assert isinstance(policies, list)
+    level = f"compression.{word}.level"
+    return TopicLimits(
+        max_message_bytes=_int(value("max.message.bytes")),
+        codec=_CODECS[word],
+        compression_level=_int(value(level)) if level in TOPIC_CONFIGS else None,
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=_int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=_int(value("message.timestamp.after.max.ms")),
+        compacted="compact" in policies,
+    )
+
+
+def topic_sealing(configs: Mapping[str, str], seal_ms: float | None) -> TopicSealPolicy:
+    """When the topic's batches become segments; what it does not say is the agent's to say.
+
+    *seal_ms*: whatever is this old is sealed, whatever the topic says.
+    """
+    segment_bytes = configs.get("segment.bytes")
+    own_ms = configs.get("segment.ms")
+    ages = [float(own_ms)] if own_ms is not None else []
+    if seal_ms is not None:
+        ages.append(seal_ms)
+    return TopicSealPolicy(
+        segment_bytes=None if segment_bytes is None else int(segment_bytes),
+        segment_ms=min(ages) if ages else None,
+    )
+
+
+def _long(configs: Mapping[str, str], name: str) -> int:
+    definition = TOPIC_CONFIGS[name]
+    return _int(definition.parse(configs.get(name, definition.default or "")))
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,4 @@
+"""What several folders need and Kafka has no word for: retries, rates, tasks, loop slices.
+
+Shell.
+"""

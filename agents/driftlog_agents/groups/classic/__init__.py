@@ -1,0 +1,4 @@
+"""Groups of the classic protocol (JoinGroup, SyncGroup) as a pure machine.
+
+Pure.
+"""

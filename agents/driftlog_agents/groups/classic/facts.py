@@ -1,0 +1,157 @@
+"""A classic group as it is: what `classic` moves, and what others may ask without moving it.
+
+Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
+Pure.
+"""
+
+from collections.abc import Iterable
+
+from driftlog_agents.groups.classic.description import (
+    DescribedMember,
+    GroupDescription,
+    GroupState,
+    OffsetExpiry,
+)
+from driftlog_agents.groups.classic.members import Member, Members
+from driftlog_agents.groups.classic.messages import JoinedMember
+from driftlog_agents.groups.classic.stored_value import UNTOLD, ClassicValue, encode_value
+from driftlog_agents.groups.classic.subscription import all_subscribed_topics
+from driftlog_agents.protocol.consumer_protocol import PROTOCOL_TYPE
+from driftlog_agents.protocol.errors import ErrorCode
+
+
+class ClassicFacts:
+    """State, and questions about it."""
+
+    def __init__(self, group_id: str, value: ClassicValue) -> None:
+        self.group_id = group_id
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type
+        self.protocol = value.protocol
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.members = Members(value.members, value.leader)
+        self.subscribed_topics = self._subscribed()
+        """What members of protocol type "consumer" subscribe to; None: it is not known."""
+        self._state_since_ms = value.state_since_ms
+        self._reserved = value.reserved
+        """Generations up to it may be told of (`classic/stored_value`)."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def empty_since_ms(self) -> int | None:
+        """Unix time; None while it is not empty."""
+        return self._state_since_ms if self.is_empty else None
+
+    @property
+    def value(self) -> bytes:
+        """What stands for the group as it is, where it is Stable, or Empty."""
+        return self._encoded(self.members)
+
+    def said_bytes(self, member_id: str) -> int:
+        """What a member has said that the group keeps; nothing of one that it does not have."""
+        member = self.members.get(member_id)
+        return 0 if member is None else member.said_bytes
+
+    # ── Questions ──
+
+    def describe(self) -> GroupDescription:
+        """For DescribeGroups and ListGroups: what members say to each other only while Stable."""
+        protocol = self.protocol if self.state is GroupState.STABLE else None
+        return GroupDescription(
+            state=self.state,
+            protocol_type=self.protocol_type or "",
+            protocol=protocol or "",
+            members=tuple(
+                DescribedMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    metadata=b"" if protocol is None else member.metadata(protocol),
+                    assignment=member.assignment,
+                )
+                for member in self.members
+            ),
+        )
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether its offsets of *topic* are in use; where nobody knows, they are."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == PROTOCOL_TYPE
+        return topic in self.subscribed_topics
+
+    def offsets_expire(self) -> OffsetExpiry:
+        """From when on offsets grow old of topics that it is not subscribed to."""
+        if self.protocol_type is None:
+            return OffsetExpiry.FROM_COMMIT
+        if self.is_empty:
+            return OffsetExpiry.FROM_EMPTY
+        if self.state is GroupState.STABLE and self.subscribed_topics is not None:
+            return OffsetExpiry.FROM_COMMIT
+        return OffsetExpiry.NEVER
+
+    def refuse_offset_delete(self) -> ErrorCode:
+        """NONE, or what OffsetDelete answers; then `is_subscribed_to` tells of each topic."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.is_empty or self.protocol_type == PROTOCOL_TYPE:
+            return ErrorCode.NONE
+        return ErrorCode.NON_EMPTY_GROUP
+
+    def refuse_delete(self) -> ErrorCode:
+        """NONE, or what DeleteGroups answers."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+    def refuse_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """NONE if this is a member, by its latest id if it is static."""
+        if instance_id is not None:
+            latest = self.members.id_of(instance_id)
+            if latest is not None and latest != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if latest is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    # ── For the machine ──
+
+    def _transition(self, state: GroupState, unix_ms: int) -> None:
+        self.state = state
+        self._state_since_ms = unix_ms
+
+    def _subscribed(self) -> frozenset[str] | None:
+        if self.protocol_type != PROTOCOL_TYPE:
+            return None
+        protocol = self.protocol
+        if protocol is None:
+            return None if self.members else frozenset()
+        return all_subscribed_topics(member.metadata(protocol) for member in self.members)
+
+    def _joined_members(self) -> tuple[JoinedMember, ...]:
+        """For the leader."""
+        assert self.protocol is not None
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                metadata=member.metadata(self.protocol),
+            )
+            for member in self.members
+        )
+
+    def _encoded(self, members: Iterable[Member]) -> bytes:
+        return encode_value(
+            ClassicValue(
+                generation=self.generation,
+                reserved=max(self._reserved, self.generation + UNTOLD // 2),
+                protocol_type=self.protocol_type,
+                protocol=self.protocol,
+                leader=self.members.leader,
+                state_since_ms=self._state_since_ms,
+                members=tuple(members),
+            )
+        )

@@ -1,0 +1,203 @@
+"""The members of a classic group: who they are, what they can speak, who leads.
+
+1. A protocol can be chosen if every member supports it; `Members` only ever holds such members
+   that at least one can.
+2. A static member (one with an instance id) is in the group once, under its latest member id.
+3. There is a leader while there are members, and it is one of them.
+
+Source: org.apache.kafka.coordinator.group.classic.ClassicGroup, ClassicGroupMember.
+Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from driftlog_agents.groups.classic.messages import Protocol
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member.  What is stored of it comes first; the rest is new when it is restored."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+
+    join_id: int | None = None
+    """The JoinGroup that it waits for."""
+    sync_id: int | None = None
+    """The SyncGroup that it waits for."""
+    is_new: bool = False
+    """It has not been told of a generation yet."""
+    expires_ms: int | None = None
+    """When its session ends.  None: it ended while the member waited for us, which nobody can
+    reproach it with; the answer begins a new one."""
+
+    @property
+    def is_static(self) -> bool:
+        return self.instance_id is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it cannot be expected to heartbeat."""
+        return not self.is_new and (self.join_id is not None or self.sync_id is not None)
+
+    @property
+    def said_bytes(self) -> int:
+        """What its client has said and the group keeps, without its assignment."""
+        names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
+        return said + sum(map(len, names))
+
+    def metadata(self, protocol: str) -> bytes:
+        """What it says to *protocol*, which it supports."""
+        return next(p.metadata for p in self.protocols if p.name == protocol)
+
+
+class Members:
+    """See the module.  Iteration is in the order in which they came."""
+
+    def __init__(self, members: Iterable[Member] = (), leader: str | None = None) -> None:
+        self.leader = leader
+        self.joining = 0
+        """How many wait for the next generation."""
+        self.size_bytes = 0
+        """What members have said, and their assignments."""
+        self._members: dict[str, Member] = {}
+        self._instances: dict[str, str] = {}
+        self._supported = Counter[str]()
+        for member in members:
+            self.add(member)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._members
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._members[member_id]
+
+    def get(self, member_id: str) -> Member | None:
+        return self._members.get(member_id)
+
+    def id_of(self, instance_id: str) -> str | None:
+        """The member id of a static member."""
+        return self._instances.get(instance_id)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that one of them asks for."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def add(self, member: Member) -> None:
+        assert member.member_id not in self._members
+        if member.instance_id is not None:
+            assert member.instance_id not in self._instances
+            self._instances[member.instance_id] = member.member_id
+        self._put(member)
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        """Take it out, if it is there; somebody else leads if it did."""
+        member = self._members.get(member_id)
+        if member is not None:
+            self._take(member)
+            if member.instance_id is not None:
+                del self._instances[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self._members), None)
+        return member
+
+    def rename(self, old: Member, member_id: str) -> Member:
+        """The static member goes on under another id; what *old* waits for it does not wait for."""
+        assert old.instance_id is not None
+        assert self._instances[old.instance_id] == old.member_id
+        member = replace(
+            old, member_id=member_id, join_id=None, sync_id=None, is_new=False, expires_ms=None
+        )
+        self._take(old)
+        self._put(member)
+        self._instances[old.instance_id] = member_id
+        if self.leader == old.member_id:
+            self.leader = member_id
+        return member
+
+    def update(
+        self,
+        member: Member,
+        protocols: tuple[Protocol, ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """Take what it says now."""
+        self._supported.subtract(_names(member))
+        self.size_bytes -= member.said_bytes
+        member.protocols = protocols
+        self.size_bytes += member.said_bytes
+        self._supported.update(_names(member))
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """It has that."""
+        self.size_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def set_join(self, member: Member, request_id: int | None) -> int | None:
+        """What it waits for from now on; returns what it waited for."""
+        before, member.join_id = member.join_id, request_id
+        self.joining += (request_id is not None) - (before is not None)
+        return before
+
+    def elect_joined(self) -> bool:
+        """Let somebody lead who waits for the next generation; False if nobody does."""
+        if self.leader is not None and self[self.leader].join_id is None:
+            joined = (member.member_id for member in self if member.join_id is not None)
+            leader = next(joined, None)
+            if leader is None:
+                return False
+            self.leader = leader
+        return self.leader is not None
+
+    # ── Protocols ──
+
+    def support(self, protocols: tuple[Protocol, ...]) -> bool:
+        """Whether one of *protocols* is supported by all."""
+        return any(self._supported[protocol.name] == len(self) for protocol in protocols)
+
+    def choose(self) -> str:
+        """The protocol with most votes; each member votes for the first that all support."""
+        votes = Counter(
+            next(p.name for p in member.protocols if self._supported[p.name] == len(self))
+            for member in self
+        )
+        ((protocol, _),) = votes.most_common(1)
+        return protocol
+
+    def _put(self, member: Member) -> None:
+        self._members[member.member_id] = member
+        self._supported.update(_names(member))
+        self.size_bytes += member.said_bytes + len(member.assignment)
+        self.joining += member.join_id is not None
+
+    def _take(self, member: Member) -> None:
+        del self._members[member.member_id]
+        self._supported.subtract(_names(member))
+        self.size_bytes -= member.said_bytes + len(member.assignment)
+        self.joining -= member.join_id is not None
+
+
+def _names(member: Member) -> set[str]:
+    """Who names a protocol twice, supports it once."""
+    return {protocol.name for protocol in member.protocols}

@@ -1,0 +1,240 @@
+"""What a classic group stores, one write at a time, and who waits for it.
+
+    Assigning   the members of a generation, for the leader's assignment
+    Returning   a static member that has a new id
+    Leaving     who left, and left nobody behind
+
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager: the append futures in
+classicGroupSyncToClassicGroup and updateStaticMemberThenRebalanceOrCompleteJoin.
+Pure.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from driftlog_agents.configs.group_settings import ClassicSettings
+from driftlog_agents.groups.classic.description import GroupState
+from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.messages import (
+    UNKNOWN_MEMBER_ID,
+    JoinRequest,
+    JoinResponse,
+    LeaveResponse,
+    SyncResponse,
+)
+from driftlog_agents.groups.classic.phases import ClassicPhases, Effect
+from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.effects import Persist
+from driftlog_agents.protocol.errors import ErrorCode
+
+_SKIP_ASSIGNMENT_VERSION: Final = 9
+"""Of JoinGroup: from it on a leader can be told that it need not assign."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigning:
+    """What the leader said; its members wait for it to be stored.  What it says again is not heard:
+    the first is stored, and its generation has an assignment then."""
+
+    generation: int
+    assignments: dict[str, bytes]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returning:
+    """A static member that came back under another id waits for that to be stored."""
+
+    request: JoinRequest
+    request_id: int
+    generation: int
+    leader: str
+    """Before: the leader may be this member, under the id that it had."""
+    member_id: str
+    old: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Who left an empty group behind waits for that to be stored."""
+
+    request_id: int
+    response: LeaveResponse
+
+
+Waiter = Assigning | Returning | Leaving
+
+
+@dataclass(frozen=True, slots=True)
+class _Storing:
+    token: int
+    waiters: list[Waiter]
+
+
+class ClassicStorage(ClassicPhases):
+    """See the module."""
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: ClassicSettings,
+        now_ms: int,
+        unix_offset_ms: int,
+        stored: ClassicValue | None,
+    ) -> None:
+        super().__init__(group_id, settings, now_ms, unix_offset_ms, stored)
+        self._storing: _Storing | None = None
+        self._waiters: list[Waiter] = []
+        """For what is to be stored next."""
+        self._tokens = 0
+        self._assigning: Assigning | None = None
+        """The last one, until it is stored."""
+
+    def persisted(self, token: int, now_ms: int) -> list[Effect]:
+        """What was to be stored, is."""
+        for waiter in self._stored(token):
+            match waiter:
+                case Assigning(assignments=assignments) if self._is_current(waiter):
+                    for member in self.members:
+                        self.members.assign(member, assignments.get(member.member_id, b""))
+                    self._transition(GroupState.STABLE, self._unix_ms(now_ms))
+                    for member in self.members:
+                        self._answer_sync(member, self._assigned(member), now_ms)
+                case Returning(member_id=member_id) if self._still_waits(waiter):
+                    self._begin_session(self.members[member_id], now_ms)
+                    self._answer_join(self.members[member_id], self._returned(waiter))
+                case Leaving(request_id, response):
+                    self._answer(request_id, response)
+                case _:
+                    pass  # a rebalance has begun, and answers those who waited
+        return self._done()
+
+    def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
+        """What was to be stored is not, and will not be."""
+        assert error
+        for waiter in self._stored(token):
+            match waiter:
+                case Assigning() if self._is_current(waiter):
+                    self._reset_assignments(error, now_ms)
+                    self._prepare_rebalance(now_ms)
+                case Returning() if self._still_waits(waiter):
+                    self._take_back(waiter, error, now_ms)
+                case Leaving(request_id):
+                    self._answer(request_id, LeaveResponse(error=error))
+                case _:
+                    pass
+        return self._done()
+
+    def drop(self, error: ErrorCode) -> list[Effect]:
+        """It is another coordinator's: everybody who waits is told so, and it is Dead."""
+        for member in self.members:
+            self._answer_join(member, JoinResponse(error=error, member_id=member.member_id))
+            if member.sync_id is not None:
+                self._answer(member.sync_id, SyncResponse(error=error))
+                member.sync_id = None
+        waiters = self._waiters + (self._storing.waiters if self._storing else [])
+        for waiter in waiters:
+            if isinstance(waiter, Leaving):
+                self._answer(waiter.request_id, LeaveResponse(error=error))
+        self._storing, self._waiters, self._to_store = None, [], False
+        self._assigning = None
+        self._join_at_ms = self._sync_at_ms = self._session_at_ms = None
+        self.state = GroupState.DEAD
+        return self._done()
+
+    @property
+    def is_assigning(self) -> bool:
+        """Whether the leader of this generation has said who has what; it is not stored yet."""
+        return self._assigning is not None and self._is_current(self._assigning)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds of what its members have said."""
+        assigning = 0 if self._assigning is None else self._assigning.size_bytes
+        return self.members.size_bytes + assigning + self._pending_bytes
+
+    # ── Those who wait ──
+
+    def _assigned(self, member: Member) -> SyncResponse:
+        """Its share."""
+        return SyncResponse(
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            assignment=member.assignment,
+        )
+
+    def _returned(self, returning: Returning) -> JoinResponse:
+        """It goes on in its generation, and nobody is to assign anew."""
+        joined = self._joined(self.members[returning.member_id])
+        if returning.request.version >= _SKIP_ASSIGNMENT_VERSION:
+            return replace(joined, skip_assignment=joined.leader == joined.member_id)
+        return replace(joined, leader=returning.leader, members=())
+
+    def _rename(self, old: Member, member_id: str, now_ms: int) -> Member:
+        if old.member_id in self._to_sync:
+            self._to_sync.remove(old.member_id)
+            self._to_sync.add(member_id)
+        member = self.members.rename(old, member_id)
+        self._begin_session(member, now_ms)
+        return member
+
+    def _take_back(self, waiter: Returning, error: ErrorCode, now_ms: int) -> None:
+        """It is not stored that the static member has another id: it has not."""
+        self.members.set_join(self.members[waiter.member_id], None)
+        old = waiter.old
+        member = self._rename(self.members[waiter.member_id], old.member_id, now_ms)
+        timeouts = old.rebalance_timeout_ms, old.session_timeout_ms
+        self.members.update(member, old.protocols, *timeouts)
+        response = replace(self._joined(member), error=error, leader=waiter.leader)
+        self._answer(waiter.request_id, replace(response, member_id=UNKNOWN_MEMBER_ID, members=()))
+
+    def _done(self) -> list[Effect]:
+        """The effects of an event; what is to be stored is, if nothing else is being."""
+        if self._to_store and self._storing is None:
+            self._to_store = False
+            waiters, self._waiters = self._waiters, []
+            value = self._value_to_store(waiters)
+            if value is not None:
+                self._tokens += 1
+                self._storing = _Storing(self._tokens, waiters)
+                self._effects.append(Persist(self._tokens, {"": value}))
+            else:
+                self._assigning = None
+                for waiter in waiters:
+                    if isinstance(waiter, Leaving):
+                        self._answer(waiter.request_id, waiter.response)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _value_to_store(self, waiters: list[Waiter]) -> bytes | None:
+        """None: a rebalance is under way, at whose end there will be something to store."""
+        if self.state in (GroupState.STABLE, GroupState.EMPTY):
+            return self.value
+        for waiter in waiters:
+            if isinstance(waiter, Assigning) and self._is_current(waiter):
+                shares = waiter.assignments
+                return self._encoded(
+                    replace(member, assignment=shares.get(member.member_id, b""))
+                    for member in self.members
+                )
+        return None
+
+    def _stored(self, token: int) -> list[Waiter]:
+        """Who waited for it."""
+        if self._storing is None:
+            return []  # dropped meanwhile
+        assert token == self._storing.token
+        waiters, self._storing = self._storing.waiters, None
+        if any(waiter is self._assigning for waiter in waiters):
+            self._assigning = None
+        return waiters
+
+    def _is_current(self, assigning: Assigning) -> bool:
+        completing = self.state is GroupState.COMPLETING_REBALANCE
+        return completing and assigning.generation == self.generation
+
+    def _still_waits(self, returning: Returning) -> bool:
+        if self.state is not GroupState.STABLE or self.generation != returning.generation:
+            return False
+        member = self.members.get(returning.member_id)
+        return member is not None and member.join_id == returning.request_id

@@ -1,0 +1,192 @@
+"""How a classic group is stored: one JSON object in UTF-8, inside what `stored` makes of it.
+
+    {"v":1, "generation":n, "reserved":n, "protocol_type":s or null, "protocol":s or null,
+     "leader":s or null, "state_since_ms":unix time, "members":[{
+        "member_id":s, "instance_id":s or null, "client_id":s, "client_host":s,
+        "rebalance_timeout_ms":n, "session_timeout_ms":n,
+        "subscription":base64, "assignment":base64}, …]}
+
+It tells of the last generation that had an assignment, or that was empty: a group is restored as
+Stable, or as Empty without members.  Of a member's protocols it has the chosen one.
+
+Members are told of a generation before it has an assignment and is stored.  A coordinator that
+falls in between must not leave it to its successor to use that number again, for other members
+with another leader; so each stores, when it claims the group, up to which it may have told
+(*reserved*), and begins behind what its predecessor reserved.  Numbers are left out; members do
+not mind.  (Apache Kafka uses such a generation again.)  Behind `LAST_GENERATION` they begin at 1
+again (Apache Kafka's turn negative, which members take for none).
+
+A value format is a stored format: add a version, never edit one in place.
+
+Source of what it has to say: GroupMetadataValue.json, GroupMetadataManager#replay.
+Pure.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, replace
+from typing import Final
+
+from driftlog_agents.groups.classic.members import Member
+from driftlog_agents.groups.classic.messages import Protocol
+from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+
+UNTOLD: Final = 1_000
+"""Generations that a coordinator may tell of without storing one: so many rebalances in a row of
+which none comes to an assignment."""
+
+_VERSION: Final = 1
+_INT32_MAX: Final = 2**31 - 1
+
+LAST_GENERATION: Final = _INT32_MAX - UNTOLD
+"""What is reserved behind it is an int32, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicValue:
+    """What is stored of a group; `decode_value` refuses what is asserted here."""
+
+    generation: int = 0
+    reserved: int = UNTOLD
+    """Generations up to it may have been told of."""
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    state_since_ms: int
+    members: tuple[Member, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.generation <= self.reserved <= _INT32_MAX
+        assert not self.members or self.protocol_type
+        assert not self.members or self.protocol is not None
+        assert not self.members or any(m.member_id == self.leader for m in self.members)
+
+
+def encode_value(value: ClassicValue) -> bytes:
+    """The members' protocols must have the chosen one."""
+    protocol = value.protocol or ""
+    fields = {
+        "v": _VERSION,
+        "generation": value.generation,
+        "reserved": value.reserved,
+        "protocol_type": value.protocol_type,
+        "protocol": value.protocol,
+        "leader": value.leader,
+        "state_since_ms": value.state_since_ms,
+        "members": [_member_fields(member, protocol) for member in value.members],
+    }
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _member_fields(member: Member, protocol: str) -> dict[str, object]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "subscription": b64encode(member.metadata(protocol)).decode(),
+        "assignment": b64encode(member.assignment).decode(),
+    }
+
+
+def decode_value(data: bytes) -> ClassicValue:
+    """Invert :func:`encode_value`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a classic group.
+    """
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(data, str(error)) from error
+    match fields:
+        case {"v": int(version)} if version > _VERSION:
+            raise UnsupportedFormatError(
+                f"this classic group has format version {version}, and this driftlog reads up to "
+                f"{_VERSION}: upgrade it: {data[:200]!r}"
+            )
+        case {
+            "v": 1,
+            "generation": int(generation),
+            "reserved": int(reserved),
+            "protocol_type": str() | None as protocol_type,
+            "protocol": str() | None as protocol,
+            "leader": str() | None as leader,
+            "state_since_ms": int(state_since_ms),
+            "members": list(items),
+        } if 0 <= generation <= reserved <= _INT32_MAX:
+            members = tuple(_member(item, protocol, data) for item in items)
+        case _:
+            raise _corrupt(data, "fields are missing or of another type")
+    _check_members(members, protocol_type, leader, data)
+    return ClassicValue(
+        generation=generation,
+        reserved=reserved,
+        protocol_type=protocol_type,
+        protocol=protocol,
+        leader=leader,
+        state_since_ms=state_since_ms,
+        members=members,
+    )
+
+
+def claimed_value(data: bytes) -> bytes:
+    """What a coordinator stores when it claims the group, and then restores it from.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a classic group.
+    """
+    value = decode_value(data)
+    return encode_value(replace(value, reserved=min(value.reserved + UNTOLD, _INT32_MAX)))
+
+
+def _member(item: object, protocol: str | None, data: bytes) -> Member:
+    match item:
+        case {
+            "member_id": str(member_id),
+            "instance_id": str() | None as instance_id,
+            "client_id": str(client_id),
+            "client_host": str(client_host),
+            "rebalance_timeout_ms": int(rebalance_timeout_ms),
+            "session_timeout_ms": int(session_timeout_ms),
+            "subscription": str(subscription),
+            "assignment": str(assignment),
+        } if protocol is not None:
+            return Member(
+                member_id=member_id,
+                instance_id=instance_id,
+                client_id=client_id,
+                client_host=client_host,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                session_timeout_ms=session_timeout_ms,
+                protocols=(Protocol(protocol, _bytes(subscription, data)),),
+                assignment=_bytes(assignment, data),
+            )
+        case _:
+            raise _corrupt(data, f"no member: {item!r:.200}")
+
+
+def _bytes(text: str, data: bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise _corrupt(data, f"no base64: {text:.200}") from error
+
+
+def _check_members(
+    members: tuple[Member, ...], protocol_type: str | None, leader: str | None, data: bytes
+) -> None:
+    ids = {member.member_id for member in members}
+    instances = [member.instance_id for member in members if member.instance_id is not None]
+    if len(ids) < len(members) or len(set(instances)) < len(instances):
+        raise _corrupt(data, "a member is there twice")
+    if members and (leader not in ids or not protocol_type):
+        raise _corrupt(data, "members without a leader or a protocol type")
+
+
+def _corrupt(data: bytes, why: str) -> CorruptError:
+    return CorruptError(f"not a classic group ({why}): {data[:200]!r}")

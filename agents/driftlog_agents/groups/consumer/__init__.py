@@ -1,0 +1,4 @@
+"""Groups of the consumer protocol (KIP-848) as a pure machine.
+
+Pure.
+"""

@@ -1,0 +1,474 @@
+"""A consumer group of KIP-848: decide, persist, answer.
+
+    heartbeat ─┐                              ┌──▶ Answer, if nothing has changed
+    describe  ─┼─▶ decide, one after another ─┤
+    tick      ─┘              ▲               └──▶ Persist ──stored──▶ Answer
+                              │                       │
+                              └──── what came meanwhile, all in one Persist after it
+
+One write of a group is under way at a time.  What it will have answered is known before, and is
+said when it is stored; if it cannot be stored, what it changed is taken back and those who wait
+are told why.  So whatever anybody was told is in the metadata store, and `restore` finds it there.
+
+Held to, by tests/agents/groups/test_consumer_machine.py, under every order of events:
+
+1. Every request is answered once.
+2. No partition is in the assignments of two members, in what they were told either.
+3. Members that heartbeat come to have every partition of what they subscribe to.
+4. Epochs never go back; a restart at any moment loses nothing that was answered.
+
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager (4.3), KIP-848.
+Pure.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self, TypeVar
+from uuid import UUID
+
+from driftlog_agents.configs.group_settings import ConsumerSettings
+from driftlog_agents.groups.classic.facts import ClassicFacts
+from driftlog_agents.groups.classic.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    SyncRequest,
+    SyncResponse,
+)
+from driftlog_agents.groups.consumer.classic_members import ClassicSide
+from driftlog_agents.groups.consumer.membership import Membership
+from driftlog_agents.groups.consumer.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    DescribedConsumerGroup,
+    Downgrade,
+    ResolveRegexes,
+)
+from driftlog_agents.groups.consumer.migration import downgraded, upgrade
+from driftlog_agents.groups.consumer.state import Member, page_of
+from driftlog_agents.groups.consumer.stored_value import (
+    HEAD,
+    GroupEncoder,
+    decode_head,
+    decode_page,
+    encode_head,
+)
+from driftlog_agents.groups.effects import Answer, Persist
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.errors import CorruptError
+
+ConsumerEffect = Answer | Persist | Downgrade | ResolveRegexes
+_Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
+_Q = TypeVar("_Q", bound=_Request)
+
+_OFFSET_COMMIT_OF_EPOCHS: Final = 9
+"""Since this version OffsetCommit says a member epoch (KIP-848)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Something to decide: given the time, what it answers and what else is to be done."""
+
+    event: Callable[[int], list[ConsumerEffect]]
+    request_id: int | None = None
+    refusal: Callable[[ErrorCode, str | None], object] = lambda _error, _message: None
+
+    @classmethod
+    def of(
+        cls,
+        request_id: int,
+        decide: Callable[[_Q, int], tuple[object, ResolveRegexes | None]],
+        request: _Q,
+    ) -> Self:
+        """A member's request."""
+
+        def event(now_ms: int) -> list[ConsumerEffect]:
+            response, resolve = decide(request, now_ms)
+            answer = Answer(request_id, response)
+            return [answer] if resolve is None else [answer, resolve]
+
+        return cls(event, request_id, partial(_refused, request))
+
+    def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
+        """What is answered if it is not done, if somebody asked for it."""
+        if self.request_id is not None:
+            yield Answer(self.request_id, self.refusal(error, message))
+
+
+class ConsumerGroup:
+    """See the module.
+
+    Args:
+        topics: of the cluster; see the property.
+        new_member_id: makes an id that was never used, from a prefix that says whose it is: for
+            members of the classic protocol, others bring their own.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: ConsumerSettings,
+        topics: ClusterTopics,
+        new_member_id: Callable[[str], str],
+    ) -> None:
+        self._group = Membership(group_id, settings, topics)
+        self._classic = ClassicSide(self._group, new_member_id)
+        self._token = 0
+        self._held: list[tuple[Answer, _Taken]] = []
+        """Answers that go out when what they say is stored."""
+        self._persisting = False
+        self._is_stored = False
+        """Whether there is anything of the group: the first write has its own key."""
+        self._queue: list[_Taken] = []
+        """What came while something was being stored."""
+        self._encoder = GroupEncoder()
+        self._gone: ErrorCode | None = None
+        """What everybody is told, if it is not our group any more."""
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        stored: Mapping[str, bytes],
+        settings: ConsumerSettings,
+        topics: ClusterTopics,
+        new_member_id: Callable[[str], str],
+        now_ms: int,
+    ) -> Self:
+        """A group as it was stored: what `Persist` put under each name.
+
+        Raises:
+            UnsupportedFormatError: a newer format.
+            CorruptError: not a group of KIP-848.
+        """
+        group = cls(group_id, settings, topics, new_member_id)
+        state = group._group.state
+        state.head = decode_head(stored[HEAD])
+        for name in sorted(stored.keys() - {HEAD}):
+            for member in decode_page(stored[name]):
+                if any(state.owner_of(p) is not None for p in (*member.assigned, *member.pending)):
+                    raise CorruptError(f"two members have one partition: {member!r:.200}")
+                state.put(member)
+        state.forget()
+        group._is_stored = True
+        group._group.rearm(now_ms)
+        return group
+
+    @classmethod
+    def upgraded(
+        cls,
+        classic: ClassicFacts,
+        settings: ConsumerSettings,
+        topics: ClusterTopics,
+        new_member_id: Callable[[str], str],
+        now_ms: int,
+    ) -> Self:
+        """What becomes of a classic group when a member of KIP-848 joins it; stored with that.
+
+        Raises:
+            RefusedError: GROUP_ID_NOT_FOUND: it stays as it is, and why.
+        """
+        group = cls(classic.group_id, settings, topics, new_member_id)
+        upgrade(classic, group._group)
+        group._group.state.forget()
+        group._group.rearm(now_ms)
+        return group
+
+    # ── What is asked, and answered at once ──
+
+    @property
+    def group_id(self) -> str:
+        return self._group.group_id
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self._group.state.members
+
+    @property
+    def state(self) -> str:
+        """``Empty``, ``Assigning``, ``Reconciling``, ``Stable`` or ``Dead``."""
+        return "Dead" if self._gone is not None else self._group.state.name
+
+    @property
+    def topics(self) -> ClusterTopics:
+        """Topics of the cluster; given new ones, the next heartbeats go by them."""
+        return self._group.topics
+
+    @topics.setter
+    def topics(self, topics: ClusterTopics) -> None:
+        self._group.topics = topics
+
+    @property
+    def assignment_epoch(self) -> int:
+        """Rises with every assignment that is made anew."""
+        return self._group.state.head.assignment_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds of what its members have said."""
+        return self._group.size_bytes
+
+    def said_bytes(self, member_id: str) -> int:
+        """What a member has said that the group keeps; nothing of one that it does not have."""
+        member = self._group.state.members.get(member_id)
+        return 0 if member is None else member.said_bytes
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._group.state.members
+
+    def is_subscribed_to(self, topic_name: str) -> bool:
+        """Whether a member subscribes to a topic: then its offsets stay."""
+        return self._group.state.is_subscribed_to(topic_name)
+
+    def validate_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        partitions: Iterable[tuple[UUID | None, int]],
+        *,
+        version: int,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether a member, or somebody who is none, may commit offsets of *partitions*.
+
+        A member that is an epoch behind may, for what it has had since then (KIP-1251).
+
+        Args:
+            version: of OffsetCommit; of TxnOffsetCommit it does not matter.
+        """
+        members = self._group.state.members
+        if epoch < 0 and not members:
+            return ErrorCode.NONE
+        if transactional and epoch == -1 and member_id == "" and instance_id is None:
+            return ErrorCode.NONE
+        member = members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_old = member.classic is None and version < _OFFSET_COMMIT_OF_EPOCHS
+        if is_old and not transactional:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if epoch == member.epoch:
+            return ErrorCode.NONE
+        had = {**member.pending, **member.assigned}
+        since = [had.get((topic, p)) if topic is not None else None for topic, p in partitions]
+        if epoch < member.epoch and all(e is not None and e <= epoch for e in since):
+            return ErrorCode.NONE
+        return _stale(member)
+
+    def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member, or somebody who is none, may read committed offsets."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self._group.state.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.epoch else _stale(member)
+
+    # ── Events ──
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When to `tick` next; while something is being stored, not before it is."""
+        return None if self._persisting or self._gone is not None else self._group.timers.next_ms
+
+    def heartbeat(
+        self, request_id: int, request: ConsumerHeartbeat | HeartbeatRequest, now_ms: int
+    ) -> list[ConsumerEffect]:
+        """A member joins, goes on or leaves; or one of the classic protocol lives."""
+        match request:
+            case ConsumerHeartbeat():
+                return self._take(_Taken.of(request_id, self._group.heartbeat, request), now_ms)
+            case HeartbeatRequest():
+                alive = self._classic.heartbeat
+                return self._take(_Taken.of(request_id, alive, request), now_ms)
+
+    def join(self, request_id: int, request: JoinRequest, now_ms: int) -> list[ConsumerEffect]:
+        """JoinGroup, of a member of the classic protocol."""
+        return self._take(_Taken.of(request_id, self._classic.join, request), now_ms)
+
+    def sync(self, request_id: int, request: SyncRequest, now_ms: int) -> list[ConsumerEffect]:
+        """SyncGroup, of a member of the classic protocol."""
+        return self._take(_Taken.of(request_id, self._classic.sync, request), now_ms)
+
+    def leave(self, request_id: int, request: LeaveRequest, now_ms: int) -> list[ConsumerEffect]:
+        """LeaveGroup, of members of either protocol."""
+        return self._take(_Taken.of(request_id, self._classic.leave, request), now_ms)
+
+    def describe(self, request_id: int, now_ms: int) -> list[ConsumerEffect]:
+        """Who is in it, and what each has and is to have."""
+
+        def event(_: int) -> list[ConsumerEffect]:
+            return [Answer(request_id, self._group.describe())]
+
+        return self._take(_Taken(event, request_id, _refused_description), now_ms)
+
+    def regexes_resolved(
+        self, resolved: Mapping[str, frozenset[str]] | None, now_ms: int
+    ) -> list[ConsumerEffect]:
+        """What `ResolveRegexes` asked for: topic names by pattern; None: it could not be done."""
+
+        def event(_: int) -> list[ConsumerEffect]:
+            self._group.regexes_resolved(resolved)
+            return []
+
+        return self._take(_Taken(event), now_ms)
+
+    def tick(self, now_ms: int) -> list[ConsumerEffect]:
+        """Do what *now_ms* makes due.  Harmless at any time."""
+        if self._persisting or self._gone is not None:
+            return []
+        return self._run([], now_ms)
+
+    def persisted(self, token: int, now_ms: int) -> list[ConsumerEffect]:
+        """What `Persist` asked for is stored."""
+        assert self._persisting
+        assert token == self._token
+        answers = [answer for answer, _ in self._held]
+        self._held = []
+        self._persisting = False
+        self._is_stored = True
+        self._group.state.forget()
+        if self._group.downgrading is not None:  # The classic group that it is now answers them.
+            return [*answers, *self.resign(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+        return [*answers, *self._run_queue(now_ms)]
+
+    def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[ConsumerEffect]:
+        """It is not stored and never will be: as before, and those who wait are told *error*."""
+        assert self._persisting
+        assert token == self._token
+        refused = self._refuse_held(error)
+        self._persisting = False
+        self._group.state.undo_to(0)
+        self._group.downgrading = None
+        self._group.rearm(now_ms)
+        return [*refused, *self._run_queue(now_ms)]
+
+    def resign(self, error: ErrorCode) -> list[ConsumerEffect]:
+        """It is not our group any more: everybody who waits, and whoever comes, is told *error*."""
+        self._gone = error
+        queue, self._queue = self._queue, []
+        return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
+
+    def begin_delete(self) -> ErrorCode:
+        """NONE: whoever comes from here on is told to come again, until the group's keys are gone
+        or `not_deleted`; NON_EMPTY_GROUP: it has members, or is about to."""
+        if self._persisting or not self.is_empty:
+            return ErrorCode.NON_EMPTY_GROUP
+        self._gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def not_deleted(self) -> None:
+        """It could not be: it is empty, as it was."""
+        self._gone = None
+
+    # ── One after another ──
+
+    def _take(self, taken: _Taken, now_ms: int) -> list[ConsumerEffect]:
+        if self._gone is not None:
+            return list(taken.refused(self._gone))
+        if self._persisting:
+            self._queue.append(taken)
+            return []
+        return self._run([taken], now_ms)
+
+    def _run_queue(self, now_ms: int) -> list[ConsumerEffect]:
+        queue, self._queue = self._queue, []
+        return [] if self._gone is not None else self._run(queue, now_ms)
+
+    def _run(self, queue: Sequence[_Taken], now_ms: int) -> list[ConsumerEffect]:
+        """Decide *queue*, then what the clock makes due; store what that has changed."""
+        assert not self._persisting
+        group = self._group
+        group.begin_epochs_again_if_used_up()
+        held: list[tuple[Answer, _Taken]] = []
+        effects: list[ConsumerEffect] = []
+        for i, taken in enumerate(queue):
+            for effect in self._decide(taken, now_ms):
+                if isinstance(effect, Answer):
+                    held.append((effect, taken))
+                else:
+                    effects.append(effect)
+            if group.downgrading is not None:
+                self._queue = list(queue[i + 1 :])
+                break
+        due = group.timers.take_due(now_ms)
+        if group.downgrading is None:  # Else who is late has another session.
+            group.ring(due)
+        if group.downgrading is None:
+            puts = self._puts()
+            if not puts:
+                group.state.forget()
+                return [*(answer for answer, _ in held), *effects]
+            effects.insert(0, Persist(self._token + 1, puts))
+        else:
+            members = group.state.members.values()
+            value = downgraded(group.state, group.topics, members, now_ms)
+            effects.insert(0, Downgrade(self._token + 1, value, group.downgrading))
+        self._token += 1
+        self._held = held
+        self._persisting = True
+        return effects
+
+    def _decide(self, taken: _Taken, now_ms: int) -> Iterable[ConsumerEffect]:
+        state = self._group.state
+        mark = state.mark
+        try:
+            return taken.event(now_ms)
+        except RefusedError as error:
+            if state.mark > mark:
+                state.undo_to(mark)
+                self._group.rearm(now_ms)
+            return taken.refused(error.code, error.message)
+
+    def _puts(self) -> dict[str, bytes | None]:
+        state = self._group.state
+        head_changed, changed = state.changes_since(0)
+        if not head_changed and not changed:
+            return {}
+        if not self._is_stored:
+            changed = set(state.members)
+        for member_id in changed - state.members.keys():
+            self._encoder.forget(member_id)
+        puts: dict[str, bytes | None] = {}
+        for name in sorted({page_of(member_id) for member_id in changed}):
+            members = state.page(name)
+            puts[name] = self._encoder.page(members) if members else None
+        if head_changed or not self._is_stored:
+            puts[HEAD] = encode_head(state.head, self._encoder.target(state.head.target))
+        return puts
+
+    def _refuse_held(self, error: ErrorCode) -> list[ConsumerEffect]:
+        held, self._held = self._held, []
+        return [refused for _, taken in held for refused in taken.refused(error)]
+
+
+def _refused(request: _Request, error: ErrorCode, message: str | None) -> object:
+    match request:
+        case ConsumerHeartbeat():
+            return ConsumerHeartbeatResponse(error=error, message=message)
+        case JoinRequest(member_id=member_id):
+            return JoinResponse(error=error, member_id=member_id)
+        case SyncRequest():
+            return SyncResponse(error=error)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error=error)
+        case LeaveRequest():
+            return LeaveResponse(error=error)
+
+
+def _refused_description(error: ErrorCode, message: str | None) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error=error, message=message)
+
+
+def _stale(member: Member) -> ErrorCode:
+    if member.classic is not None:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.STALE_MEMBER_EPOCH

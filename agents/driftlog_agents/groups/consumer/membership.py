@@ -1,0 +1,500 @@
+"""Members of a group of KIP-848 come, go on and go: what each heartbeat changes.
+
+    heartbeat ──▶ who is it? ──▶ what does it subscribe to? ──changed──▶ group epoch + 1
+                                                                             │
+       answer ◀── what is it to give back, what does it get? ◀── target ◀────┘
+
+Decisions change the `GroupState` at once; `consumer` keeps what they answer until the change is
+stored, and takes it back if it cannot be.  What refuses (`RefusedError`) may have changed something
+before: that is taken back too.
+
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupHeartbeat and what it
+calls (4.3).
+Pure.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.configs.group_settings import ConsumerSettings
+from driftlog_agents.groups.consumer.assignors import ASSIGNORS, MemberSpec, Partition
+from driftlog_agents.groups.consumer.messages import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    ResolveRegexes,
+)
+from driftlog_agents.groups.consumer.reconciliation import Owned, reconciled
+from driftlog_agents.groups.consumer.state import (
+    GroupState,
+    Head,
+    Member,
+    MemberState,
+    names_bytes,
+)
+from driftlog_agents.groups.consumer.timers import Timer, TimerKind, Timers
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+
+_REGEX_MIN_INTERVAL_MS: Final = 10_000
+"""Patterns are matched again at most this often (Kafka: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
+
+_MAX_PATTERNS: Final = 100
+"""Of a group: each is matched with the names of all topics.  Members of one group have the same
+one, as a rule."""
+
+_LAST_EPOCH: Final = 2**31 - 1_000_000
+"""Of a group; no one write of it raises it by as much as is left then."""
+
+_NONE: Final[frozenset[Partition]] = frozenset()
+
+
+class Membership:
+    """See the module."""
+
+    def __init__(self, group_id: str, settings: ConsumerSettings, topics: ClusterTopics) -> None:
+        self.group_id: Final = group_id
+        self.settings: Final = settings
+        self.state: Final = GroupState()
+        self.timers: Final = Timers()
+        self.topics = topics
+        self._hashed: ClusterTopics | None = None
+        """The topics that the head's hash was last compared with."""
+        self._resolving: tuple[ClusterTopics, int] | None = None
+        """What patterns are being matched with, and since when."""
+        self._resolved: tuple[ClusterTopics, int] | None = None
+        """What the head's patterns were matched with, and when."""
+        self._matched: tuple[object, int] = (None, 0)
+        """The patterns that were matched, and what the names come to that they match."""
+        self.downgrading: bool | None = None
+        """Whether the group is to be a classic one now, and if so, whether it is to rebalance."""
+
+    # ── Heartbeats ──
+
+    def heartbeat(
+        self, request: ConsumerHeartbeat, now_ms: int
+    ) -> tuple[ConsumerHeartbeatResponse, ResolveRegexes | None]:
+        """Take a heartbeat; patterns that are to be matched, if it brought any.
+
+        Raises:
+            RefusedError: nothing of it counts.
+        """
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(request), None
+        self.refuse_if_full(request.member_id)
+        old = self._member_of(request)
+        member = _updated(old, request)
+        self.state.put(member)
+        resolve = self.match_patterns(old, member, now_ms)
+        regex_changed = old.topic_regex != member.topic_regex
+        names_changed = old.topic_names != member.topic_names
+        regex_resolved = regex_changed and (
+            not member.topic_regex or member.topic_regex in self.state.head.regexes
+        )
+        self.raise_epoch(names_changed or regex_resolved)
+        self.assign(now_ms)
+        member = self.reconcile(
+            member, subscription_changed=names_changed or regex_changed, owned=request.owned
+        )
+        self._watch_revocation(old, member, now_ms)
+        self.timers.set(
+            TimerKind.SESSION, member.member_id, now_ms + self.settings.session_timeout_ms
+        )
+        tells = (
+            request.member_epoch == JOIN_EPOCH or request.is_full or member.assigned != old.assigned
+        )
+        response = ConsumerHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            assignment=by_topic(member.assigned) if tells else None,
+        )
+        return response, resolve
+
+    @property
+    def size_bytes(self) -> int:
+        """What members have said, and the names that their patterns match."""
+        regexes = self.state.head.regexes
+        if self._matched[0] is not regexes:
+            self._matched = regexes, sum(map(names_bytes, regexes.values()))
+        return self.state.size_bytes + self._matched[1]
+
+    def refuse_if_full(self, member_id: str) -> None:
+        """Refuse one member more than a group may have."""
+        most = self.settings.max_size
+        if len(self.state.members) >= most and member_id not in self.state.members:
+            raise RefusedError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {most} members.",
+            )
+
+    def member(self, member_id: str) -> Member:
+        """A member that there is.
+
+        Raises:
+            RefusedError: there is not.
+        """
+        member = self.state.members.get(member_id)
+        if member is None:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
+        return member
+
+    def _member_of(self, request: ConsumerHeartbeat) -> Member:
+        """Who says it: a member, one that is new, or one that takes a static member's place."""
+        joins = request.member_epoch == JOIN_EPOCH
+        if request.instance_id is None:
+            if joins:
+                new = Member(member_id=request.member_id)
+                member = self.state.members.get(request.member_id, new)
+            else:
+                member = self.member(request.member_id)
+        elif joins:
+            return self.static_successor(request.member_id, request.instance_id)
+        else:
+            member = self.static_member(request.member_id, request.instance_id)
+        _refuse_epoch(member, request.member_epoch, request.owned)
+        return member
+
+    def static_successor(
+        self, member_id: str, instance_id: str, *, is_classic: bool = False
+    ) -> Member:
+        """A static member that joins: new, or in the place of the one that it was before."""
+        existing = self.state.static_member(instance_id)
+        if existing is None:
+            return self.state.members.get(member_id, Member(member_id=member_id))
+        released = existing.epoch == STATIC_LEAVE_EPOCH or is_classic or existing.classic
+        if not released:
+            raise RefusedError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} cannot join the group "
+                f"because the instance id is owned by {existing.member_id} member.",
+            )
+        member = replace(existing, member_id=member_id, epoch=0, previous_epoch=0)
+        head = self.state.head
+        target = dict(head.target)
+        inherited = target.pop(existing.member_id, _NONE)
+        self.state.remove(existing.member_id)
+        if existing.member_id != member_id:
+            self.timers.cancel_all(existing.member_id)
+        self.state.put(member)
+        self.state.head = replace(head, target=target | {member_id: inherited})
+        return member
+
+    def static_member(self, member_id: str, instance_id: str) -> Member:
+        """The static member that says something.
+
+        Raises:
+            RefusedError: it is unknown, or another one has its instance id by now.
+        """
+        member = self.state.static_member(instance_id)
+        if member is None:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown."
+            )
+        if member.member_id != member_id:
+            raise RefusedError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member "
+                f"{member.member_id}.",
+            )
+        return member
+
+    def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
+        if request.instance_id is None:
+            member = self.member(request.member_id)
+        else:
+            member = self.static_member(request.member_id, request.instance_id)
+        if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
+            self.state.put(replace(member, epoch=STATIC_LEAVE_EPOCH, pending={}))
+        else:
+            self.remove([member])
+        return ConsumerHeartbeatResponse(
+            member_id=member.member_id, member_epoch=request.member_epoch
+        )
+
+    # ── Those who go ──
+
+    def remove(self, members: Iterable[Member]) -> None:
+        """Members are gone; the next heartbeat of another one computes the target without them.
+
+        If only members of the classic protocol are left, the group is theirs.
+        """
+        gone = list(members)
+        head = self.state.head
+        target = dict(head.target)
+        if self.may_downgrade(but={member.member_id for member in gone}):
+            self.downgrading = True
+        for member in gone:
+            self.state.remove(member.member_id)
+            self.timers.cancel_all(member.member_id)
+            target.pop(member.member_id, None)
+        self.state.head = replace(head, target=target)
+        if self.downgrading is None:
+            self._forget_patterns()
+            self.raise_epoch(bump=True)
+
+    def may_downgrade(self, but: Collection[str] = ()) -> bool:
+        """Whether all members *but* some speak the classic protocol, and may have a group of it."""
+        settings = self.settings
+        left = len(self.state.members) - len(but)
+        allowed = settings.migration_policy in ("downgrade", "bidirectional")
+        return allowed and 0 < left <= settings.classic_max_size and self.is_classic(but)
+
+    def is_classic(self, but: Collection[str] = ()) -> bool:
+        """Whether all members, *but* some, speak the classic protocol."""
+        members = self.state.members.items()
+        return all(one.classic is not None for member_id, one in members if member_id not in but)
+
+    def ring(self, timers: Iterable[Timer]) -> None:
+        """Timers rang: their members go, all at once, unless what was waited for has come."""
+        gone: dict[str, Member] = {}
+        for timer in timers:
+            member = self.state.members.get(timer.member_id)
+            if member is None:
+                continue
+            is_away = member.epoch == STATIC_LEAVE_EPOCH
+            is_done = member.state is not MemberState.UNREVOKED
+            if timer.kind is not TimerKind.REBALANCE or not (is_done or is_away):
+                gone[member.member_id] = member
+        if gone:
+            self.remove(gone.values())
+
+    def rearm(self, now_ms: int) -> None:
+        """After a restart, or when something was taken back: nobody is without a timeout."""
+        self._hashed = self._resolved = None
+        for member in self.state.members.values():
+            if not self.timers.is_set(TimerKind.SESSION, member.member_id):
+                timeout_ms = self.session_timeout_ms(member)
+                self.timers.set(TimerKind.SESSION, member.member_id, now_ms + timeout_ms)
+            if member.state is MemberState.UNREVOKED and not self.timers.is_set(
+                TimerKind.REBALANCE, member.member_id
+            ):
+                self._start_revocation(member, now_ms)
+
+    def session_timeout_ms(self, member: Member) -> int:
+        """How long a member may be silent: those of the classic protocol choose it themselves."""
+        classic = member.classic
+        return classic.session_timeout_ms if classic else self.settings.session_timeout_ms
+
+    def _start_revocation(self, member: Member, now_ms: int) -> None:
+        if member.classic is None:
+            at_ms = now_ms + member.rebalance_timeout_ms
+            self.timers.set(TimerKind.REBALANCE, member.member_id, at_ms)
+
+    def _watch_revocation(self, old: Member, member: Member, now_ms: int) -> None:
+        """A member has a rebalance timeout for giving back what it is asked to."""
+        if member == old:
+            return
+        if member.state is not MemberState.UNREVOKED:
+            self.timers.cancel(TimerKind.REBALANCE, member.member_id)
+        elif member.pending != old.pending or member.epoch != old.epoch:
+            self._start_revocation(member, now_ms)
+
+    # ── Epoch and target ──
+
+    def begin_epochs_again_if_used_up(self) -> None:
+        """Behind `_LAST_EPOCH` members have to join a group that is as new: epochs are int32."""
+        if self.state.head.epoch > _LAST_EPOCH:
+            for member_id in list(self.state.members):
+                self.state.remove(member_id)
+                self.timers.cancel_all(member_id)
+            self.state.head = Head()
+            self._hashed = self._resolved = None
+
+    def raise_epoch(self, bump: bool) -> None:
+        """Raise the group epoch, if *bump* or if topics that it subscribes to have changed."""
+        head = self.state.head
+        if not bump and self._hashed is self.topics:
+            return
+        self._hashed = self.topics
+        metadata_hash = self.state.hash_of_topics(self.topics)
+        if bump or metadata_hash != head.metadata_hash:
+            self.state.head = replace(head, epoch=head.epoch + 1, metadata_hash=metadata_hash)
+
+    def assign(self, now_ms: int) -> None:
+        """Compute the target of the group epoch, if that is due."""
+        head = self.state.head
+        interval = self.settings.assignment_interval_ms
+        last = head.assigned_at_ms
+        if head.epoch <= head.assignment_epoch or (last is not None and now_ms < last + interval):
+            return
+        assignor = ASSIGNORS[self.state.assignor(self.settings.assignors[0])]
+        specs = {
+            member.member_id: MemberSpec(
+                topics=self.topics.ids(self.state.names_of(member)),
+                previous=head.target.get(member.member_id, _NONE),
+                instance_id=member.instance_id,
+            )
+            for member in self.state.members.values()
+        }
+        subscribed = frozenset[UUID]().union(*(spec.topics for spec in specs.values()))
+        partitions = {id_: self.topics.by_id[id_].partitions for id_ in subscribed}
+        self.state.head = replace(
+            head,
+            target=assignor(specs, partitions),
+            assignment_epoch=head.epoch,
+            assigned_at_ms=now_ms,
+        )
+
+    def reconcile(self, member: Member, *, subscription_changed: bool, owned: Owned) -> Member:
+        """Bring a member a step nearer to the target."""
+        head = self.state.head
+        if not subscription_changed and member.is_reconciled_to(head.assignment_epoch):
+            return member
+        step = reconciled(
+            member,
+            target_epoch=head.assignment_epoch,
+            target=head.target.get(member.member_id, _NONE),
+            topics=self.topics.ids(self.state.names_of(member)),
+            subscription_changed=subscription_changed,
+            owned=owned,
+            is_free=lambda p: self.state.owner_of(p) in (None, member.member_id),
+        )
+        if step != member:
+            self.state.put(step)
+        return step
+
+    # ── Patterns ──
+
+    def match_patterns(self, old: Member, member: Member, now_ms: int) -> ResolveRegexes | None:
+        """What patterns are to be matched now that *member* has taken *old*'s place."""
+        brings = bool(member.topic_regex) and member.topic_regex != old.topic_regex
+        if brings and len(self.state.patterns) > _MAX_PATTERNS:
+            raise RefusedError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The members of the group already subscribe to {_MAX_PATTERNS} patterns.",
+            )
+        is_new = brings and self.state.subscribers_of(member.topic_regex) == 1
+        if old.topic_regex != member.topic_regex:
+            self._forget_patterns()
+        patterns = self.state.patterns
+        if not patterns or self._resolving is not None:
+            return None
+        if self._resolved is not None and self.state.head.regexes:
+            topics, at_ms = self._resolved
+            if now_ms <= at_ms + _REGEX_MIN_INTERVAL_MS:
+                return None
+            old_enough = now_ms > at_ms + self.settings.regex_refresh_interval_ms
+            is_current = topics is self.topics and not old_enough
+        else:
+            is_current = False
+        if is_current and not is_new and patterns == self.state.head.regexes.keys():
+            return None
+        self._resolving = (self.topics, now_ms)
+        return ResolveRegexes(patterns, self.topics)
+
+    def regexes_resolved(self, resolved: Mapping[str, frozenset[str]] | None) -> None:
+        """Patterns were matched; None: they could not be, and will be with another heartbeat."""
+        resolving, self._resolving = self._resolving, None
+        if resolved is None or resolving is None:
+            return
+        head = self.state.head
+        regexes = dict(head.regexes)
+        bump = False
+        for pattern, names in resolved.items():
+            if self.state.subscribers_of(pattern):
+                bump |= regexes.get(pattern, frozenset()) != names
+                regexes[pattern] = names
+        self._resolved = resolving
+        self.state.head = replace(head, regexes=regexes)
+        if self.state.members:
+            self._hashed = None
+            self.raise_epoch(bump)
+
+    def _forget_patterns(self) -> None:
+        """Patterns that nobody subscribes to any more."""
+        head = self.state.head
+        kept = {p: names for p, names in head.regexes.items() if self.state.subscribers_of(p)}
+        if len(kept) != len(head.regexes):
+            self.state.head = replace(head, regexes=kept)
+
+    # ── Description ──
+
+    def describe(self) -> DescribedConsumerGroup:
+        """The group as it is."""
+        head = self.state.head
+        members = self.state.members.values()
+        return DescribedConsumerGroup(
+            state=self.state.name,
+            group_epoch=head.epoch,
+            assignment_epoch=head.assignment_epoch,
+            assignor=self.state.assignor(self.settings.assignors[0]),
+            members=tuple(_described(m, head.target.get(m.member_id, _NONE)) for m in members),
+            topics=self.topics,
+        )
+
+
+def by_topic(partitions: Iterable[Partition]) -> dict[UUID, tuple[int, ...]]:
+    """Partitions by topic, ascending."""
+    found: dict[UUID, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        found[topic].append(partition)
+    return {topic: tuple(numbers) for topic, numbers in found.items()}
+
+
+def _updated(member: Member, request: ConsumerHeartbeat) -> Member:
+    """What the request says of the member, and what it said before of the rest."""
+    names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
+    return replace(
+        member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        topic_names=member.topic_names if names is None else frozenset(names),
+        topic_regex=member.topic_regex if request.topic_regex is None else request.topic_regex,
+        server_assignor=(
+            member.server_assignor if request.server_assignor is None else request.server_assignor
+        ),
+        classic=None,
+    )
+
+
+def _refuse_epoch(member: Member, epoch: int, owned: Owned) -> None:
+    """Refuse an epoch that is not the member's, unless the answer with the new one was lost."""
+    if epoch in (JOIN_EPOCH, member.epoch):
+        return
+    if epoch > member.epoch:
+        raise RefusedError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a greater member epoch ({epoch}) than the one known "
+            f"by the group coordinator ({member.epoch}). The member must abandon all its "
+            "partitions and rejoin.",
+        )
+    within = owned is not None and all(
+        numbers <= {p for topic, p in member.assigned if topic == topic_id}
+        for topic_id, numbers in owned.items()
+    )
+    if epoch != member.previous_epoch or not within:
+        raise RefusedError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a smaller member epoch ({epoch}) than the one known "
+            f"by the group coordinator ({member.epoch}). The member must abandon all its "
+            "partitions and rejoin.",
+        )
+
+
+def _described(member: Member, target: Iterable[Partition]) -> DescribedConsumer:
+    return DescribedConsumer(
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topic_names=tuple(sorted(member.topic_names)),
+        topic_regex=member.topic_regex,
+        assignment=by_topic([*member.assigned, *member.pending]),
+        target=by_topic(target),
+        is_classic=member.classic is not None,
+    )

@@ -1,0 +1,118 @@
+"""What a group of KIP-848 is asked and what it answers, without the versions of the wire.
+
+    ConsumerHeartbeat    join, go on, or leave    → ConsumerHeartbeatResponse
+    (describe)           who has what             → DescribedConsumerGroup
+
+Names are those of `driftlog_agents.protocol.messages`.  A field that is None (or -1) has not
+changed since the last heartbeat.
+
+Source: ConsumerGroupHeartbeatRequest.json, ConsumerGroupDescribeResponse.json, and
+org.apache.kafka.coordinator.group.GroupCoordinatorConfig of Apache Kafka 4.3.
+Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.groups.classic.stored_value import ClassicValue
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+from driftlog_agents.protocol.errors import ErrorCode
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+"""A static member that is about to come back: what it has stays its own for a session timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat; *member_id* is never empty, *owned* says what it has now."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topic_names: tuple[str, ...] | None = None
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Mapping[UUID, frozenset[int]] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    """As Kafka writes it: ``/127.0.0.1``."""
+
+    @property
+    def said_bytes(self) -> int:
+        """What a group keeps of it; what it does not say is what it was."""
+        said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
+        names = sum(map(len, self.topic_names or ()))
+        return names + len(self.topic_regex or "") + sum(map(len, said))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all is said that a member has to say."""
+        subscribes = self.topic_names is not None or self.topic_regex is not None
+        return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeatResponse:
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Mapping[UUID, tuple[int, ...]] | None = None
+    """None: what it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConsumer:
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...]
+    topic_regex: str
+    assignment: Mapping[UUID, tuple[int, ...]]
+    """What it has, also what it still has to give back."""
+    target: Mapping[UUID, tuple[int, ...]]
+    is_classic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConsumerGroup:
+    """What ConsumerGroupDescribe says; *topics* as of then: only what they name is shown."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedConsumer, ...] = ()
+    topics: ClusterTopics = field(default_factory=lambda: ClusterTopics(0, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Downgrade:
+    """An effect: store the group as *value*, of the classic protocol and without members of their
+    own, as `Persist` would; when that is stored it is that group, and rebalances if it *has_to*.
+    """
+
+    token: int
+    value: ClassicValue
+    has_to: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRegexes:
+    """An effect: match *patterns* with the names of *topics*, away from the event loop, and tell
+    the group with `regexes_resolved`."""
+
+    patterns: frozenset[str]
+    topics: ClusterTopics

@@ -1,0 +1,152 @@
+"""Groups change between the protocols while they have members.
+
+    classic group ──a member of KIP-848 joins──▶ group of KIP-848 with classic members
+    group of KIP-848 ──its last member of KIP-848 goes──▶ classic group, which rebalances
+
+Both ways a generation is the group epoch, and everybody keeps what they have.
+
+Source: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup#fromClassicGroup,
+org.apache.kafka.coordinator.group.classic.ClassicGroup#fromConsumerGroup,
+GroupMetadataManager#validateOnlineUpgrade (4.3).
+Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from driftlog_agents.groups.classic import members as classic_members
+from driftlog_agents.groups.classic.facts import ClassicFacts
+from driftlog_agents.groups.classic.messages import Protocol
+from driftlog_agents.groups.classic.stored_value import LAST_GENERATION, UNTOLD, ClassicValue
+from driftlog_agents.groups.consumer.assignors import Partition
+from driftlog_agents.groups.consumer.classic_members import assignment_bytes
+from driftlog_agents.groups.consumer.membership import Membership, by_topic
+from driftlog_agents.groups.consumer.state import ClassicMember, GroupState, Member
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+from driftlog_agents.protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+)
+from driftlog_agents.protocol.errors import CorruptFrameError, ErrorCode, RefusedError
+
+
+def upgrade(classic: ClassicFacts, group: Membership) -> None:
+    """Fill *group*, a new one, with the members of *classic*.
+
+    Raises:
+        RefusedError: GROUP_ID_NOT_FOUND: it cannot become a group of KIP-848, and why.
+    """
+    settings = group.settings
+    what = f"Cannot upgrade classic group {classic.group_id} to consumer group because"
+    if settings.migration_policy not in ("upgrade", "bidirectional"):
+        raise _refused(f"{what} online upgrade is disabled.")
+    if classic.protocol_type != PROTOCOL_TYPE:
+        raise _refused(f"{what} the group does not use the consumer embedded protocol.")
+    if len(classic.members) > settings.max_size:
+        raise _refused(f"{what} the group size exceeds the consumer group maximum size.")
+    target: dict[str, frozenset[Partition]] = {}
+    taken: set[Partition] = set()
+    try:
+        for member in classic.members:
+            assigned = _assigned(member.assignment, group.topics) - taken
+            taken |= assigned
+            target[member.member_id] = assigned
+            group.state.put(_from_classic(member, classic, assigned))
+    except CorruptFrameError:
+        raise _refused(f"{what} the embedded consumer protocol is malformed.") from None
+    except _CustomAssignorError:
+        raise _refused(
+            f"{what} an unsupported custom assignor is in use. Please refer to the documentation "
+            "or switch to a default assignor before re-attempting the upgrade."
+        ) from None
+    group.state.head = replace(
+        group.state.head,
+        epoch=classic.generation,
+        assignment_epoch=classic.generation,
+        target=target,
+        metadata_hash=group.state.hash_of_topics(group.topics),
+    )
+
+
+def downgraded(
+    state: GroupState, topics: ClusterTopics, members: Iterable[Member], now_ms: int
+) -> ClassicValue:
+    """A classic group of *members*, all of which speak its protocol, with what they are to have."""
+    head = state.head
+    generation = head.epoch if head.epoch <= LAST_GENERATION else 1
+    classic = [_to_classic(member) for member in members]
+    protocol = classic_members.Members(classic).choose()
+    for member in classic:
+        assigned = by_topic(head.target.get(member.member_id, frozenset()))
+        member.assignment = assignment_bytes(assigned, member.metadata(protocol), topics)
+    return ClassicValue(
+        generation=generation,
+        reserved=generation + UNTOLD,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=protocol,
+        leader=classic[0].member_id,
+        state_since_ms=now_ms,
+        members=tuple(classic),
+    )
+
+
+class _CustomAssignorError(Exception):
+    """What an assignor of its own told its members would be lost."""
+
+
+def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
+    if not assignment:
+        return frozenset()
+    said = decode_assignment(assignment)
+    if said.user_data:
+        raise _CustomAssignorError
+    found: set[Partition] = set()
+    for topic in said.assigned_partitions:
+        info = topics.by_name.get(topic.topic)
+        if info is not None:  # The leader's client made this up: it may name any int32.
+            found |= {(info.topic_id, p) for p in topic.partitions if 0 <= p < info.partitions}
+    return frozenset(found)
+
+
+def _from_classic(
+    member: classic_members.Member, group: ClassicFacts, assigned: Iterable[Partition]
+) -> Member:
+    # Before its first generation a group has not chosen a protocol: all say the same.  And who is
+    # about to join again may not speak any more what it chose.
+    spoken = [protocol.name for protocol in member.protocols]
+    protocol = group.protocol if group.protocol in spoken else spoken[0]
+    subscription = decode_subscription(member.metadata(protocol))
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topic_names=frozenset(subscription.topics),
+        epoch=group.generation,
+        previous_epoch=group.generation,
+        assigned=dict.fromkeys(sorted(assigned), group.generation),
+        classic=ClassicMember(
+            session_timeout_ms=member.session_timeout_ms,
+            protocols=tuple((p.name, p.metadata) for p in member.protocols),
+        ),
+    )
+
+
+def _to_classic(member: Member) -> classic_members.Member:
+    assert member.classic is not None
+    return classic_members.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        protocols=tuple(Protocol(name, metadata) for name, metadata in member.classic.protocols),
+    )
+
+
+def _refused(why: str) -> RefusedError:
+    return RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)

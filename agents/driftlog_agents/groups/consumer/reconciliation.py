@@ -1,0 +1,97 @@
+"""From what a member has to what it is to have: give back first, then get.
+
+    STABLE, UNRELEASED ──target moved──▶ something to give back? ──yes──▶ UNREVOKED, at its epoch
+                                                │ no                          │ "given back"
+                                                ▼                             ▼
+                          all of the rest free? ──yes──▶ STABLE ◀──────── (asked again)
+                                                └─no───▶ UNRELEASED, at the target's epoch
+
+Source: org.apache.kafka.coordinator.group.modern.consumer.CurrentAssignmentBuilder (4.3).
+Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from driftlog_agents.groups.consumer.assignors import Partition
+from driftlog_agents.groups.consumer.state import NOTHING, Member, MemberState, Partitions
+
+Owned = Mapping[UUID, frozenset[int]] | None
+"""What a member says that it has; None: it does not say, so it has what it had."""
+
+
+def reconciled(
+    member: Member,
+    *,
+    target_epoch: int,
+    target: frozenset[Partition],
+    topics: frozenset[UUID],
+    subscription_changed: bool,
+    owned: Owned,
+    is_free: Callable[[Partition], bool],
+) -> Member:
+    """The member one step further, or as it is.
+
+    Args:
+        topics: what it subscribes to, of what there is: nothing else is left to it or given to it,
+            whatever the target says.
+        subscription_changed: by this heartbeat.  What it dropped is taken back at once.
+        is_free: whether no other member has a partition.
+    """
+    waits = member.state is MemberState.UNREVOKED and _still_has(member.pending, owned)
+    moves = member.state is not MemberState.STABLE or member.epoch != target_epoch
+    if waits or not moves:
+        return _without_dropped(member, topics, owned) if subscription_changed else member
+    return _next(member, target_epoch, target, topics, owned, is_free)
+
+
+def _next(
+    member: Member,
+    target_epoch: int,
+    target: frozenset[Partition],
+    topics: frozenset[UUID],
+    owned: Owned,
+    is_free: Callable[[Partition], bool],
+) -> Member:
+    wanted = {partition for partition in target if partition[0] in topics}
+    kept = {p: epoch for p, epoch in member.assigned.items() if p in wanted}
+    pending = {p: epoch for p, epoch in member.assigned.items() if p not in wanted}
+    if pending and _still_has(pending, owned):
+        return _moved(member, member.epoch, MemberState.UNREVOKED, kept, pending)
+    new = wanted - kept.keys()
+    # What it had to give back until now is free: it says so, or its target names it again.
+    free = {p for p in new if p in member.pending or is_free(p)}
+    state = MemberState.STABLE if free == new else MemberState.UNRELEASED
+    assigned = kept | dict.fromkeys(sorted(free), target_epoch)
+    return _moved(member, target_epoch, state, assigned, NOTHING)
+
+
+def _without_dropped(member: Member, topics: frozenset[UUID], owned: Owned) -> Member:
+    dropped = {p: epoch for p, epoch in member.assigned.items() if p[0] not in topics}
+    if not dropped:
+        return member
+    kept = {p: epoch for p, epoch in member.assigned.items() if p not in dropped}
+    pending = {**member.pending, **dropped}
+    if _still_has(pending, owned):
+        return _moved(member, member.epoch, MemberState.UNREVOKED, kept, pending)
+    return _moved(member, member.epoch, member.state, kept, member.pending)
+
+
+def _moved(
+    member: Member, epoch: int, state: MemberState, assigned: Partitions, pending: Partitions
+) -> Member:
+    return replace(
+        member,
+        epoch=epoch,
+        previous_epoch=member.epoch,
+        state=state,
+        assigned=assigned,
+        pending=pending,
+    )
+
+
+def _still_has(partitions: Partitions, owned: Owned) -> bool:
+    if owned is None:
+        return True
+    return any(partition in owned.get(topic, ()) for topic, partition in partitions)

@@ -1,0 +1,297 @@
+"""What a group of KIP-848 knows: epochs, the target, and of each member what it has.
+
+    group epoch        rises with every change of subscriptions, members or topics
+    assignment epoch   the group epoch that the target was computed for
+    member epoch       the assignment epoch that the member has come to
+
+Every change goes through `put`, `remove` and `head`, which write down what was there before:
+`undo_to` takes back what could not be stored, `changes_since` says what is to be stored.
+
+Held to by tests/agents/groups/test_consumer_machine.py:
+
+1. A partition is some member's, assigned or yet to be given back, or nobody's: never two members'.
+2. The group epoch, the assignment epoch and the epochs of partitions never go back.
+
+Source: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup, ConsumerGroupMember.
+Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+from zlib import crc32
+
+from driftlog_agents.groups.consumer.assignors import Partition
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+
+Partitions = Mapping[Partition, int]
+"""Partitions, each with the assignment epoch that it came with.  Never changed in place."""
+
+NOTHING: Partitions = {}
+
+_PAGES: Final = 32
+
+NAME_BYTES: Final = 64
+"""What a set takes for one of its elements."""
+
+
+class MemberState(StrEnum):
+    """How far a member is on its way to the target."""
+
+    STABLE = "stable"
+    """It has what it is to have at its epoch."""
+    UNREVOKED = "unrevoked"
+    """It has to give something back first; it stays at its epoch until it says that it has."""
+    UNRELEASED = "unreleased"
+    """It is at the target's epoch, and waits for what others have not given back yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """Of a member that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Name of each, and the subscription that the member sent with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A member of the group; None and -1: it never said."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str = ""
+    server_assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = field(default_factory=dict)
+    pending: Partitions = field(default_factory=dict)
+    """What it has yet to give back."""
+    classic: ClassicMember | None = None
+
+    @property
+    def said_bytes(self) -> int:
+        """What its client has said and the group keeps."""
+        said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
+        names = sum(map(len, self.topic_names)) + len(self.topic_regex) + sum(map(len, said))
+        sent = self.classic.protocols if self.classic is not None else ()
+        return names + sum(len(name) + len(data) for name, data in sent)
+
+    def is_reconciled_to(self, assignment_epoch: int) -> bool:
+        """Whether it has what the target of that epoch gives it."""
+        return self.state is MemberState.STABLE and self.epoch == assignment_epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The group itself; a new one is at epoch 1, which has nothing to assign."""
+
+    epoch: int = 1
+    assignment_epoch: int = 1
+    metadata_hash: str = ""
+    """Of the topics that it subscribes to, as they were when the epoch rose last."""
+    target: Mapping[str, frozenset[Partition]] = field(default_factory=dict)
+    regexes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Topics by pattern, as far as patterns have been matched."""
+    assigned_at_ms: int | None = None
+    """When the target was computed; not stored, since clocks of agents differ."""
+
+
+_Change = tuple[str, Member | None] | Head
+
+
+def page_of(member_id: str) -> str:
+    """Where a member is stored (`consumer/stored_value`)."""
+    return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
+
+
+class GroupState:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._head = Head()
+        self._members: dict[str, Member] = {}
+        self._pages: dict[str, dict[str, Member]] = {}
+        self._static: dict[str, str] = {}
+        self._owners: dict[Partition, str] = {}
+        self._names: Counter[str] = Counter()
+        self._patterns: Counter[str] = Counter()
+        self._assignors: Counter[str] = Counter()
+        self._journal: list[_Change] = []
+        self.size_bytes = 0
+        """What members have said."""
+
+    # ── What is asked ──
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        self._journal.append(self._head)
+        self._head = head
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._members
+
+    def page(self, name: str) -> Iterable[Member]:
+        """The members that are stored together under *name*."""
+        return self._pages.get(name, {}).values()
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        """The member that has this instance id."""
+        member_id = self._static.get(instance_id) if instance_id is not None else None
+        return None if member_id is None else self._members[member_id]
+
+    def owner_of(self, partition: Partition) -> str | None:
+        """The member that has it, or has it to give back."""
+        return self._owners.get(partition)
+
+    def subscribers_of(self, pattern: str) -> int:
+        """How many members subscribe to a pattern."""
+        return self._patterns[pattern]
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Patterns that members subscribe to."""
+        return frozenset(self._patterns)
+
+    def assignor(self, default: str) -> str:
+        """The assignor that most members ask for."""
+        return max(sorted(self._assignors), key=self._assignors.__getitem__, default=default)
+
+    def names_of(self, member: Member) -> frozenset[str]:
+        """Names of topics that a member subscribes to, there or not."""
+        return member.topic_names | self._head.regexes.get(member.topic_regex, frozenset())
+
+    def is_subscribed_to(self, name: str) -> bool:
+        """Whether any member is."""
+        return name in self._names or any(
+            name in self._head.regexes.get(pattern, ()) for pattern in self._patterns
+        )
+
+    def subscribed_names(self) -> set[str]:
+        """Names of topics that any member subscribes to."""
+        names = set(self._names)
+        for pattern in self._patterns:
+            names |= self._head.regexes.get(pattern, frozenset())
+        return names
+
+    def hash_of_topics(self, topics: ClusterTopics) -> str:
+        """What changes when a topic that is subscribed to comes, goes, grows or is another one."""
+        digest = blake2b(digest_size=8)
+        found = [topics.by_name[n] for n in self.subscribed_names() if n in topics.by_name]
+        for topic in sorted(found, key=lambda t: t.name):
+            digest.update(f"{topic.name}/{topic.topic_id}/{topic.partitions};".encode())
+        return digest.hexdigest() if found else ""
+
+    @property
+    def name(self) -> str:
+        """The group's state, as Kafka calls it."""
+        if not self._members:
+            return "Empty"
+        if self._head.epoch > self._head.assignment_epoch:
+            return "Assigning"
+        epoch = self._head.assignment_epoch
+        stable = all(member.is_reconciled_to(epoch) for member in self._members.values())
+        return "Stable" if stable else "Reconciling"
+
+    # ── What changes ──
+
+    def put(self, member: Member) -> None:
+        """Add a member, or replace what was known of it."""
+        self._journal.append((member.member_id, self._members.get(member.member_id)))
+        self._set(member.member_id, member)
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member; its target is the head's affair."""
+        self._journal.append((member_id, self._members[member_id]))
+        self._set(member_id, None)
+
+    @property
+    def mark(self) -> int:
+        """Here, for `undo_to` and `changes_since`; valid until `forget`."""
+        return len(self._journal)
+
+    def undo_to(self, mark: int) -> None:
+        """As it was at *mark*."""
+        while len(self._journal) > mark:
+            change = self._journal.pop()
+            if isinstance(change, Head):
+                self._head = change
+            else:
+                self._set(*change)
+
+    def changes_since(self, mark: int) -> tuple[bool, set[str]]:
+        """Whether the head is another one, and the members that are."""
+        was: dict[str, Member | None] = {}
+        head: Head | None = None
+        for change in self._journal[mark:]:
+            if isinstance(change, Head):
+                head = head or change
+            else:
+                was.setdefault(*change)
+        changed = {m for m, member in was.items() if member != self._members.get(m)}
+        return head is not None and head != self._head, changed
+
+    def forget(self) -> None:
+        """What was there before is never asked for again."""
+        self._journal.clear()
+
+    # ── Indexes ──
+
+    def _set(self, member_id: str, member: Member | None) -> None:
+        old = self._members.pop(member_id, None)
+        page = self._pages.setdefault(page_of(member_id), {})
+        page.pop(member_id, None)
+        if old is not None:
+            self._index(old, -1)
+            self.size_bytes -= old.said_bytes
+            for partition in _all_partitions(old):
+                if self._owners.get(partition) == member_id:
+                    del self._owners[partition]
+            if old.instance_id is not None and self._static.get(old.instance_id) == member_id:
+                del self._static[old.instance_id]
+        if member is not None:
+            self._members[member_id] = page[member_id] = member
+            self._index(member, +1)
+            self.size_bytes += member.said_bytes
+            for partition in _all_partitions(member):
+                assert partition not in self._owners, "two members have one partition"
+                self._owners[partition] = member_id
+            if member.instance_id is not None:
+                self._static[member.instance_id] = member_id
+
+    def _index(self, member: Member, by: int) -> None:
+        _count(self._names, member.topic_names, by)
+        _count(self._patterns, [member.topic_regex] if member.topic_regex else [], by)
+        _count(self._assignors, [member.server_assignor] if member.server_assignor else [], by)
+
+
+def names_bytes(names: Iterable[str]) -> int:
+    """What names of topics take that a pattern matches: in a set, and when they are stored."""
+    return sum(NAME_BYTES + len(name) for name in names)
+
+
+def _all_partitions(member: Member) -> Iterator[Partition]:
+    yield from member.assigned
+    yield from member.pending
+
+
+def _count(counter: Counter[str], keys: Iterable[str], by: int) -> None:
+    for key in keys:
+        counter[key] += by
+        if not counter[key]:
+            del counter[key]

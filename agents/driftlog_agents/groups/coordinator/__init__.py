@@ -1,0 +1,4 @@
+"""The group coordinator: loads, serves and stores the groups of this agent.
+
+Shell.
+"""

@@ -1,0 +1,65 @@
+"""What members of groups of KIP-848 ask of the groups that this agent coordinates.
+
+Which group is meant: one that is not there is made by who joins, and one of the classic protocol
+that nobody is in becomes one of KIP-848.
+
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager#getOrMaybeCreateConsumerGroup.
+Shell.
+"""
+
+from driftlog_agents.groups.consumer.messages import (
+    JOIN_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    DescribedConsumerGroup,
+)
+from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+from driftlog_agents.groups.coordinator.group_runtime import CONSUMER
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+
+
+async def heartbeat(
+    groups: GroupCoordinator, group_id: str, beat: ConsumerHeartbeat
+) -> ConsumerHeartbeatResponse:
+    """A member joins, goes on or leaves.
+
+    Raises:
+        RefusedError: there is no such group, it is not coordinated here, or not stored.
+    """
+    groups.budget.refuse_member(group_id, beat.said_bytes)
+    groups.know_topics(beat.topic_names or ())
+    if beat.member_epoch == JOIN_EPOCH:
+        group = await groups.made(group_id, CONSUMER)
+    else:
+        there = await groups.group(group_id)
+        if there is None:
+            what = "Consumer group" if beat.member_epoch > JOIN_EPOCH else "Group"
+            why = f"{what} {group_id} not found."
+            raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
+        group = there
+    machine = group.consumer
+    if machine is None:
+        why = f"Group {group_id} is not a consumer group."
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
+    group.admit(beat.member_id, beat.said_bytes)
+    answer = await group.ask(lambda request_id, now_ms: machine.heartbeat(request_id, beat, now_ms))
+    assert isinstance(answer, ConsumerHeartbeatResponse)
+    return answer
+
+
+async def describe(groups: GroupCoordinator, group_id: str) -> DescribedConsumerGroup:
+    """Who is in a group, and what each has and is to have.
+
+    Raises:
+        RefusedError: there is no such group, or it is not coordinated here.
+    """
+    group = await groups.group(group_id)
+    if group is None:
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    machine = group.consumer
+    if machine is None:
+        why = f"Group {group_id} is not a consumer group."
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, why)
+    answer = await group.ask(lambda request_id, now_ms: machine.describe(request_id, now_ms))
+    assert isinstance(answer, DescribedConsumerGroup)
+    return answer

@@ -1,0 +1,611 @@
+"""The groups that this agent coordinates, while one session lives.
+
+    request ──▶ served? ──────────────────────────────────▶ `ServedGroup`
+                  │ no: mine, by the view?
+                  └──▶ read its key ──▶ claim: my session in it ──▶ read its members and offsets
+                         └─ not there: whoever joins or commits makes it
+
+    view: another agent's now ──▶ drop it: NOT_COORDINATOR to all who wait
+    view: the agents changed  ──▶ read all groups, claim those that are mine by now
+    topic deleted             ──▶ forget its offsets            offsets expired ──▶ forget them
+
+A claim compares the group's key with what was read and our session's key, and needs nobody's
+consent.  Every write of the coordinator before compares the group's key too, and so does nothing
+any more: what is read after the claim is all there is.  What is answered from memory alone is only
+what a later coordinator cannot have made untrue, or `confirm` has said so first.
+
+Members of a group that was loaded get a full session timeout from there on, and its generation
+goes on: nobody notices but who waited.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeVar
+from uuid import UUID
+from weakref import ReferenceType, ref
+
+import structlog
+
+from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.configs.group_settings import GroupSettings
+from driftlog_agents.configs.limits import Limits, Refusals
+from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.tasks import spawn
+from driftlog_agents.groups.consumer.messages import ResolveRegexes
+from driftlog_agents.groups.consumer.regex import resolve
+from driftlog_agents.groups.coordinator.budget import GroupBudget
+from driftlog_agents.groups.coordinator.group_loader import (
+    LISTED_AT_ONCE,
+    LISTED_BYTES,
+    GroupLoader,
+    Listed,
+)
+from driftlog_agents.groups.coordinator.group_runtime import CONSUMER, GroupShell, ServedGroup
+from driftlog_agents.groups.coordinator.offset_expiry import ForgottenOffsets
+from driftlog_agents.groups.coordinator.placement import Coordinators
+from driftlog_agents.groups.coordinator.repair import (
+    UnreadableGroupError,
+    remove_group,
+    remove_pages,
+)
+from driftlog_agents.groups.coordinator.write_batcher import Confirmations, GroupWrites
+from driftlog_agents.groups.offsets import page_of
+from driftlog_agents.groups.storage_format import decode_group
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.codec import decode_at
+from driftlog_metadata.errors import CorruptError, FencedError
+from driftlog_metadata.model import TopicPartition
+
+_T = TypeVar("_T")
+
+_LOADS_AT_ONCE: Final = 16
+"""Claims and reads of groups in flight.  More: thousands of groups are taken over sooner, and
+commits of those that are served wait longer behind them."""
+
+_LOOK_AGAIN_S: Final = 5.0
+"""After the agents have changed all groups are read, and once more when this has passed: one that
+was made at an agent that did not know yet is found then."""
+
+_TOPICS_S: Final = 0.2
+"""Between two looks at which topics there are.  Shorter: groups learn of a new one sooner."""
+
+_NOT_ALIVE_S: Final = 0.1
+"""Between two looks whether the session lives after all."""
+
+_BREATHE_GROUPS: Final = 200
+"""Let the loop run after so many."""
+
+
+_MEMBER_PREFIX_CHARS: Final = 8_000
+"""Of a client id in a member id, which is a string of 32,767 bytes at most."""
+
+
+class GroupCoordinator:
+    """See the module.  `run` while the engine's session lives.
+
+    Args:
+        wall_ms: milliseconds since 1970, for timestamps that are stored.
+        refusals: of the agent, where what a limit refuses is counted.
+        counters, loads: of the agent, over all sessions.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        cluster: ClusterWatch,
+        settings: GroupSettings,
+        wall_ms: Callable[[], int],
+        limits: Limits | None = None,
+        refusals: Refusals | None = None,
+        counters: Counter[str] | None = None,
+        loads: Histogram | None = None,
+    ) -> None:
+        self._engine = engine
+        self._session = engine.session
+        self._cluster = cluster
+        self._node_id = engine.agent.node_id
+        self.settings = settings
+        self._log = structlog.get_logger()
+        self._rng = engine.ports.rng
+        self._clock = engine.ports.now_ms
+        self._since_1970_ms = wall_ms() - engine.ports.now_ms()
+        self.offload = engine.ports.offload_read or engine.ports.offload
+        """Runs what takes long, such as what patterns mean, beside the event loop."""
+        self._coordinators = Coordinators(cluster.view)
+        self.counted: Counter[str] = Counter() if counters is None else counters
+        """By the name of the metric."""
+        self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
+        """What all groups hold, and may."""
+        self._writes = GroupWrites(engine.session, self.counted)
+        self._confirmations = Confirmations(engine.session)
+        self.groups: dict[str, ServedGroup] = {}
+        """Those that are served, by id."""
+        self._dropped: set[ServedGroup] = set()
+        """Some that are not any more, while a write of theirs is in flight."""
+        self.complete = False
+        """Whether `groups` are all that are this agent's, as far as was read."""
+        self.loads = Histogram() if loads is None else loads
+        """How long it took to claim and read a group."""
+        self._loading: dict[str, asyncio.Future[ServedGroup | None]] = {}
+        self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._look = asyncio.Event()
+        """Somebody must read all groups."""
+        self._timers: list[tuple[int, int, ReferenceType[ServedGroup]]] = []
+        """A heap; groups that are gone are not kept by it."""
+        self._sooner = asyncio.Event()
+        """A timer is due sooner than those before."""
+        self._pushed = 0
+        self._cluster_topics = ClusterTopics(-1, ())
+        """As the view had them last."""
+        self._forgetting = ForgottenOffsets(
+            session=engine.session,
+            view=cluster.view,
+            groups=self.groups,
+            settings=settings,
+            counted=self.counted,
+            clock_ms=engine.ports.now_ms,
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+        shell = GroupShell(
+            session_id=engine.session.session_id,
+            writes=self._writes,
+            now_ms=self.now_ms,
+            nonce=lambda: f"{self._rng.getrandbits(64):016x}",
+            schedule=self._schedule,
+            lost=self._lost,
+            resolve=self._resolve,
+            downgraded=lambda group_id, value: self._loader.downgraded(group_id, value),
+            removed=self._removed,
+            counted=self.counted,
+            budget=self.budget,
+        )
+        self._loader = GroupLoader(
+            session=engine.session,
+            shell=shell,
+            settings=settings,
+            new_member_id=self._new_member_id,
+            topics=lambda: self._cluster_topics,
+        )
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 that never go back while the session lives."""
+        return int(self._clock() + self._since_1970_ms)
+
+    async def run(self) -> None:
+        """Coordinate once the engine is ready, until cancelled.
+
+        Raises:
+            FencedError: the session is over; perhaps in a group.
+        """
+        await self._engine.ready.wait()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._writes.run())
+                tasks.create_task(self._confirmations.run())
+                tasks.create_task(self._keep_time())
+                tasks.create_task(self._load_all())
+                tasks.create_task(self._forgetting.run())
+                tasks.create_task(self._follow_topics())
+                try:
+                    await self._follow()
+                finally:
+                    self._tasks = None  # a group that is leaving takes no more
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        for group in (*self.groups.values(), *self._dropped):
+            group.drop(ErrorCode.NOT_COORDINATOR, session_over=True)
+        self.groups.clear()
+        self._dropped.clear()
+        for future in self._loading.values():
+            if not future.done():
+                future.set_exception(RefusedError(ErrorCode.NOT_COORDINATOR))
+                future.exception()
+        self._loading.clear()
+
+    # ── Which groups ──
+
+    async def group(self, group_id: str) -> ServedGroup | None:
+        """The group, loaded if need be; None: there is none of that id.
+
+        Raises:
+            RefusedError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR; UNKNOWN_SERVER_ERROR: what is
+                stored of it cannot be read.
+        """
+        self._check()
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group
+        self._check_mine(group_id)
+        return await self._load(group_id)
+
+    async def made(self, group_id: str, kind: str) -> ServedGroup:
+        """As `group`; one that is not there is made, and stored with its first write.
+
+        One of another *kind* becomes one of this, if nobody is in it; it may be another one yet.
+        A classic group becomes one of KIP-848 though it has members, if it can.
+        """
+        group = await self.group(group_id) or self.groups.get(group_id)
+        if group is None:
+            self._check()
+            self._check_mine(group_id)
+            self.budget.refuse_group(group_id, len(self.groups))
+            group = self.groups[group_id] = self._loader.new(group_id, kind)
+            group.account()
+        elif group.kind != kind and group.machine.is_empty:
+            group.become(self._loader.machine(group_id, kind))
+        elif kind == CONSUMER and group.classic is not None:
+            group.become(self._loader.upgraded(group.classic))
+        return group
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Delete the group and its offsets, if it is empty, or cannot be read; returns when it is
+        gone.
+
+        Raises:
+            RefusedError: it is not, as far as we know.
+        """
+        try:
+            group = await self.group(group_id)
+        except UnreadableGroupError:
+            return await self._repair(remove_group(self._session, group_id))
+        return ErrorCode.GROUP_ID_NOT_FOUND if group is None else await group.delete()
+
+    async def forget(self, group_id: str, wanted: Collection[TopicPartition]) -> None:
+        """Of a group that cannot be read: the pages of *wanted* that cannot be.
+
+        Raises:
+            RefusedError: it cannot be read for other reasons.
+        """
+        pages = {page_of(tp) for tp in wanted}
+        if not await self._repair(remove_pages(self._session, group_id, pages)):
+            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def _repair(self, repair: Awaitable[_T]) -> _T:
+        try:
+            return await repair
+        except FencedError:
+            raise RefusedError(ErrorCode.NOT_COORDINATOR) from None
+
+    async def confirm(self, group: ServedGroup) -> None:
+        """Return when *group* was ours at some time after this was called.
+
+        Raises:
+            RefusedError: NOT_COORDINATOR.
+        """
+        if await self._confirmations.confirm(group.key, group.revision):
+            return
+        # Its key may have been written by ourselves meanwhile: what it says decides.
+        kv = None
+        with contextlib.suppress(FencedError):  # Nobody knows: it is as if it were not ours.
+            kv = await self._session.read(group.key) if self._session.alive else None
+        mine = False
+        with contextlib.suppress(CorruptError):  # Somebody wrote it who is no agent.
+            mine = kv is not None and (
+                decode_at(kv.key, kv.value, decode_group).session_id == self._session.session_id
+            )
+        if mine and group.dropped is None:
+            return
+        self._lost(group)
+        raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    def _check(self) -> None:
+        if self._tasks is None:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not self._session.alive:
+            raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    def _check_mine(self, group_id: str) -> None:
+        if self._coordinators.of(group_id) != self._node_id:
+            raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    def _new_member_id(self, prefix: str) -> str:
+        number = UUID(int=self._rng.getrandbits(128), version=4)
+        return f"{prefix[:_MEMBER_PREFIX_CHARS]}-{number}"
+
+    def _lost(self, group: ServedGroup) -> None:
+        """Somebody else coordinates it, whatever our view says."""
+        if self.groups.get(group.group_id) is group:
+            self._log.info("group_lost", group=group.group_id)
+            self.counted["driftlog_groups_lost"] += 1
+        self._drop(group)
+
+    def _drop(self, group: ServedGroup) -> None:
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+        group.drop(ErrorCode.NOT_COORDINATOR)
+        self._dropped = {one for one in self._dropped if one.is_writing}
+        if group.is_writing:
+            self._dropped.add(group)
+
+    def _removed(self, group: ServedGroup) -> None:
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+            group.release()
+        self._dropped.discard(group)
+
+    # ── What changes around us ──
+
+    async def _follow(self) -> None:
+        """Drop what is another agent's by now, until cancelled."""
+        nodes: tuple[int, ...] | None = None
+        with self._cluster.changes() as changed:
+            while True:
+                changed.clear()
+                if nodes != self._coordinators.nodes:
+                    nodes = self._coordinators.nodes
+                    self._reassign()
+                await changed.wait()
+
+    async def _follow_topics(self) -> None:
+        """Tell groups of KIP-848 what there is to assign, until cancelled."""
+        view = self._cluster.view
+        with self._cluster.changes() as changed:
+            while True:
+                changed.clear()
+                if self._cluster_topics.version != view.topics_version:
+                    self._topics_changed()
+                    await asyncio.sleep(_TOPICS_S)  # Thousands may be made one by one.
+                else:
+                    await changed.wait()
+
+    def know_topics(self, names: Iterable[str]) -> None:
+        """Hear of topics before it is time to, where one of *names* is new: who asks for it would
+        be assigned nothing until its next heartbeat."""
+        known = self._cluster_topics
+        behind = known.version != self._cluster.view.topics_version
+        if behind and any(name not in known.by_name for name in names):
+            self._topics_changed()
+
+    def _topics_changed(self) -> None:
+        view = self._cluster.view
+        known = self._cluster_topics.by_id.keys()
+        self._cluster_topics = ClusterTopics(
+            view.topics_version,
+            (
+                (entry.topic.name, topic_id, entry.topic.partitions)
+                for topic_id, entry in view.topics.items()
+            ),
+        )
+        if known - self._cluster_topics.by_id.keys():
+            self._forgetting.look()
+        for group in self.groups.values():
+            if group.consumer is not None:
+                group.consumer.topics = self._cluster_topics
+
+    def _resolve(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+        if self._tasks is not None:
+            with contextlib.suppress(FencedError):
+                spawn(self._tasks, self._resolved(group, wanted))
+
+    async def _resolved(self, group: ServedGroup, wanted: ResolveRegexes) -> None:
+        most_bytes = self.budget.limits.driftlog_max_group_bytes
+        found = await self.offload(resolve, wanted.patterns, wanted.topics, most_bytes)
+        if len(found) < len(wanted.patterns):
+            self.budget.refusals.count("driftlog.max.group.bytes")
+            self._log.warning(
+                "group_patterns_match_too_much",
+                group=group.group_id,
+                patterns=len(wanted.patterns) - len(found),
+                advice="members that subscribe to these patterns are assigned nothing: subscribe "
+                "to fewer, or raise driftlog.max.group.bytes",
+            )
+        group.resolved(dict.fromkeys(wanted.patterns, frozenset[str]()) | found)
+
+    def _reassign(self) -> None:
+        self.complete = False
+        self._look.set()
+        for group in list(self.groups.values()):
+            if self._coordinators.of(group.group_id) != self._node_id:
+                self._drop(group)
+
+    # ── Loading ──
+
+    async def _load(self, group_id: str) -> ServedGroup | None:
+        """Load a group once, however many ask for it."""
+        future = self._loading.get(group_id)
+        if future is not None:
+            group = await _result(future) or self.groups.get(group_id)
+            if group is not None:
+                return group
+            # Another agent may have made it since that was read, and before we were asked.
+            self._check()
+            self._check_mine(group_id)
+            future = self._loading.get(group_id)
+        if future is None:
+            if self._tasks is None:
+                raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            future = asyncio.get_running_loop().create_future()
+            try:
+                spawn(self._tasks, self._loaded(group_id, future))
+            except FencedError:
+                raise RefusedError(ErrorCode.NOT_COORDINATOR) from None
+            self._loading[group_id] = future
+        try:
+            return await _result(future)
+        finally:
+            del future  # The error of it has this frame in its traceback: no cycle of them.
+
+    async def _loaded(self, group_id: str, future: asyncio.Future[ServedGroup | None]) -> None:
+        def wanted() -> bool:
+            return group_id not in self.groups and self._coordinators.of(group_id) == self._node_id
+
+        began_ms = self._clock()
+        error: RefusedError | None = RefusedError(ErrorCode.NOT_COORDINATOR)
+        group: ServedGroup | None = None
+        try:
+            async with self._limit:
+                group = await self._loader.load(group_id, wanted)
+            if group is None or wanted():
+                error = None
+        except RefusedError as refused:
+            error = refused
+        finally:  # Whatever happens, who waits is told.
+            del self._loading[group_id]
+            if group_id in self.groups:  # Made by a request that was told that it was not there.
+                group, error = self.groups[group_id], None
+            elif group is not None and error is None:
+                self._serve(group)
+                self.loads.add((self._clock() - began_ms) / 1000)
+            if future.done():
+                pass  # The session is over, and all were told.
+            elif error is None:
+                future.set_result(group)
+            else:
+                future.set_exception(error)
+                future.exception()
+            del future, error  # This frame is in the error's traceback.
+
+    def _serve(self, group: ServedGroup) -> None:
+        self.groups[group.group_id] = group
+        group.account()
+        self._schedule(group)
+        if not group.offsets.topic_ids <= self._cluster.view.topics.keys():
+            self._forgetting.look()
+
+    async def _load_all(self) -> None:
+        """Load whatever is this agent's after each change, until cancelled."""
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            for again in (False, True):
+                await self._load_mine()
+                if again or self._look.is_set():
+                    break
+                try:
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await self._look.wait()
+                except TimeoutError:
+                    pass
+
+    async def _load_mine(self) -> None:
+        began_ms, loaded = self._clock(), 0
+        left = [one for one in await self._loader.listed() if self._is_missing(one.group_id)]
+        while left:
+            some, left = _first(left)
+            if self._look.is_set():
+                return  # The agents have changed again.
+            some = [one for one in some if self._is_missing(one.group_id)]
+            loaded += await self._load_some(some) if some else 0
+        self.complete = not self._look.is_set()
+        if loaded:
+            self._log.info(
+                "groups_loaded", groups=loaded, seconds=round((self._clock() - began_ms) / 1000, 3)
+            )
+
+    def _is_missing(self, group_id: str) -> bool:
+        return (
+            group_id not in self.groups
+            and group_id not in self._loading
+            and self._coordinators.of(group_id) == self._node_id
+        )
+
+    async def _load_some(self, some: Sequence[Listed]) -> int:
+        """Load groups together, and one by one what could not be; returns how many there are."""
+        loop, began_ms = asyncio.get_running_loop(), self._clock()
+        futures: dict[str, asyncio.Future[ServedGroup | None]] = {
+            one.group_id: loop.create_future() for one in some
+        }
+        self._loading.update(futures)  # Who asks for one of them meanwhile waits for it.
+        async with self._limit:
+            found = await self._loader.load_many(some)
+        assert self._tasks is not None
+        for group_id, future in futures.items():
+            group = found.get(group_id)
+            if group is not None and self._coordinators.of(group_id) == self._node_id:
+                del self._loading[group_id]
+                self._serve(group)
+                self.loads.add((self._clock() - began_ms) / 1000)
+                future.set_result(group)
+            else:
+                spawn(self._tasks, self._loaded(group_id, future))
+        await asyncio.wait(futures.values())
+        return len(found)
+
+    # ── Time ──
+
+    def _schedule(self, group: ServedGroup) -> None:
+        """Look at when the group is to be ticked next; a later time needs nothing done now."""
+        deadline_ms = group.deadline_ms
+        if deadline_ms is None or group.dropped is not None:
+            if group.is_of_no_use:
+                self._removed(group)
+            return
+        if group.scheduled_ms is not None and group.scheduled_ms <= deadline_ms:
+            return
+        group.scheduled_ms = deadline_ms
+        self._pushed += 1
+        timer = deadline_ms, self._pushed, ref(group)
+        heappush(self._timers, timer)
+        if self._timers[0] is timer:
+            self._sooner.set()
+        if len(self._timers) > 4 * len(self.groups) + 64:
+            self._timers = [one for one in self._timers if _is_current(one)]
+            heapify(self._timers)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._sooner.clear()
+            wait_s = None
+            if self._timers:
+                wait_s = (self._timers[0][0] - self.now_ms()) / 1000
+            if wait_s is None or wait_s > 0:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._sooner.wait()
+                except TimeoutError:
+                    pass
+                continue
+            if not self._session.alive:
+                # By its own clock; the store has not said so yet.  Nobody is sent away meanwhile.
+                await asyncio.sleep(_NOT_ALIVE_S)
+                continue
+            for _ in range(_BREATHE_GROUPS):
+                if not self._timers or self._timers[0][0] > self.now_ms():
+                    break
+                self._tick(heappop(self._timers))
+            await asyncio.sleep(0)
+
+    def _tick(self, timer: tuple[int, int, ReferenceType[ServedGroup]]) -> None:
+        group = timer[2]()
+        if group is None or not _is_current(timer):
+            return  # It was scheduled sooner, and that one is done.
+        group.scheduled_ms = None
+        deadline_ms = group.deadline_ms
+        if deadline_ms is not None and deadline_ms <= self.now_ms():
+            group.tick()
+        self._schedule(group)
+
+
+async def _result(future: asyncio.Future[_T]) -> _T:
+    try:
+        return await asyncio.shield(future)
+    finally:
+        del future  # As in `_load`.
+
+
+def _is_current(timer: tuple[int, int, ReferenceType[ServedGroup]]) -> bool:
+    due_ms, _, reference = timer
+    group = reference()
+    return group is not None and group.dropped is None and group.scheduled_ms == due_ms
+
+
+def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:
+    """As many as are loaded together, and the others."""
+    count = size_bytes = 0
+    for one in listed[:LISTED_AT_ONCE]:
+        size_bytes += one.size_bytes
+        if count and size_bytes > LISTED_BYTES:
+            break
+        count += 1
+    return list(listed[:count]), list(listed[count:])

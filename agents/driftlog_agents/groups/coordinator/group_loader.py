@@ -1,0 +1,311 @@
+"""Groups out of the metadata store: claimed for this agent's session, then read.
+
+    read the group's key ──▶ claim ──▶ read its members and offsets ──▶ `ServedGroup`
+         ▲                     │ somebody wrote it meanwhile
+         └─────────────────────┘
+
+The claim puts the group back as it was read, with our session in it (and, in a classic group,
+the generations that we may tell of).  Who coordinated it before compares the group's key in every
+write, so nothing of it is written any more: what is read after the claim is all there is.
+
+Shell.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from driftlog_agents.configs.group_settings import GroupSettings
+from driftlog_agents.groups.classic.machine import ClassicGroup
+from driftlog_agents.groups.classic.stored_value import ClassicValue, claimed_value
+from driftlog_agents.groups.consumer.machine import ConsumerGroup
+from driftlog_agents.groups.coordinator.group_runtime import (
+    CLASSIC,
+    CONSUMER,
+    GroupShell,
+    Machine,
+    ServedGroup,
+)
+from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
+from driftlog_agents.groups.offsets import GroupOffsets, Page, PageId
+from driftlog_agents.groups.storage_format import (
+    StoredGroup,
+    decode_group,
+    decode_member,
+    decode_page,
+    encode_group,
+)
+from driftlog_agents.groups.topic_metadata import ClusterTopics
+from driftlog_agents.log.session.session import Session
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.codec import decode_at
+from driftlog_metadata.errors import CorruptError, FencedError, UnsupportedFormatError
+from driftlog_metadata.keys import (
+    GROUPS_PREFIX,
+    group_key,
+    group_prefix,
+    parse_group_key,
+    session_key,
+)
+from driftlog_metadata.store import (
+    CreateRevisionIs,
+    Get,
+    GetPrefix,
+    KeyValue,
+    ModRevisionIs,
+    Put,
+)
+from driftlog_metadata.transactions import Txn
+
+_CLAIMS: Final = 20
+"""Tries of one claim: each fails because somebody else wrote the group in between."""
+
+
+LISTED_AT_ONCE: Final = 50
+"""Groups that are claimed together; a transaction has room for about twice as many."""
+
+LISTED_BYTES: Final = 500_000
+"""What they come to, at most; one alone may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A group that is stored: its own key as it was read, and what a transaction takes of its keys,
+    which are named thrice, and of their values."""
+
+    group_id: str
+    kv: KeyValue
+    size_bytes: int
+
+
+class GroupLoader:
+    """See the module.
+
+    Args:
+        new_member_id: makes an id of a member that starts with what it is given.
+        topics: what groups of KIP-848 assign.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        shell: GroupShell,
+        settings: GroupSettings,
+        new_member_id: Callable[[str], str],
+        topics: Callable[[], ClusterTopics],
+    ) -> None:
+        self._session = session
+        self._shell = shell
+        self._settings = settings
+        self._new_member_id = new_member_id
+        self._topics = topics
+        self._log = structlog.get_logger()
+        self._told: set[str] = set()
+
+    def new(self, group_id: str, kind: str) -> ServedGroup:
+        """A group that is not there yet; it is stored with its first write."""
+        machine = self.machine(group_id, kind)
+        return ServedGroup(group_id=group_id, machine=machine, shell=self._shell)
+
+    def machine(self, group_id: str, kind: str) -> Machine:
+        """A group that nobody is in."""
+        if kind == CLASSIC:
+            return ClassicGroup(
+                group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
+            )
+        assert kind == CONSUMER
+        return ConsumerGroup(group_id, self._settings.consumer, self._topics(), self._new_member_id)
+
+    def upgraded(self, classic: ClassicGroup) -> ConsumerGroup:
+        """What becomes of a group when a member of KIP-848 joins it.
+
+        Raises:
+            RefusedError: it stays as it is.
+        """
+        return ConsumerGroup.upgraded(
+            classic,
+            self._settings.consumer,
+            self._topics(),
+            self._new_member_id,
+            self._shell.now_ms(),
+        )
+
+    def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
+        """What becomes of a group when its last member of KIP-848 goes."""
+        now_ms = self._shell.now_ms()
+        return ClassicGroup(
+            group_id, self._settings.classic, self._new_member_id, now_ms, stored=value
+        )
+
+    async def listed(self) -> list[Listed]:
+        """Every group that is stored.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        found: dict[str, KeyValue] = {}
+        sizes: Counter[str] = Counter()
+        for kv in await self._session.read_prefix(GROUPS_PREFIX):
+            try:
+                key = parse_group_key(kv.key)
+            except ValueError:
+                continue  # Somebody else's key, which is no group's.
+            sizes[key.group_id] += 3 * len(kv.key) + len(kv.value)
+            if key.member_id is None and key.topic_id is None:
+                found[key.group_id] = kv
+        return [Listed(group_id, kv, sizes[group_id]) for group_id, kv in found.items()]
+
+    async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
+        """Claim and read a group, while it is *wanted*; None: there is none.
+
+        Raises:
+            RefusedError: NOT_COORDINATOR: it is another agent's, it seems; UNKNOWN_SERVER_ERROR:
+                what is stored of it cannot be read.
+            FencedError: the session ended first.
+        """
+        try:
+            return await self._load(group_id, wanted)
+        except CorruptError as error:
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                self._log.error(
+                    "group_unreadable",
+                    group=group_id,
+                    error=str(error),
+                    advice="nobody can use this group until that key is what it was, or the agent "
+                    "is upgraded; kafka-consumer-groups.sh --delete removes the group",
+                )
+            raise UnreadableGroupError(str(error)) from error
+
+    async def _load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
+        key = group_key(group_id)
+        kv = await self._session.read(key)
+        for _ in range(_CLAIMS):
+            if not wanted():
+                break
+            if kv is None:
+                return None
+            claim = self._as_claimed(kv)
+            revision, (kv,) = await self._claim([(kv, claim)])
+            if revision:
+                kvs = await self._session.read_prefix(group_prefix(group_id))
+                return self._served(group_id, claim, revision, kvs)
+        raise RefusedError(ErrorCode.NOT_COORDINATOR)
+
+    async def load_many(self, some: Sequence[Listed]) -> dict[str, ServedGroup]:
+        """Claim and read groups as they were listed, `LISTED_AT_ONCE` at most; some may be left
+        out, and are to be loaded one by one.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        claims: dict[str, tuple[KeyValue, StoredGroup]] = {}
+        for one in some:
+            with contextlib.suppress(CorruptError):  # Said when it is loaded alone.
+                claims[one.group_id] = one.kv, self._as_claimed(one.kv)
+        if not claims:
+            return {}
+        revision, _ = await self._claim(list(claims.values()))
+        if not revision:
+            return {}
+        prefixes = tuple(GetPrefix(group_prefix(group_id)) for group_id in claims)
+        result = await self._session.transact(Txn((), prefixes))
+        found: dict[str, ServedGroup] = {}
+        for (group_id, (_, claim)), kvs in zip(claims.items(), result.reads, strict=True):
+            with contextlib.suppress(CorruptError):
+                found[group_id] = self._served(group_id, claim, revision, kvs)
+        return found
+
+    def _as_claimed(self, kv: KeyValue) -> StoredGroup:
+        stored = decode_at(kv.key, kv.value, decode_group)
+        if stored.kind not in (CLASSIC, CONSUMER):  # Not taken from whom can read it.
+            raise UnsupportedFormatError(
+                f"{kv.key}: a group of kind {stored.kind!r}: upgrade this driftlog"
+            )
+        body = stored.body
+        if stored.kind == CLASSIC:
+            body = decode_at(kv.key, body, claimed_value)
+        return StoredGroup(session_id=self._session.session_id, kind=stored.kind, body=body)
+
+    async def _claim(
+        self, claims: Sequence[tuple[KeyValue, StoredGroup]]
+    ) -> tuple[int, list[KeyValue | None]]:
+        """Claim all or none: the revision of it, or 0; and what is there instead."""
+        session = self._session
+        fence = session_key(session.session_id)
+        values = [encode_group(claim, self._shell.nonce()) for _, claim in claims]
+        keys = [kv.key for kv, _ in claims]
+        result = await session.transact(
+            Txn(
+                compares=(
+                    CreateRevisionIs(fence, session.revision),
+                    *(ModRevisionIs(kv.key, kv.mod_revision) for kv, _ in claims),
+                ),
+                then=tuple(map(Put, keys, values)),
+                otherwise=(Get(fence), *map(Get, keys)),
+            )
+        )
+        there: list[KeyValue | None] = [None for _ in claims]
+        if result.succeeded:
+            return result.revision, there
+        fences, *now = result.reads
+        if not fences or fences[0].create_revision != session.revision:
+            raise FencedError("the session ended before groups were claimed")
+        there = [kvs[0] if kvs else None for kvs in now]
+        first = there[0]
+        if first is not None and [kv and kv.value for kv in there] == values:
+            return first.mod_revision, there  # Our own attempt, its answer lost.
+        return 0, there
+
+    def _served(
+        self, group_id: str, stored: StoredGroup, revision: int, kvs: Sequence[KeyValue]
+    ) -> ServedGroup:
+        bodies = {"": stored.body}
+        pages: dict[PageId, Page] = {}
+        revisions: dict[str, int] = {}
+        for kv in kvs:
+            try:
+                key = parse_group_key(kv.key)
+            except ValueError:
+                continue  # Somebody else's key.
+            revisions[kv.key] = kv.mod_revision
+            if key.topic_id is not None:
+                page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))
+                pages[PageId(key.topic_id, key.page)] = page
+            elif key.member_id is not None:
+                bodies[f"members/{key.member_id}"] = decode_at(kv.key, kv.value, decode_member)
+        offsets = GroupOffsets()
+        offsets.replay(pages)
+        return ServedGroup(
+            group_id=group_id,
+            machine=self._restored(group_id, stored.kind, bodies),
+            shell=self._shell,
+            offsets=offsets,
+            revision=revision,
+            revisions=revisions,
+        )
+
+    def _restored(self, group_id: str, kind: str, bodies: Mapping[str, bytes]) -> Machine:
+        now_ms = self._shell.now_ms()
+        try:
+            if kind == CONSUMER:
+                topics = self._topics()
+                return ConsumerGroup.restore(
+                    group_id,
+                    bodies,
+                    self._settings.consumer,
+                    topics,
+                    self._new_member_id,
+                    now_ms,
+                )
+            return ClassicGroup.restore(
+                group_id, bodies[""], self._settings.classic, self._new_member_id, now_ms
+            )
+        except CorruptError as error:
+            raise type(error)(f"{group_key(group_id)}: {error}") from error

@@ -1,0 +1,127 @@
+"""What groups need not remember: offsets that were kept long enough, and those of deleted topics.
+
+    every `offsets.retention.check.interval.ms` ──▶ expired offsets; groups that are empty then
+    a topic has gone, or offsets of a strange one were read ──▶ is it in the store? ──▶ forget them
+
+A view of the cluster may be behind, so it only says when to look: a topic is gone when a
+linearizable read, made after its offsets were, has no such topic.
+
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard#cleanupGroupMetadata.
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.configs.group_settings import GroupSettings
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
+from driftlog_agents.log.session.session import Session
+from driftlog_agents.protocol.errors import RefusedError
+from driftlog_metadata.codec import decode_at, decode_topic
+from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.keys import TOPICS_PREFIX
+
+_BREATHE_GROUPS: Final = 200
+"""Let the loop run after so many."""
+
+
+class ForgottenOffsets:
+    """See the module.  `run` while the session lives.
+
+    Args:
+        groups: those that are served, by id.
+        counted: by the name of their metric.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        view: ClusterView,
+        groups: Mapping[str, ServedGroup],
+        settings: GroupSettings,
+        counted: Counter[str],
+        clock_ms: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._view = view
+        self._groups = groups
+        self._settings = settings
+        self._counted = counted
+        self._clock_ms = clock_ms
+        self._log = structlog.get_logger()
+        self._look = asyncio.Event()
+
+    def look(self) -> None:
+        """There may be offsets of topics that are gone."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Forget, until cancelled.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        interval_ms = self._settings.offsets_retention_check_interval_ms
+        next_ms = self._clock_ms() + interval_ms
+        while True:
+            try:
+                async with asyncio.timeout((next_ms - self._clock_ms()) / 1000):
+                    await self._look.wait()
+            except TimeoutError:
+                next_ms = self._clock_ms() + interval_ms
+                await self._forget_expired()
+            self._look.clear()
+            await self._forget_topics()
+
+    async def _forget_expired(self) -> None:
+        retention_ms = self._settings.offsets_retention_ms
+        topics = self._view.topics
+        expired = 0
+
+        def name_of(topic_id: UUID) -> str:
+            entry = topics.get(topic_id)
+            return "" if entry is None else entry.topic.name
+
+        for number, group in enumerate(list(self._groups.values())):
+            if number % _BREATHE_GROUPS == _BREATHE_GROUPS - 1:
+                await asyncio.sleep(0)
+            if group.dropped is None:
+                try:
+                    expired += await group.expire(retention_ms, name_of)
+                except RefusedError as error:
+                    self._interrupted(group, error)
+        self._counted["driftlog_group_offsets_expired"] += expired
+        if expired:
+            self._log.info("group_offsets_expired", offsets=expired)
+
+    async def _forget_topics(self) -> None:
+        strangers: dict[UUID, list[ServedGroup]] = {}
+        for group in self._groups.values():
+            for topic_id in group.offsets.topic_ids - self._view.topics.keys():
+                strangers.setdefault(topic_id, []).append(group)
+        if not strangers:
+            return
+        try:
+            there = {
+                decode_at(kv.key, kv.value, decode_topic).topic_id
+                for kv in await self._session.read_prefix(TOPICS_PREFIX)
+            }
+        except CorruptError:
+            return  # Logged by the watch; a topic that cannot be read is not one that is gone.
+        for topic_id in strangers.keys() - there:
+            for group in strangers[topic_id]:
+                if group.dropped is None:
+                    try:
+                        await group.store(group.offsets.forget_topic(topic_id))
+                    except RefusedError as error:
+                        self._interrupted(group, error)
+
+    def _interrupted(self, group: ServedGroup, error: RefusedError) -> None:
+        self._log.info("group_not_tidied", group=group.group_id, reason=str(error))

@@ -1,0 +1,288 @@
+"""What was decided of a group and is not stored yet, and the next write that is made of it.
+
+    Persist of the machine ─┐                                    ┌──▶ stored: replay, tell who waits
+    Changes of offsets ─────┼──▶ in their order ──gather──▶ write ┤
+    deletion ───────────────┘         one write in flight         └──▶ refused
+
+What gathers while a write is in flight goes together in the next: of a key that is written twice
+only the last value.  A deletion takes all before it along.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from driftlog_agents.groups.coordinator.write_batcher import GroupWrite
+from driftlog_agents.groups.offsets import (
+    Changes,
+    Committed,
+    GroupOffsets,
+    Page,
+    PageId,
+    page_of,
+    size_of,
+)
+from driftlog_agents.groups.storage_format import (
+    StoredGroup,
+    encode_group,
+    encode_member,
+    encode_page,
+)
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.keys import (
+    group_key,
+    group_member_key,
+    group_offsets_key,
+    group_prefix,
+    parse_group_key,
+)
+from driftlog_metadata.model import TopicPartition
+
+MEMBERS: Final = "members/"
+"""Names of a machine's values start with it, but for the group's own, which has none."""
+
+_WRITE_KEYS: Final = 100
+"""Keys of one write, and a few more: what a transaction holds.  Commits of more pages are written
+one part after the other."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Decided:
+    """One thing to be written.
+
+    ``puts``: the machine's values, by name.  ``of``: what the Persist with ``token`` is of.
+    ``done``: somebody waits until it is stored.
+    """
+
+    of: object = None
+    token: int = 0
+    kind: str = ""
+    puts: Mapping[str, bytes | None] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
+    delete: bool = False
+    done: asyncio.Future[None] | None = None
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert len(self.puts) <= _WRITE_KEYS
+        self.size_bytes = size_of(self.changes)
+
+    def succeed(self) -> None:
+        """Tell who waits that it is stored."""
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, code: ErrorCode) -> None:
+        """Tell who waits that it is not, as far as we know."""
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(RefusedError(code))
+            self.done.exception()  # It is no bug that nobody waits for a part of a commit.
+
+
+class PendingWrites:
+    """See the module.
+
+    Args:
+        revision: mod revision of the group's key; 0: it is not stored yet.
+        revisions: the same of its members' and pages' keys.
+    """
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        session_id: str,
+        nonce: Callable[[], str],
+        offsets: GroupOffsets,
+        revision: int,
+        revisions: Mapping[str, int],
+    ) -> None:
+        self._group_id = group_id
+        self._session_id = session_id
+        self._nonce = nonce
+        self.key = group_key(group_id)
+        self.offsets = offsets
+        self.revision = revision
+        self._revisions = dict(revisions)
+        self.size_bytes = 0
+        """What offsets that are not stored yet take of memory."""
+        self._decided: list[Decided] = []
+        self._in_flight: list[Decided] | None = None
+        self._write: GroupWrite | None = None
+        self._pages: dict[PageId, Page] = {}
+        """Of the write in flight."""
+
+    def __len__(self) -> int:
+        return len(self._decided)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a write was gathered and has no outcome."""
+        return self._in_flight is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self._decided and self._in_flight is None
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the machine's values beside the group's own, as they are stored."""
+        ids = (parse_group_key(key).member_id for key in self._revisions)
+        return [f"{MEMBERS}{name}" for name in ids if name is not None]
+
+    def add(self, decided: Decided) -> None:
+        """To be written behind all that was decided before."""
+        self._decided.append(decided)
+        self.size_bytes += decided.size_bytes
+
+    def fail(self, code: ErrorCode, *, in_flight: bool) -> None:
+        """Nothing of it is written any more; *in_flight*: of that, too, nobody will hear."""
+        for decided in self._decided:
+            decided.fail(code)
+        self._over(self._decided)
+        self._decided = []
+        if in_flight and self._in_flight is not None:
+            for decided in self._in_flight:
+                decided.fail(code)
+            self._over(self._in_flight)
+            self._in_flight = None
+
+    # ── One write ──
+
+    def gather(
+        self, value: Callable[[], tuple[str, bytes]]
+    ) -> tuple[list[Decided], GroupWrite | None]:
+        """What goes together next, and the write of it; None: there is nothing to write for it,
+        and it is over.
+
+        Args:
+            value: what is stored of a group that only commits make, its kind and its machine's
+                value.
+        """
+        assert self._in_flight is None
+        taken, write = self._all() if self._deletes else self._first(value)
+        if write is not None:
+            self._in_flight, self._write = taken, write
+        else:
+            self._over(taken)
+        return taken, write
+
+    @property
+    def _deletes(self) -> bool:
+        return any(decided.delete for decided in self._decided)
+
+    def _all(self) -> tuple[list[Decided], GroupWrite | None]:
+        taken, self._decided = self._decided, []
+        if not self.revision:
+            return taken, None
+        return taken, GroupWrite(
+            revisions={self.key: self.revision},
+            deletes=(self.key,),
+            prefix=group_prefix(self._group_id),
+        )
+
+    def _first(
+        self, value: Callable[[], tuple[str, bytes]]
+    ) -> tuple[list[Decided], GroupWrite | None]:
+        values: dict[str, bytes | None] = {}
+        changes: dict[TopicPartition, Committed | None] = {}
+        pages: set[PageId] = set()
+        kind, count = "", 0
+        for decided in self._decided:
+            touched = pages.union(map(page_of, decided.changes))
+            if count and len(values.keys() | decided.puts.keys()) + len(touched) > _WRITE_KEYS:
+                break
+            values.update(decided.puts)
+            changes.update(decided.changes)
+            pages = touched
+            kind = decided.kind or kind
+            count += 1
+        taken, self._decided = self._decided[:count], self._decided[count:]
+        self._pages = self.offsets.pages(changes)
+        if not self.revision and "" not in values and self._pages:
+            kind, values[""] = value()
+        return taken, self._made(kind, values)
+
+    def _made(self, kind: str, values: Mapping[str, bytes | None]) -> GroupWrite | None:
+        nonce = self._nonce()
+        revisions = {self.key: self.revision}
+        puts: dict[str, bytes] = {}
+        deletes: list[str] = []
+        for name, body in values.items():
+            if not name:
+                assert body is not None, "a group goes by a deletion"
+                stored = StoredGroup(session_id=self._session_id, kind=kind, body=body)
+                puts[self.key] = encode_group(stored, nonce)
+                continue
+            assert name.startswith(MEMBERS)
+            key = group_member_key(self._group_id, name.removeprefix(MEMBERS))
+            if body is not None:
+                puts[key] = encode_member(body, nonce)
+            elif key in self._revisions:
+                deletes.append(key)
+            else:
+                continue
+            revisions[key] = self._revisions.get(key, 0)
+        for page_id, page in self._pages.items():
+            key = group_offsets_key(self._group_id, page_id.topic_id, page_id.page)
+            revisions[key] = self._revisions.get(key, 0)
+            if page:
+                puts[key] = encode_page(page, nonce)
+            else:
+                deletes.append(key)
+        if not puts and not deletes:
+            return None
+        return GroupWrite(revisions=revisions, puts=puts, deletes=tuple(deletes))
+
+    # ── What becomes of it ──
+
+    def stored(self, revision: int) -> list[Decided]:
+        """The write is stored, at *revision*; what it was of."""
+        taken, write = self._ended()
+        for key in write.puts:
+            if key == self.key:
+                self.revision = revision
+            else:
+                self._revisions[key] = revision
+        for key in write.deletes:
+            self._revisions.pop(key, None)
+        if write.prefix:
+            self.revision = 0
+            self._revisions.clear()
+        self.offsets.replay(self._pages)
+        self._pages = {}
+        return taken
+
+    def refused(self) -> list[Decided]:
+        """The write is not stored and will not be; what it was of."""
+        self._pages = {}
+        return self._ended()[0]
+
+    def _ended(self) -> tuple[list[Decided], GroupWrite]:
+        taken, write = self._in_flight or [], self._write
+        self._in_flight = self._write = None
+        self._over(taken)
+        assert write is not None
+        return taken, write
+
+    def _over(self, taken: Iterable[Decided]) -> None:
+        self.size_bytes -= sum(decided.size_bytes for decided in taken)
+
+
+def parts(changes: Changes) -> Iterable[Changes]:
+    """Changes of so many pages each that a write holds them."""
+    part: dict[TopicPartition, Committed | None] = {}
+    pages: set[PageId] = set()
+    for tp, committed in changes.items():
+        page_id = page_of(tp)
+        if page_id not in pages and len(pages) == _WRITE_KEYS:
+            yield part
+            part, pages = {}, set()
+        pages.add(page_id)
+        part[tp] = committed
+    if part:
+        yield part

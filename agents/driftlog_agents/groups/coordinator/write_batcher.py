@@ -1,0 +1,325 @@
+"""What groups write, in few transactions; and how a coordinator makes sure that it still is one.
+
+    group ──wake──▶ waiting ──gather──▶ a transaction of many groups ──▶ stored(revision)
+      ▲                                     │ a compare failed
+      │                                     ├─▶ our own values are there: it was applied ──▶ stored
+      │                                     ├─▶ somebody wrote a key of this group: refused
+      └── has more to write ◀───────────────┴─▶ the others again, without it
+
+While transactions are in flight, what is decided gathers: a group has one write in flight, and an
+agent a few transactions.  Every write compares the session's key, the group's own key and each key
+that it replaces.  A transaction without an answer is repeated (`Session.transact`) until it fails a
+compare or succeeds, and each value has a nonce: a value of ours that is there says that all of the
+transaction was applied.
+
+1. A group is told `stored` or `refused` exactly once for each write that it gave, or the session is
+   over (`FencedError`).
+2. `refused` is said where a key of the group is not what the write was made from: somebody else
+   coordinates it now, and nothing of this write will happen.  (A late copy of it might, after a
+   lost answer, only while no key of it has changed.)
+
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata.errors import FencedError
+from driftlog_metadata.keys import session_key
+from driftlog_metadata.store import (
+    MAX_TXN_BYTES,
+    MAX_TXN_OPS,
+    Compare,
+    CreateRevisionIs,
+    Delete,
+    DeletePrefix,
+    Get,
+    KeyValue,
+    ModRevisionIs,
+    Operation,
+    Put,
+)
+from driftlog_metadata.transactions import Txn
+
+_IN_FLIGHT: Final = 4
+"""Transactions at once.  More: more groups share the wait for the store's disk, and flushes of
+the log wait longer behind them."""
+
+_MAX_KEYS: Final = MAX_TXN_OPS - 2
+"""Of one transaction, beside the session's key; a group that goes takes an operation more."""
+
+_GATHER_BYTES: Final = 1_000_000
+"""More is left for the next transaction; a single write may be larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWrite:
+    """What one group has to write, made from the keys of *revisions*.
+
+    ``revisions``: mod revision by key, 0 where it is not there: of the group's own key, and of
+    every key that is put or deleted.  ``prefix``: deleted as a whole.
+    """
+
+    revisions: Mapping[str, int]
+    puts: Mapping[str, bytes] = field(default_factory=dict)
+    deletes: Sequence[str] = ()
+    prefix: str = ""
+
+    @property
+    def keys(self) -> int:
+        """How much of a transaction's operations it takes."""
+        changes = len(self.puts) + len(self.deletes) + bool(self.prefix)
+        return max(len(self.revisions), changes)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of a transaction's bytes, about."""
+        names = 3 * sum(len(key) for key in self.revisions) + 2 * len(self.prefix)
+        return names + sum(len(value) for value in self.puts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether a transaction can hold it."""
+        return self.keys <= _MAX_KEYS and self.size_bytes < MAX_TXN_BYTES - 1000
+
+
+class Writer(Protocol):
+    """A group that writes."""
+
+    def gather(self) -> GroupWrite | None:
+        """All that is to be written now; asked once for each `GroupWrites.wake`."""
+        ...
+
+    def stored(self, revision: int) -> None:
+        """What was gathered is stored: its keys have this mod revision, or are gone."""
+        ...
+
+    def refused(self) -> None:
+        """What was gathered is not stored: somebody else coordinates the group."""
+        ...
+
+    def too_large(self) -> None:
+        """What was gathered is not stored and cannot be."""
+        ...
+
+
+_Batch = list[tuple[Writer, GroupWrite]]
+
+
+class GroupWrites:
+    """See the module.  `run` while the session lives."""
+
+    def __init__(self, session: Session, counted: Counter[str]) -> None:
+        self._session = session
+        self._counted = counted
+        self._log = structlog.get_logger()
+        self._waiting: dict[Writer, None] = {}
+        self._awake = asyncio.Event()
+        self._held: tuple[Writer, GroupWrite] | None = None
+        """Gathered, and too large for the transaction that it was gathered for."""
+
+    def wake(self, writer: Writer) -> None:
+        """*writer* has something to write, and nothing in flight."""
+        self._waiting[writer] = None
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Write what is decided, until cancelled.
+
+        Raises:
+            FencedError: the session is over; in a group.
+        """
+        limit = asyncio.Semaphore(_IN_FLIGHT)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._awake.wait()
+                await limit.acquire()
+                batch = self._gather()
+                if batch:
+                    tasks.create_task(self._send(batch)).add_done_callback(
+                        lambda _: limit.release()
+                    )
+                else:
+                    limit.release()
+                del batch  # Its groups may be gone before the next one.
+
+    def _gather(self) -> _Batch:
+        batch: _Batch = []
+        keys = size_bytes = 0
+        while self._held is not None or self._waiting:
+            if self._held is not None:
+                writer, write = self._held
+                self._held = None
+            else:
+                writer = next(iter(self._waiting))
+                del self._waiting[writer]
+                gathered = writer.gather()
+                if gathered is None:
+                    continue
+                write = gathered
+                if not write.fits:
+                    self._log.error(
+                        "group_write_too_large",
+                        keys=write.keys,
+                        bytes=write.size_bytes,
+                        advice="the group is too large for the metadata store: use fewer members "
+                        "in it, or fewer partitions a commit",
+                    )
+                    writer.too_large()
+                    continue
+            keys += write.keys
+            size_bytes += write.size_bytes
+            if batch and (keys > _MAX_KEYS or size_bytes > _GATHER_BYTES):
+                self._held = writer, write
+                return batch
+            batch.append((writer, write))
+        self._awake.clear()
+        return batch
+
+    async def _send(self, batch: _Batch) -> None:
+        while batch:
+            self._counted["driftlog_group_transactions"] += 1
+            result = await self._session.transact(_txn(self._session, batch))
+            if result.succeeded:
+                _stored(batch, result.revision)
+                return
+            mine, *reads = result.reads
+            if not mine or mine[0].create_revision != self._session.revision:
+                raise FencedError("the session ended before groups were written")
+            there = {kv.key: kv for kvs in reads for kv in kvs}
+            revision = _applied_at(batch, there)
+            if revision:
+                _stored(batch, revision)
+                return
+            left: _Batch = []
+            deletes_only = not any(write.puts for _, write in batch)
+            for writer, write in batch:
+                if _holds(write, there):
+                    left.append((writer, write))
+                elif deletes_only and _is_gone(write, there):
+                    writer.stored(result.revision)  # Nothing that was put would tell who did it.
+                else:
+                    writer.refused()
+            batch = left
+
+
+def _txn(session: Session, batch: _Batch) -> Txn:
+    fence = session_key(session.session_id)
+    compares: list[Compare] = [CreateRevisionIs(fence, session.revision)]
+    then: list[Operation] = []
+    otherwise: list[Operation] = [Get(fence)]
+    for _, write in batch:
+        assert write.puts.keys() <= write.revisions.keys()
+        for key, revision in write.revisions.items():
+            compares.append(ModRevisionIs(key, revision))
+            otherwise.append(Get(key))
+        then.extend(Put(key, value) for key, value in write.puts.items())
+        then.extend(Delete(key) for key in write.deletes)
+        if write.prefix:
+            then.append(DeletePrefix(write.prefix))
+    return Txn(tuple(compares), tuple(then), tuple(otherwise))
+
+
+def _stored(batch: _Batch, revision: int) -> None:
+    for writer, _ in batch:
+        writer.stored(revision)
+
+
+def _applied_at(batch: _Batch, there: Mapping[str, KeyValue]) -> int:
+    """At which revision all of *batch* was applied, its answer lost; 0: it was not."""
+    for _, write in batch:
+        for key, value in write.puts.items():
+            kv = there.get(key)
+            if kv is not None and kv.value == value:
+                return kv.mod_revision
+    return 0
+
+
+def _holds(write: GroupWrite, there: Mapping[str, KeyValue]) -> bool:
+    return all(
+        (kv.mod_revision if (kv := there.get(key)) is not None else 0) == revision
+        for key, revision in write.revisions.items()
+    )
+
+
+def _is_gone(write: GroupWrite, there: Mapping[str, KeyValue]) -> bool:
+    return not any(key in there for key in write.deletes)
+
+
+class Confirmations:
+    """Whether groups are still coordinated here, asked of the store for many at once.
+
+    Nothing but this makes an answer from memory one that nobody newer has made old: a claim needs
+    no consent of the previous coordinator.  `run` while the session lives.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._waiting: dict[tuple[str, int], asyncio.Future[bool]] = {}
+        self._awake = asyncio.Event()
+
+    async def confirm(self, key: str, revision: int) -> bool:
+        """Whether *key* had this mod revision at some time after this was called.
+
+        Not so, too, where nobody can say: the session ended.
+        """
+        future = self._waiting.get((key, revision))
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting[key, revision] = future
+            self._awake.set()
+        return await asyncio.shield(future)
+
+    async def run(self) -> None:
+        """Ask, until cancelled.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        asked: dict[tuple[str, int], asyncio.Future[bool]] = {}
+        try:
+            while True:
+                await self._awake.wait()
+                asked = self._first()
+                for wanted in asked:
+                    del self._waiting[wanted]
+                if not self._waiting:
+                    self._awake.clear()
+                whole = await self._are(list(asked))
+                for wanted, future in asked.items():
+                    future.set_result(whole or (len(asked) > 1 and await self._are([wanted])))
+        finally:
+            for future in (*asked.values(), *self._waiting.values()):
+                if not future.done():
+                    future.set_result(False)
+            self._waiting.clear()
+
+    def _first(self) -> dict[tuple[str, int], asyncio.Future[bool]]:
+        """As many as a transaction holds: the key of a group's id may be 100 KB long."""
+        some: dict[tuple[str, int], asyncio.Future[bool]] = {}
+        size_bytes = 0
+        for wanted, future in self._waiting.items():
+            size_bytes += len(wanted[0])
+            if some and (len(some) == _MAX_KEYS or size_bytes > _GATHER_BYTES):
+                break
+            some[wanted] = future
+        return some
+
+    async def _are(self, wanted: Sequence[tuple[str, int]]) -> bool:
+        fence = session_key(self._session.session_id)
+        # The read is not for what it says: without one etcd takes the transaction for one that
+        # may be answered from a member that is behind (etcdserver: isTxnSerializable).
+        result = await self._session.transact(
+            Txn(
+                compares=tuple(ModRevisionIs(key, revision) for key, revision in wanted),
+                then=(Get(fence),),
+                otherwise=(Get(fence),),
+            )
+        )
+        return result.succeeded

@@ -1,0 +1,4 @@
+"""One module for each Kafka API.
+
+Shell.
+"""

@@ -1,0 +1,53 @@
+"""AlterConfigs: what is said is all that stays set.
+
+Shell.
+"""
+
+from collections.abc import Callable, Mapping
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.config_changes import ConfigChangeRequest, apply
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+async def handle(
+    broker: Broker,
+    request: AlterConfigsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> AlterConfigsResponse:
+    """Answer *request*."""
+    resources = [
+        ConfigChangeRequest(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            names=[config.name for config in resource.configs],
+            no_value=[config.name for config in resource.configs if config.value is None],
+            change=_replacement(resource),
+        )
+        for resource in request.resources
+    ]
+    answers = await apply(broker, resources, validate_only=request.validate_only, legacy=True)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+            for asked, (code, message) in zip(resources, answers, strict=True)
+        ]
+    )
+
+
+def _replacement(
+    resource: AlterConfigsResource,
+) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+    configs = {c.name: c.value for c in resource.configs if c.value is not None}
+    return lambda _: configs

@@ -1,0 +1,200 @@
+"""CreateTopics: each topic succeeds or fails alone, and is led when that is said.
+
+Unless that takes longer than the client waits: what is made is made (Kafka's controller waits for
+no broker), and REQUEST_TIMED_OUT is said of what is not made yet.
+
+Any replication factor is taken, however many agents there are: the bucket replicates, and
+clients' defaults are 3 or −1.  It is kept, and shown as far as there are agents.
+Source: org.apache.kafka.controller.ReplicationControlManager#createTopics (4.3).
+Shell.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from driftlog_agents.configs.definitions import resolve
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
+from driftlog_agents.foundation.loop_slices import each
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import live_agents, shown_replicas
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from driftlog_agents.topics.validation import MAX_TOPICS, NewTopic, check_request
+from driftlog_metadata.model import Topic
+
+MAX_WAIT_S: Final = 60.0
+"""However patient the client says it is: its connection waits for the answer."""
+
+MADE_AT_ONCE: Final = 1_000
+"""Topics of one request that wait to be changed and to be led at once."""
+
+
+async def handle(
+    broker: Broker,
+    request: CreateTopicsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> CreateTopicsResponse:
+    """Answer *request*."""
+    counts = Counter(topic.name for topic in request.topics)
+    results = [
+        _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        for name, count in counts.items()
+        if count > 1
+    ]
+    topics = [topic for topic in request.topics if counts[topic.name] == 1]
+    wanted = sum(max(_partitions(broker, topic), 0) for topic in topics)
+    most = broker.settings.limits.driftlog_max_topics_per_request
+    try:
+        check_request(len(topics), wanted, most)
+    except RefusedError as error:
+        if len(topics) > most:
+            broker.refusals.count(MAX_TOPICS)
+        results += [_failed(topic.name, error.code, error.message) for topic in topics]
+        return CreateTopicsResponse(topics=results)
+    deadline_s = min(max(request.timeout_ms, 0) / 1000, MAX_WAIT_S)
+    defaults = _configs(broker, {})
+    made = await each(
+        topics,
+        lambda topic: _create(broker, topic, request.validate_only, deadline_s, defaults),
+        1 if request.validate_only else MADE_AT_ONCE,
+    )
+    return CreateTopicsResponse(topics=results + made)
+
+
+async def _create(
+    broker: Broker,
+    asked: CreatableTopic,
+    validate_only: bool,
+    deadline_s: float,
+    defaults: list[CreatableTopicConfigs],
+) -> CreatableTopicResult:
+    try:
+        new = _new_topic(broker, asked)
+        topic = await broker.topics.create(new, validate_only=validate_only, timeout_s=deadline_s)
+    except RefusedError as error:
+        return _failed(asked.name, error.code, error.message)
+    except TimeoutError:
+        return _failed(asked.name, ErrorCode.REQUEST_TIMED_OUT, "The topic is still being made.")
+    return _created(broker, topic, defaults)
+
+
+def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
+    broker.topics.check_new_name(asked.name)  # Of all that may be wrong, Kafka says this first.
+    partitions, replicas = asked.num_partitions, asked.replication_factor
+    if asked.assignments:
+        _check_assignments(broker, asked)
+        partitions = len(asked.assignments)
+        replicas = len(asked.assignments[0].broker_ids)
+    elif asked.replication_factor < -1 or asked.replication_factor == 0:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    configs: dict[str, str] = {}
+    missing = [config.name for config in asked.configs if config.value is None]
+    if missing:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {','.join(missing)}",
+        )
+    for config in asked.configs:
+        assert config.value is not None
+        configs[config.name] = config.value
+    return NewTopic(
+        name=asked.name, partitions=partitions, replication_factor=replicas, configs=configs
+    )
+
+
+def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
+    """A manual assignment must be one, of as many replicas for each partition; placement is the
+    cluster's all the same."""
+    if asked.replication_factor != -1 or asked.num_partitions != -1:
+        what = "replication factor" if asked.replication_factor != -1 else "numPartitions"
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"A manual partition assignment was specified, but {what} was not set to -1.",
+        )
+    seen: set[int] = set()
+    for assignment in asked.assignments:
+        partition = assignment.partition_index
+        if partition in seen:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {partition}",
+            )
+        seen.add(partition)
+        check_replicas(broker, assignment.broker_ids, len(asked.assignments[0].broker_ids))
+    if seen != set(range(len(seen))):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+
+
+def check_replicas(broker: Broker, broker_ids: list[int], replicas: int) -> None:
+    """Whether a manual assignment names *replicas* brokers that are there.
+
+    Raises:
+        RefusedError: INVALID_REPLICA_ASSIGNMENT.
+    """
+
+    def refused(message: str) -> RefusedError:
+        return RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {message}."
+        )
+
+    if not broker_ids:
+        raise refused("includes an empty replica list")
+    before: int | None = None
+    agents = live_agents(broker)
+    for broker_id in sorted(broker_ids):
+        if broker_id not in agents:
+            raise refused(f"includes broker {broker_id}, but no such broker is registered")
+        if broker_id == before:
+            raise refused(f"includes the broker {broker_id} more than once")
+        before = broker_id
+    if len(broker_ids) != replicas:
+        raise refused(
+            f"includes a partition with {len(broker_ids)} replica(s), but this is not consistent "
+            f"with previous partitions, which have {replicas} replica(s)"
+        )
+
+
+def _partitions(broker: Broker, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return broker.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+
+
+def _created(
+    broker: Broker, topic: Topic, defaults: list[CreatableTopicConfigs]
+) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=topic.partitions,
+        replication_factor=shown_replicas(broker, topic),
+        configs=_configs(broker, topic.configs) if topic.configs else defaults,
+    )
+
+
+def _configs(broker: Broker, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=found.definition.name, value=found.value, config_source=found.source
+        )
+        for found in resolve(TOPIC_CONFIGS, configs, broker.topics.agent_configs)
+    ]
+
+
+def _failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)

@@ -1,0 +1,111 @@
+"""DeleteRecords: the log starts later; −1 is the high watermark.
+
+What is answered is stored: log start never goes back, whoever leads next
+(`sealing/record_deletion`). Source: kafka.server.KafkaApis#handleDeleteRecordsRequest,
+ReplicaManager#deleteRecordsOnLocalLog, kafka.cluster.Partition#deleteRecordsOnLeader.
+
+Shell.
+"""
+
+from typing import Final
+
+from driftlog_agents.foundation.loop_slices import each_within, sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import INTERNAL_TOPICS, led_partition, not_led
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+
+HIGH_WATERMARK: Final = -1
+
+_MAX_WAIT_S: Final = 60.0
+_INVALID_LOW_WATERMARK: Final = -1
+
+_AT_ONCE: Final = 32
+"""Partitions whose keys are written at once: one client's share of the metadata store."""
+
+
+async def handle(
+    broker: Broker,
+    request: DeleteRecordsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> DeleteRecordsResponse:
+    """Answer *request*; of a partition that is named twice the last offset counts.
+
+    What is refused is said at once; what the timeout comes before is said to have timed out.
+    """
+    deadline_s = min(max(request.timeout_ms, 0) / 1000, _MAX_WAIT_S)
+    wanted: dict[str, dict[int, int]] = {}
+    async for topic in sliced(request.topics):
+        offsets = wanted.setdefault(topic.name, {})
+        async for partition in sliced(topic.partitions):
+            offsets[partition.partition_index] = partition.offset
+    topics: list[DeleteRecordsTopicResult] = []
+    moves: list[tuple[str, int, DeleteRecordsPartitionResult]] = []
+    async for name, offsets in sliced(wanted.items()):
+        results: list[DeleteRecordsPartitionResult] = []
+        topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+        async for number, offset in sliced(offsets.items()):
+            result = DeleteRecordsPartitionResult(
+                partition_index=number,
+                low_watermark=_INVALID_LOW_WATERMARK,
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+            )
+            results.append(result)
+            try:
+                _checked(broker, name, number, offset)
+            except RefusedError as refused:
+                result.error_code = refused.code
+            else:
+                moves.append((name, offset, result))
+    await each_within(deadline_s, moves, lambda move: _move(broker, *move), _AT_ONCE)
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _move(
+    broker: Broker, name: str, offset: int, result: DeleteRecordsPartitionResult
+) -> None:
+    try:
+        engine, log, offset = _checked(broker, name, result.partition_index, offset)
+        start = await engine.deletion.delete_to(log, offset)
+    except RefusedError as refused:
+        result.error_code = refused.code
+    except (FencedError, UnavailableError):
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    except CorruptError:  # one of its keys; sealing says so
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        result.low_watermark, result.error_code = start, ErrorCode.NONE
+
+
+def _checked(
+    broker: Broker, name: str, partition: int, offset: int
+) -> tuple[Engine, PartitionLog, int]:
+    """The partition, and where its log is to start.
+
+    Raises:
+        RefusedError: it cannot be.
+    """
+    topic = broker.topics.by_name.get(name)
+    if not_led(broker, topic, partition) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if name in INTERNAL_TOPICS:
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    engine, log = led_partition(broker, name, partition, -1)
+    limits = broker.topics.limits.get(name)
+    policies = "" if topic is None else topic.configs.get("cleanup.policy", "")
+    if limits is not None and limits.compacted and "delete" not in policies:
+        raise RefusedError(ErrorCode.POLICY_VIOLATION)
+    if offset == HIGH_WATERMARK:
+        offset = log.high_watermark
+    if not 0 <= offset <= log.high_watermark:
+        raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return engine, log, offset

@@ -1,0 +1,223 @@
+"""DescribeConfigs: every config of a topic, a group or this agent, with where it comes from.
+
+Source: kafka.server.ConfigHelper#describeConfigs; the errors are its own.
+Shell.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from driftlog_agents.configs.broker import BROKER_CONFIGS, resolve_broker
+from driftlog_agents.configs.definitions import (
+    ConfigSource,
+    ConfigType,
+    ConfigValue,
+    ResourceType,
+    resolve,
+)
+from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.api_versions_table import ADVERTISED
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.config_changes import broker_id
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.api import ApiKey
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from driftlog_agents.topics.validation import check_topic_name
+
+ROOT_LOGGER: Final = "root"
+
+_Describe = Callable[[ConfigValue], DescribeConfigsResourceResult]
+
+
+async def handle(
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """Answer *request*."""
+
+    def describe(found: ConfigValue, *, read_only: bool) -> DescribeConfigsResourceResult:
+        secret = found.definition.type is ConfigType.PASSWORD
+        documented = request.include_documentation and context.api_version >= 3
+        return DescribeConfigsResourceResult(
+            name=found.definition.name,
+            value=None if secret else found.value,
+            read_only=read_only,
+            config_source=found.source,
+            is_sensitive=secret,
+            synonyms=[
+                DescribeConfigsSynonym(name=name, value=None if secret else value, source=source)
+                for name, value, source in (found.synonyms if request.include_synonyms else ())
+            ],
+            config_type=found.definition.type,
+            documentation=found.definition.documentation if documented else None,
+        )
+
+    results: list[DescribeConfigsResult] = []
+    known: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
+    async for resource in sliced(request.resources):
+        keys = tuple(resource.configuration_keys or ())
+        asked = resource.resource_type, resource.resource_name, keys
+        if asked not in known:  # One that is named again is said again, as Kafka does.
+            known[asked] = _result(
+                broker,
+                resource,
+                lambda found: describe(found, read_only=False),
+                lambda found: describe(found, read_only=True),
+            )
+        results.append(known[asked])
+        context.answer.add(sum(map(_bytes, results[-1].configs)))
+    return DescribeConfigsResponse(results=results)
+
+
+def _bytes(config: DescribeConfigsResourceResult) -> int:
+    texts = [config.name, config.value or "", config.documentation or ""]
+    for synonym in config.synonyms:
+        texts += synonym.name, synonym.value or ""
+    return 16 + sum(map(len, texts))
+
+
+def _result(
+    broker: Broker, resource: DescribeConfigsResource, of_topic: _Describe, of_agent: _Describe
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    # KAFKA-9675: an empty list asks for nothing in the schema, and for all in every broker.
+    wanted = set(resource.configuration_keys or ())
+    try:
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                found = _topic(broker, resource.resource_name)
+                result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
+            case ResourceType.BROKER:
+                found = _broker(broker, resource.resource_name)
+                result.configs = [of_agent(c) for c in found if _asked(c.definition.name, wanted)]
+            case ResourceType.BROKER_LOGGER:
+                _check_logger_id(broker, resource.resource_name)
+                if _asked(ROOT_LOGGER, wanted):
+                    result.configs = [_root_logger(broker)]
+            case ResourceType.CLIENT_METRICS:
+                _check_named(resource, "Client metrics subscription")
+                found = resolve(CLIENT_METRICS_CONFIGS, {}, {})
+                result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
+            case ResourceType.GROUP:
+                _check_named(resource, "Group")
+                found = resolve(GROUP_CONFIGS, {}, _of_groups(broker))
+                result.configs = [of_topic(c) for c in found if _asked(c.definition.name, wanted)]
+            case _:
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Configs of resource type {resource.resource_type} are not kept here",
+                )
+    except RefusedError as error:
+        result.error_code, result.error_message = error.code, error.message or ""
+    return result
+
+
+def _asked(name: str, wanted: set[str]) -> bool:
+    return not wanted or name in wanted
+
+
+def _topic(broker: Broker, name: str) -> list[ConfigValue]:
+    check_topic_name(name)
+    topic = broker.topics.by_name.get(name)
+    if topic is None:
+        if not broker.topics.known:
+            raise RefusedError(ErrorCode.LEADER_NOT_AVAILABLE, "topics are not known yet")
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return resolve(TOPIC_CONFIGS, topic.configs, broker.topics.agent_configs)
+
+
+def _check_named(resource: DescribeConfigsResource, what: str) -> None:
+    if not resource.resource_name:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{what} name must not be empty")
+
+
+def _of_groups(broker: Broker) -> dict[str, str]:
+    """What groups inherit that is not Kafka's default, by broker config."""
+    configs = broker.settings.groups.configs
+    return {name: value for name, value in configs.items() if value != BROKER_CONFIGS[name].default}
+
+
+def _broker(broker: Broker, name: str) -> list[ConfigValue]:
+    if not name:
+        return []  # What was set for all brokers at run time: nothing ever is.
+    if broker_id(name, "Broker") != broker.node_id:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
+        )
+    return resolve_broker(broker_settings(broker), broker.settings.given)
+
+
+def _check_logger_id(broker: Broker, name: str) -> None:
+    if not name:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if broker_id(name, "Broker") != broker.node_id:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {broker.node_id} but received {name}",
+        )
+
+
+def _root_logger(broker: Broker) -> DescribeConfigsResourceResult:
+    level = broker.settings.log_level.upper()
+    return DescribeConfigsResourceResult(
+        name=ROOT_LOGGER,
+        value="WARN" if level == "WARNING" else level,
+        read_only=True,
+        config_source=ConfigSource.DYNAMIC_BROKER_LOGGER,
+    )
+
+
+def broker_settings(broker: Broker) -> Mapping[str, str | None]:
+    """What this agent has, by the names of Kafka's broker configs."""
+    settings, engine = broker.settings, broker.engine
+    session_ms = None if engine is None else engine.settings.session.ttl_ms
+    protocols = ["classic"]
+    if ApiKey.CONSUMER_GROUP_HEARTBEAT in ADVERTISED:
+        protocols.append("consumer")
+    listeners = ",".join(f"{at.name}://{at.host}:{at.port}" for at in broker.agent.listeners)
+    return {
+        "advertised.listeners": listeners,
+        "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
+        "broker.id": str(broker.node_id),
+        "broker.rack": broker.agent.rack,
+        "broker.heartbeat.interval.ms": _text(session_ms / 3 if session_ms else None),
+        "broker.session.timeout.ms": _text(session_ms),
+        "connections.max.idle.ms": str(settings.connections_max_idle_ms),
+        "default.replication.factor": str(settings.default_replication_factor),
+        "fetch.max.bytes": str(settings.fetch_max_bytes),
+        "group.coordinator.rebalance.protocols": ",".join(protocols),
+        "listener.security.protocol.map": ",".join(
+            f"{at.name}:PLAINTEXT" for at in broker.agent.listeners
+        ),
+        "listeners": listeners,
+        "log.dir": settings.location or None,
+        "driftlog.http.address": broker.agent.http_address or None,
+        "driftlog.producer.state.max.bytes": str(settings.driftlog_producer_state_max_bytes),
+        "log.dirs": settings.location or None,
+        "log.roll.ms": _text(settings.seal_ms),
+        "max.connections": str(settings.max_connections),
+        "message.max.bytes": str(settings.message_max_bytes),
+        "node.id": str(broker.node_id),
+        "num.partitions": str(settings.num_partitions),
+        "process.roles": "broker",
+        "producer.id.expiration.ms": str(settings.producer_id_expiration_ms),
+        "socket.request.max.bytes": str(settings.socket_request_max_bytes),
+        **settings.groups.configs,
+        **settings.limits.configs,
+    }
+
+
+def _text(number: float | None) -> str | None:
+    return None if number is None else str(int(number))

@@ -1,0 +1,73 @@
+"""DescribeLogDirs: one directory, the store, and what each partition has in it.
+
+Each agent answers for what it leads: clients ask all of them.  A partition's size is that of its
+segments, as its manifest says, and of its batches that are not sealed yet.  A bucket has no total
+and nothing that is left: both are −1, "not known".
+Source: kafka.server.ReplicaManager#describeLogDirs.
+Shell.
+"""
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+async def handle(
+    broker: Broker,
+    request: DescribeLogDirsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> DescribeLogDirsResponse:
+    """Answer *request*; of partitions that are not led here nothing is said."""
+    engine = broker.engine
+    where = broker.settings.location or "bucket"
+    if engine is None or not engine.ready.is_set():
+        # The directory is away, as a failed disk's is: tools show that and ask again.
+        offline = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=where)
+        return DescribeLogDirsResponse(results=[offline])
+    wanted: dict[str, set[int] | None] = dict.fromkeys(engine.topics)
+    if request.topics is not None:
+        wanted = {topic.topic: set() for topic in request.topics}
+        for topic in request.topics:
+            numbers = wanted[topic.topic]
+            assert numbers is not None
+            numbers.update(topic.partitions)
+    topics = [
+        described
+        async for name, numbers in sliced(wanted.items())
+        if (described := _described(engine, name, numbers)).partitions
+    ]
+    return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir=where, topics=topics)])
+
+
+def _described(engine: Engine, name: str, numbers: set[int] | None) -> DescribeLogDirsTopic:
+    entry = engine.topics.get(name)
+    return DescribeLogDirsTopic(
+        name=name,
+        partitions=[
+            DescribeLogDirsPartition(
+                partition_index=log.partition, partition_size=_size_bytes(engine, log)
+            )
+            for log in ([] if entry is None else entry.logs)
+            if log is not None
+            and log.state is not State.CLOSED
+            and (numbers is None or log.partition in numbers)
+        ],
+    )
+
+
+def _size_bytes(engine: Engine, log: PartitionLog) -> int:
+    manifest = engine.manifests.known(log)
+    if manifest is None:  # Nothing is sealed, or it is being loaded.
+        return log.unsealed_bytes
+    lists = sum(entry.size_bytes for entry in manifest.lists)
+    return lists + sum(entry.size_bytes for entry in manifest.segments) + log.unsealed_bytes

@@ -1,0 +1,89 @@
+"""DescribeProducers: the idempotent producers that a partition remembers.
+
+When each of them wrote last is not told: −1.  A leader keeps it by its monotonic clock, which says
+nothing to a client.  There are no transactions.
+Source: kafka.server.KafkaApis#handleDescribeProducersRequest, ReplicaManager#activeProducerState.
+Shell.
+"""
+
+import asyncio
+from typing import Final
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import led_partition
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from driftlog_agents.topics.validation import check_topic_name
+from driftlog_metadata.errors import UnavailableError
+
+_DEADLINE_S: Final = 30.0
+_PRODUCER_BYTES: Final = 37
+_NO_TRANSACTIONS: Final = -1
+"""Coordinator epoch of a producer without a transactional id."""
+
+
+async def handle(
+    broker: Broker,
+    request: DescribeProducersRequest,
+    context: RequestContext,
+) -> DescribeProducersResponse:
+    """Answer *request*; a partition that is named again is looked at once, and said again."""
+    known: dict[tuple[str, int], PartitionResponse] = {}
+
+    async def described(name: str, number: int) -> PartitionResponse:
+        answer = known.get((name, number))
+        if answer is None:
+            answer = known[name, number] = await _described(broker, name, number)
+        context.answer.add(16 + _PRODUCER_BYTES * len(answer.active_producers))
+        return answer
+
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    await described(topic.name, number)
+                    async for number in sliced(topic.partition_indexes)
+                ],
+            )
+            async for topic in sliced(request.topics)
+        ]
+    )
+
+
+async def _described(broker: Broker, name: str, partition: int) -> PartitionResponse:
+    answer = PartitionResponse(partition_index=partition)
+    try:
+        if name not in broker.topics.by_name and broker.topics.known:
+            check_topic_name(name)
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "This server does not host this topic-partition.",
+            )
+        engine, log = led_partition(broker, name, partition, -1)
+        async with asyncio.timeout(_DEADLINE_S):
+            await engine.loaded(log)
+        if log.damage:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.damage)
+        answer.active_producers = [
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_sequence=last_sequence,
+                coordinator_epoch=_NO_TRANSACTIONS,
+            )
+            for producer_id, epoch, last_sequence in log.producers.last_sequences()
+        ]
+    except RefusedError as error:
+        answer.error_code, answer.error_message = error.code, error.message
+    except (UnavailableError, TimeoutError):
+        answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return answer

@@ -1,0 +1,105 @@
+"""ElectLeaders: every partition that can have a leader has its preferred one already.
+
+Who leads follows from the agents that are there, and an agent that comes is given its share at
+once: there is nothing to elect.  A partition that is on its way has no leader that could be.
+Source: org.apache.kafka.controller.ReplicationControlManager#electLeaders,
+ElectLeadersRequest#getErrorResponse.
+Shell.
+"""
+
+from typing import Final
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import leader_of
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+
+_NOBODY: Final = {
+    PREFERRED: (
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        "The preferred leader was not available.",
+    ),
+    UNCLEAN: (
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        "Eligible topic partition leaders are not available.",
+    ),
+}
+
+
+async def handle(
+    broker: Broker,
+    request: ElectLeadersRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> ElectLeadersResponse:
+    """Answer *request*; null asks for all, and is told only of those that need an election."""
+    kind = request.election_type
+    if kind not in _NOBODY:
+        return await _unknown_type(request)
+    if not broker.topics.known:
+        return ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    if request.topic_partitions is not None:
+        wanted = [(asked.topic, asked.partitions) for asked in request.topic_partitions]
+    else:
+        wanted = []
+        async for name, topic in sliced(sorted(broker.topics.by_name.items())):
+            numbers = range(topic.partitions)
+            leaders = (leader_of(broker, topic.topic_id, number)[0] for number in numbers)
+            wanted.append((name, [n for n, leader in enumerate(leaders) if leader < 0]))
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=name,
+                partition_result=[
+                    _elect(broker, name, number, kind) async for number in sliced(numbers)
+                ],
+            )
+            async for name, numbers in sliced(wanted)
+        ]
+    )
+
+
+def _elect(broker: Broker, name: str, partition: int, kind: int) -> PartitionResult:
+    topic = broker.topics.by_name.get(name)
+    if topic is None or not 0 <= partition < topic.partitions:
+        unknown = f"topic as {name}" if topic is None else f"partition as {name}-{partition}"
+        return PartitionResult(
+            partition_id=partition,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=f"No such {unknown}",
+        )
+    code, message = _NOBODY[kind]
+    if leader_of(broker, topic.topic_id, partition)[0] >= 0:
+        code = ErrorCode.ELECTION_NOT_NEEDED
+        message = "Leader election not needed for topic partition."
+    return PartitionResult(partition_id=partition, error_code=code, error_message=message)
+
+
+async def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """Kafka has nothing to say where nothing was asked for."""
+    asked = request.topic_partitions
+    if asked is not None and not asked:
+        return ElectLeadersResponse()
+    code, message = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=number, error_code=code, error_message=message)
+                    async for number in sliced(topic.partitions)
+                ],
+            )
+            async for topic in sliced(asked or [])
+        ],
+    )

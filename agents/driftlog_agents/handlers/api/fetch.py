@@ -1,0 +1,628 @@
+"""Fetch: whole batches from the offset that was asked for, or wait until there are enough.
+
+    try now, from memory and buffer files ──▶ enough, or an error: answer
+         │                   │
+         │                   └─ some of it is in the bucket: read it in a task, answer
+         └─ too little: wait for the high watermarks, at most max_wait, try again
+
+A partition that moves costs a waiting request one look at that partition, however many it waits
+for.  A request of very many partitions is read in slices; a partition that is named twice counts
+once, as it was named last.
+
+Limits are Kafka's (KIP-74): the first batch of the first partition that has data is
+returned whatever its size; after that `max_bytes` and `partition_max_bytes` hold.
+Sessions (KIP-227) are declined: session id 0, so that clients send full requests.  So a partition
+that moves is an error of that partition in one answer, at once for who waits, and nothing else.
+
+Replicas are the bucket, and only the leader serves what is not there yet: there are no followers to
+prefer, so a client's rack (KIP-392) is read and ``preferred_read_replica`` stays −1.  Which zone an
+agent is in is shown in Metadata.
+Source: kafka.server.KafkaApis#handleFetchRequest, DelayedFetch, ReplicaManager#readFromLog.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.configs.limits import FETCH_MAX_BYTES
+from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.handlers.common.leader_hints import add_to_fetch
+from driftlog_agents.log.log_session import Engine, TopicLogs
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.reader import holds_zstd
+from driftlog_agents.network.answers import SMALL_BYTES
+from driftlog_agents.network.queued_requests import REQUEST_BYTES, QueuedRequest
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.fetch import (
+    API,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.object_store import Buffer
+
+_ZSTD_FROM_VERSION: Final = 10
+_TOPIC_IDS_FROM_VERSION: Final = 13
+_READ_COMMITTED: Final = 1
+_INVALID_EPOCH: Final = -1
+_MANY_PARTITIONS: Final = 1_000
+"""A request of more is read in slices and encoded by a thread: some milliseconds each."""
+
+_PARTITION_BYTES: Final = 512
+"""What a Fetch that waits keeps for each: 450 with what its log and the others know of it."""
+
+_TOPIC_BYTES: Final = 512
+"""The same of a topic that is here, with its name."""
+
+_PACE_S: Final = 10.0
+"""Between two lines about reads that fail."""
+
+
+class FetchHandler:
+    """Handles Fetch requests for one agent."""
+
+    def __init__(self, broker: Broker, spawn: Callable[[Any], None]) -> None:
+        self._broker = broker
+        self._spawn = spawn
+        self.log = structlog.get_logger()
+        self.requests = 0
+        self.bytes = 0
+        self.cold_reads = 0
+        self._unread = 0
+        self._say_at_s = 0.0
+
+    def not_read(self, log: PartitionLog, error: str) -> None:
+        """The bucket did not give what *log* has: clients ask again at once, and for ever."""
+        self._unread += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._say_at_s:
+            return
+        self._say_at_s = now_s + _PACE_S
+        self.log.warning(
+            "cold_read_failed",
+            log=repr(log),
+            error=error,
+            failures=self._unread,
+            advice="clients are told to try again; what memory and disk hold is read",
+        )
+        self._unread = 0
+
+    def handle(
+        self, slot: QueuedRequest, version: int, correlation_id: int, request: FetchRequest
+    ) -> None:
+        """Answer through *slot*, now or when there is something to say."""
+        self.requests += 1
+        # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
+        most = self._broker.settings.fetch_max_bytes
+        if request.max_bytes > most:
+            request.max_bytes = most
+            self._broker.refusals.count(FETCH_MAX_BYTES)
+        # Of what may be long, only what is asked for is kept.
+        request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
+        _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
+
+    def spawn(self, coroutine: Any) -> None:
+        """Run it under the server's task group."""
+        self._spawn(coroutine)
+
+
+class _Fetch:
+    """One request; also the `Waiter` of its partitions."""
+
+    __slots__ = (
+        "_broker",
+        "_checked",
+        "_correlation_id",
+        "_done",
+        "_moved",
+        "_owner",
+        "_ready",
+        "_ready_bytes",
+        "_request",
+        "_slot",
+        "_timer",
+        "_version",
+        "_waits_for",
+    )
+
+    def __init__(
+        self,
+        owner: FetchHandler,
+        broker: Broker,
+        slot: QueuedRequest,
+        version: int,
+        correlation_id: int,
+        request: FetchRequest,
+    ) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._slot = slot
+        self._version = version
+        self._correlation_id = correlation_id
+        self._request = request
+        self._timer: asyncio.TimerHandle | None = None
+        self._done = False
+        self._checked = False
+        self._waits_for: dict[PartitionLog, FetchPartition] = {}
+        self._moved: set[PartitionLog] = set()
+        """Of those that it waits for, since it looked last."""
+        self._ready: dict[PartitionLog, int] = {}
+        """Bytes that each of them has for it, as far as they count."""
+        self._ready_bytes = 0
+
+    # ── Deciding ──
+
+    def begin(self) -> None:
+        """Answer, or wait."""
+        request = self._request
+        if self._version >= 7 and request.session_id != 0:
+            # Not one of ours: there are none (FetchSessionCache#newContext).
+            self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+            return
+        self._keep_little()
+        if _is_large(request):
+            self._spawn(self._begin_large)
+            return
+        _named_once(request)
+        found, size, cold = self._read()
+        if cold:
+            self._go_cold()
+        elif found is not None and (self._enough(found, size) or not self._may_wait()):
+            self._answer(found, size)
+        else:
+            for log, asked in self._logs():
+                self._wait_for(log, asked)
+            self._wait()
+
+    async def _begin_large(self) -> None:
+        """As `begin`, in slices.  Never leaves its slot unanswered."""
+        try:
+            await off_the_loop(_named_once, self._request)
+            here = await self._read_slowly(bucket=False)
+            if here is None:
+                self._go_cold()
+                return
+            found, size = here
+            if self._enough(found, size) or not self._may_wait():
+                await self._answer_slowly(found, size)
+                return
+            async for log, asked in sliced(self._logs()):
+                if self._done:
+                    return  # one of them has moved, and that was enough
+                self._wait_for(log, asked)
+            if self._slot.connection.closed:
+                self._forget()
+            elif not self._done:
+                self._wait()
+                self._look_soon()  # some may have moved since they were read
+        except Exception:  # noqa: BLE001  # a bug here costs one connection, not the agent
+            self._forget()
+            self._slot.connection.broken()
+
+    @property
+    def _partitions(self) -> int:
+        return sum(len(topic.partitions) for topic in self._request.topics)
+
+    def _enough(self, found: list[FetchableTopicResponse], size: int) -> bool:
+        """Whether to answer now.  Who asks for no partition waits for none: the Java consumer does
+        so as it closes."""
+        request = self._request
+        return (
+            size >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or _has_error(found)
+            or not any(topic.partitions for topic in request.topics)
+        )
+
+    def _may_wait(self) -> bool:
+        """Count it as what it keeps, if there is room for it to wait; else it is answered with what
+        there is, and its client asks again."""
+        topics, partitions = len(self._request.topics), self._partitions
+        may = self._slot.keep(REQUEST_BYTES + topics * _TOPIC_BYTES + partitions * _PARTITION_BYTES)
+        if not may:
+            self._broker.refusals.count("queued.max.request.bytes")
+        return may
+
+    def _logs(self) -> Iterator[tuple[PartitionLog, FetchPartition]]:
+        """What it asks for that is led here."""
+        engine = self._broker.engine
+        if engine is None:
+            return
+        for topic in self._request.topics:
+            entry = self._topic(engine, topic.topic, topic.topic_id)
+            for asked in topic.partitions:
+                log = _log(entry, asked.partition)
+                if log is not None and log.state is not State.CLOSED:
+                    yield log, asked
+
+    def _wait_for(self, log: PartitionLog, asked: FetchPartition) -> None:
+        log.waiting_fetches[self] = None
+        self._waits_for[log] = asked
+        self._count(log, asked)
+
+    def _wait(self) -> None:
+        loop, connection = asyncio.get_running_loop(), self._slot.connection
+        self._timer = loop.call_later(
+            self._request.max_wait_ms / 1000, connection.on_loop, self._out_of_time
+        )
+        connection.on_close.add(self._forget)
+
+    def committed(self, log: PartitionLog) -> None:
+        """A high watermark moved: look once, after this turn's other news."""
+        if not self._done:
+            self._moved.add(log)
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._checked:
+            self._checked = True
+            asyncio.get_running_loop().call_soon(self._slot.connection.on_loop, self._look)
+
+    def synced(self, log: PartitionLog) -> None:
+        raise AssertionError("a fetch waits for no sync")
+
+    unsynced = synced
+
+    def lost(self, log: PartitionLog) -> None:
+        """Not led any more: say so at once."""
+        if not self._done:
+            self._slot.connection.on_loop(self._out_of_time)
+
+    def _look(self) -> None:
+        self._checked = False
+        if self._done:
+            return
+        moved, self._moved = self._moved, set()
+        for log in moved:
+            self._count(log, self._waits_for[log])
+        if self._ready_bytes >= self._request.min_bytes:
+            self._out_of_time()
+
+    def _count(self, log: PartitionLog, asked: FetchPartition) -> None:
+        """Bytes between what was asked for and the high watermark, as far as they count."""
+        size = 0
+        if asked.fetch_offset < log.high_watermark:
+            size = min(log.bytes_from(asked.fetch_offset), asked.partition_max_bytes)
+        self._ready_bytes += size - self._ready.get(log, 0)
+        self._ready[log] = size
+
+    def _out_of_time(self) -> None:
+        """Answer with what there is."""
+        self._forget()
+        if self._slot.connection.closed:
+            return
+        self._keep_little()
+        if len(self._waits_for) > _MANY_PARTITIONS:
+            if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
+                self._spawn(self._read_cold)
+            return
+        found, size, cold = self._read()
+        if cold:
+            self._go_cold()
+        else:
+            assert found is not None
+            self._answer(found, size)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._owner.spawn(self._slot.run(work))
+
+    def _forget(self) -> None:
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for log in self._waits_for:
+            log.waiting_fetches.pop(self, None)
+        self._slot.connection.on_close.discard(self._forget)
+
+    # ── Reading what is here ──
+
+    def _read(self) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
+        """(answers, bytes, whether some of it is only in the bucket)."""
+        engine = self._broker.engine
+        responses: list[FetchableTopicResponse] = []
+        size = 0
+        for topic in self._request.topics:
+            entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
+            partitions: list[PartitionData] = []
+            for asked in topic.partitions:
+                data, log = self._check(engine, entry, topic.topic, topic.topic_id, asked)
+                partitions.append(data)
+                if log is None or asked.fetch_offset >= log.high_watermark:
+                    continue
+                room = self._request.max_bytes - size
+                if size and room <= 0:
+                    continue
+                limit = min(asked.partition_max_bytes, room)
+                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+                if buffers is None:
+                    if size == 0:
+                        return None, 0, True
+                    continue  # the next request will begin with it
+                size += self._put(data, buffers, limit, first=size == 0)
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return responses, size, False
+
+    def _put(self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool) -> int:
+        size = sum(map(len, buffers))
+        if size > limit and not first:
+            return 0  # a first batch larger than what is left is only for the first partition
+        if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
+            data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return 0
+        data.records = buffers
+        return size
+
+    def _topic(self, engine: Engine, name: str, topic_id: UUID) -> TopicLogs | None:
+        if self._version >= _TOPIC_IDS_FROM_VERSION:
+            return engine.topics_by_id.get(topic_id)
+        return engine.topics.get(name)
+
+    def _not_led(self, name: str, topic_id: UUID, partition: int) -> ErrorCode:
+        topics = self._broker.topics
+        if self._version < _TOPIC_IDS_FROM_VERSION:
+            return not_led(self._broker, topics.by_name.get(name), partition)
+        topic = topics.by_id.get(topic_id)
+        if topic is None and topics.known and topic_id != NULL_UUID:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return not_led(self._broker, topic, partition)
+
+    def _check(
+        self,
+        engine: Engine | None,
+        entry: TopicLogs | None,
+        topic: str,
+        topic_id: UUID,
+        asked: FetchPartition,
+    ) -> tuple[PartitionData, PartitionLog | None]:
+        """The partition's answer without records, and its log if it can be read."""
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            aborted_transactions=[] if self._request.isolation_level == _READ_COMMITTED else None,
+            records=[],
+        )
+        if engine is None or not engine.ready.is_set():
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return data, None
+        log = _log(entry, asked.partition)
+        if log is None:
+            data.error_code = self._not_led(topic, topic_id, asked.partition)
+            return data, None
+        if log.state is State.CLOSED or not engine.session.alive:
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return data, None
+        if log.state is State.OFFLINE:
+            # Where it ends is not known: no offset is out of range, and none is the end.
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data, None
+        if not self._check_epochs(data, log, asked):
+            return data, None
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.high_watermark
+        data.log_start_offset = log.log_start
+        if not log.log_start <= asked.fetch_offset <= max(log.log_end, log.high_watermark):
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return data, None
+        return data, log
+
+    def _check_epochs(self, data: PartitionData, log: PartitionLog, asked: FetchPartition) -> bool:
+        """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch."""
+        current = asked.current_leader_epoch
+        if current not in (_INVALID_EPOCH, log.leader_epoch):
+            data.error_code = (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if current < log.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return False
+        last = asked.last_fetched_epoch
+        # While it is loaded only the epochs of the tail are known.
+        known = log.state is State.ONLINE or (log.epochs and last >= log.epochs[0][0])
+        if last != _INVALID_EPOCH and known:
+            epoch, end = log.end_offset_for_epoch(last)
+            if epoch < 0 or end < 0 or asked.fetch_offset < log.log_start:
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+                return False
+            if epoch < last or end < asked.fetch_offset:
+                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+                data.high_watermark = log.high_watermark
+                data.last_stable_offset = log.high_watermark
+                data.log_start_offset = log.log_start
+                return False
+        return True
+
+    # ── Reading what is in the bucket ──
+
+    def _go_cold(self) -> None:
+        self._done = True
+        if self._slot.connection.closed:
+            return
+        self._keep_little()
+        if not self._slot.connection.answers.room(self._most_bytes(), self._go_cold):
+            return
+        self._owner.cold_reads += 1
+        self._spawn(self._read_cold)
+
+    async def _read_cold(self) -> None:
+        """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
+        answers = self._slot.connection.answers
+        answers.read_begins()
+        try:
+            found = await self._read_slowly(bucket=True)
+            assert found is not None
+            await self._answer_slowly(*found)
+        except Exception:  # a bug here costs one connection, not the agent
+            self._owner.log.exception("fetch_bug", client=self._slot.connection.client_host)
+            self._slot.connection.close()
+        finally:
+            answers.read_ended()
+
+    async def _read_slowly(
+        self, *, bucket: bool
+    ) -> tuple[list[FetchableTopicResponse], int] | None:
+        """As `_read`, in slices.  None: some is only in the bucket, which is not to be read."""
+        responses: list[FetchableTopicResponse] = []
+        size = 0
+        async for topic in sliced(self._request.topics):
+            partitions: list[PartitionData] = []
+            async for asked in sliced(topic.partitions):
+                one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
+                if one is None:
+                    return None
+                partitions.append(one[0])
+                size += one[1]
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return responses, size
+
+    async def _read_one(
+        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int, *, bucket: bool
+    ) -> tuple[PartitionData, int] | None:
+        engine = self._broker.engine
+        entry = None if engine is None else self._topic(engine, topic, topic_id)
+        data, log = self._check(engine, entry, topic, topic_id, asked)
+        room = self._request.max_bytes - size
+        if log is None or asked.fetch_offset >= log.high_watermark or (size and room <= 0):
+            return data, 0
+        limit = min(asked.partition_max_bytes, room)
+        try:
+            buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+            if buffers is None and size:
+                buffers = []  # the next request will begin with it
+            elif buffers is None:
+                if not bucket:
+                    return None
+                limits = self._broker.topics.limits.get(log.topic)
+                buffers = await self._broker.reader.read(
+                    log,
+                    asked.fetch_offset,
+                    limit,
+                    zstd=self._version >= _ZSTD_FROM_VERSION,
+                    codec=None if limits is None else limits.codec,
+                )
+        except RefusedError as error:
+            data.error_code = error.code
+            return data, 0
+        except CorruptError as error:
+            # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
+            client = self._slot.connection.client_host
+            self._owner.log.error("log_damaged", client=client, log=repr(log), error=str(error))
+            data.error_code = ErrorCode.CORRUPT_MESSAGE
+            return data, 0
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._owner.not_read(log, str(error) or repr(error))
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data, 0
+        return data, self._put(data, buffers, limit, first=size == 0)
+
+    def _keep_little(self) -> None:
+        """Ask for less while answers that nobody takes hold much."""
+        request = self._request
+        request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
+
+    def _most_bytes(self) -> int:
+        """What is read of the bucket at most: that is the first partition with data, alone.  What
+        memory and disk have of others is claimed when it is known."""
+        asked = (p.partition_max_bytes for topic in self._request.topics for p in topic.partitions)
+        return max(0, min(max(asked, default=0), self._request.max_bytes))
+
+    # ── Answering ──
+
+    def _answer(self, responses: list[FetchableTopicResponse], size: int) -> None:
+        self._done = True
+        if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
+            return  # what was read is read again when there is room for it
+        self._owner.bytes += size
+        self._respond(FetchResponse(responses=responses))
+
+    async def _answer_slowly(self, responses: list[FetchableTopicResponse], size: int) -> None:
+        """As `_answer`; an answer of many partitions is encoded by a thread."""
+        self._done = True
+        if self._slot.connection.closed:
+            return
+        if sum(len(topic.partitions) for topic in responses) <= _MANY_PARTITIONS:
+            self._answer(responses, size)
+            return
+        if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
+            return
+        self._owner.bytes += size
+        connection, response = self._slot.connection, FetchResponse(responses=responses)
+        add_to_fetch(self._broker, self._version, response, connection.listener)
+        answer = await off_the_loop(
+            API.encode_response_parts, self._version, self._correlation_id, response
+        )
+        if not connection.closed:
+            self._slot.respond(answer)
+
+    def _respond(self, response: FetchResponse) -> None:
+        connection = self._slot.connection
+        if not connection.closed:
+            add_to_fetch(self._broker, self._version, response, connection.listener)
+            self._slot.respond(
+                API.encode_response_parts(self._version, self._correlation_id, response)
+            )
+
+
+def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
+    if entry is None or not 0 <= partition < len(entry.logs):
+        return None
+    return entry.logs[partition]
+
+
+def _is_large(request: FetchRequest) -> bool:
+    """Whether it names more than is read, and made sure to be named once, where it is."""
+    topics = request.topics
+    if len(topics) > _MANY_PARTITIONS:
+        return True
+    return sum(len(topic.partitions) for topic in topics) > _MANY_PARTITIONS
+
+
+def _named_once(request: FetchRequest) -> None:
+    """Leave of a partition that is named twice what is said last, and nothing of a topic of which
+    no partition is named (FetchRequest#fetchData)."""
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
+    if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):
+        topics: dict[tuple[str, UUID], FetchTopic] = {}
+        for topic in request.topics:
+            first = topics.setdefault((topic.topic, topic.topic_id), topic)
+            if first is not topic:
+                first.partitions += topic.partitions
+        request.topics = list(topics.values())
+    if not all(topic.partitions for topic in request.topics):
+        request.topics = [topic for topic in request.topics if topic.partitions]
+    for topic in request.topics:
+        if len(topic.partitions) > 1:
+            named = {asked.partition: asked for asked in topic.partitions}
+            if len(named) < len(topic.partitions):
+                topic.partitions = list(named.values())
+
+
+def _has_error(responses: list[FetchableTopicResponse]) -> bool:
+    return any(
+        data.error_code or data.diverging_epoch.epoch >= 0
+        for topic in responses
+        for data in topic.partitions
+    )

@@ -1,0 +1,46 @@
+"""InitProducerId: an id for an idempotent producer.
+
+A producer without a transactional id always gets a new id at epoch 0, whatever id it had
+(TransactionCoordinator#handleInitProducerId); clients bump epochs by themselves.
+
+There are no transactions yet.  A transactional id is refused as not authorized: of all errors
+that is the one which both the Java client (TransactionManager) and librdkafka
+(rd_kafka_idemp_check_error) take as final and name at once; others are retried until they time out.
+Shell.
+"""
+
+import structlog
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+
+async def handle(
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """Answer *request*."""
+    transactional_id = request.transactional_id
+    if transactional_id == "" or (request.producer_id == -1) != (request.producer_epoch == -1):
+        return _failed(ErrorCode.INVALID_REQUEST)
+    if transactional_id is not None:
+        structlog.get_logger().warning(
+            "transactional_id_refused",
+            client=context.client_host,
+            transactional_id=transactional_id,
+            client_id=context.client_id,
+            advice="this version has no transactions: use an idempotent producer without an id",
+        )
+        return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    try:
+        return InitProducerIdResponse(producer_id=await broker.producer_ids.next())
+    except RefusedError as error:
+        return _failed(error.code)
+
+
+def _failed(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

@@ -1,0 +1,50 @@
+"""ListConfigResources: what has configs.
+
+Topics and brokers have; of client metrics and groups nobody can set any here, so none is listed.
+Source: kafka.server.KafkaApis#handleListConfigResources.
+Shell.
+"""
+
+from typing import Final
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import live_agents
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+"""ConfigResource.Type."""
+
+_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+
+
+async def handle(
+    broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """Answer *request*; version 0 asks for client metrics."""
+    kinds = set(request.resource_types) or set(_KINDS)
+    if context.api_version == 0:
+        kinds = {CLIENT_METRICS}
+    if not kinds <= _KINDS:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    names: dict[int, list[str]] = {}
+    if TOPIC in kinds:
+        names[TOPIC] = sorted(broker.topics.by_name)
+    for kind in kinds & {BROKER, BROKER_LOGGER}:
+        names[kind] = [str(node_id) for node_id in sorted(live_agents(broker))]
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in sorted(names)
+            for name in names[kind]
+        ]
+    )

@@ -1,0 +1,48 @@
+"""ListGroups: the groups that this agent coordinates; clients ask all agents.
+
+While groups are on their way to this agent it says that it loads, and clients ask again: a list
+that is not complete would look as if groups were gone.
+
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#listGroups.
+Shell.
+"""
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.coordinator_lookup import coordinating
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+
+async def handle(
+    broker: Broker,
+    request: ListGroupsRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> ListGroupsResponse:
+    """Answer *request*."""
+    try:
+        groups = coordinating(broker)
+    except RefusedError as error:
+        return ListGroupsResponse(error_code=error.code)
+    if not groups.complete:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    listed: list[ListedGroup] = []
+    async for group in sliced(list(groups.groups.values())):
+        state, kind = group.state, group.kind
+        if (not states or state.lower() in states) and (not types or kind in types):
+            listed.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=state,
+                    group_type=kind,
+                )
+            )
+    return ListGroupsResponse(groups=listed)

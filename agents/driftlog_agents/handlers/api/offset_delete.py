@@ -1,0 +1,83 @@
+"""OffsetDelete: a group forgets how far it has read in topics that nobody of it reads (KIP-496).
+
+Source: kafka.server.KafkaApis#handleOffsetDeleteRequest, OffsetMetadataManager#deleteOffsets.
+Shell.
+"""
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
+from driftlog_agents.groups.coordinator.repair import UnreadableGroupError
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.coordinator_lookup import coordinating
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from driftlog_metadata.model import TopicPartition
+
+
+async def handle(
+    broker: Broker,
+    request: OffsetDeleteRequest,
+    context: RequestContext,  # noqa: ARG001 - as all handlers
+) -> OffsetDeleteResponse:
+    """Answer *request*."""
+    try:
+        return await _deleted(broker, request)
+    except RefusedError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+
+
+async def _group(broker: Broker, request: OffsetDeleteRequest) -> ServedGroup | None:
+    groups = coordinating(broker)
+    try:
+        return await groups.group(request.group_id)
+    except UnreadableGroupError:
+        wanted = [
+            TopicPartition(topic.topic_id, partition.partition_index)
+            for asked in request.topics
+            if (topic := broker.topics.by_name.get(asked.name)) is not None
+            for partition in asked.partitions
+        ]
+        await groups.forget(request.group_id, wanted)
+        return await groups.group(request.group_id)
+
+
+async def _deleted(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    group = await _group(broker, request)
+    if group is None:
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND)
+    refused = ErrorCode.NONE if group.classic is None else group.classic.refuse_offset_delete()
+    if refused:
+        raise RefusedError(refused)
+    response = OffsetDeleteResponse()
+    wanted: list[TopicPartition] = []
+    async for asked in sliced(request.topics):
+        topic = broker.topics.by_name.get(asked.name)
+        code = ErrorCode.NONE
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif group.machine.is_subscribed_to(asked.name):
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            wanted += [
+                TopicPartition(topic.topic_id, partition.partition_index)
+                for partition in asked.partitions
+            ]
+        response.topics.append(
+            OffsetDeleteResponseTopic(
+                name=asked.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    async for partition in sliced(asked.partitions)
+                ],
+            )
+        )
+    await group.store(group.offsets.forget(wanted))
+    return response

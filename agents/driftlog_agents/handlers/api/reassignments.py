@@ -1,0 +1,109 @@
+"""AlterPartitionReassignments and ListPartitionReassignments: replicas are the placement's.
+
+A partition's only replica is the bucket.  The brokers that Metadata shows as its replicas are the
+agent that leads it and those that would lead next: all of it is computed from the agents that are
+there, and nothing of it is stored (`cluster.placement`).  So there is no reassignment that could
+be under way, and none can begin:
+
+| asked for | answer |
+|---|---|
+| a cancellation | NO_REASSIGNMENT_IN_PROGRESS |
+| the replicas that are shown | done already, as in Kafka |
+| other brokers that are there | INVALID_REPLICA_ASSIGNMENT, which says what moves partitions here |
+| brokers that are not there, none, or one twice | INVALID_REPLICA_ASSIGNMENT, as in Kafka |
+
+Source: org.apache.kafka.controller.ReplicationControlManager#alterPartitionReassignments,
+#listPartitionReassignments.
+Shell.
+"""
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.api.create_topics import check_replicas
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import nodes, partitions
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from driftlog_agents.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+
+async def alter(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Answer an AlterPartitionReassignments request."""
+    factor = request.allow_replication_factor_change
+    if not broker.topics.known:
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=factor, error_code=ErrorCode.NOT_CONTROLLER
+        )
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=factor,
+        error_message=None if request.topics else "",
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _answer(broker, topic.name, asked, factor, context.listener)
+                    async for asked in sliced(topic.partitions)
+                ],
+            )
+            async for topic in sliced(request.topics)
+        ],
+    )
+
+
+async def listing(
+    broker: Broker,
+    request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - as all handlers
+    context: RequestContext,  # noqa: ARG001
+) -> ListPartitionReassignmentsResponse:
+    """Answer a ListPartitionReassignments request: see the module."""
+    code = ErrorCode.NONE if broker.topics.known else ErrorCode.NOT_CONTROLLER
+    return ListPartitionReassignmentsResponse(error_code=code, error_message=None)
+
+
+def _answer(
+    broker: Broker, name: str, asked: ReassignablePartition, factor: bool, listener: str
+) -> ReassignablePartitionResponse:
+    answer = ReassignablePartitionResponse(
+        partition_index=asked.partition_index, error_message=None
+    )
+    try:
+        _reassign(broker, name, asked, factor, listener)
+    except RefusedError as error:
+        answer.error_code, answer.error_message = error.code, error.message
+    return answer
+
+
+def _reassign(
+    broker: Broker, name: str, asked: ReassignablePartition, factor: bool, listener: str
+) -> None:
+    topic, number = broker.topics.by_name.get(name), asked.partition_index
+    if topic is None or not 0 <= number < topic.partitions:
+        what = f"a topic named {name}" if topic is None else f"partition {name}:{number}"
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find {what}.")
+    if asked.replicas is None:
+        raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    check_replicas(broker, asked.replicas, len(asked.replicas))
+    (info,) = partitions(broker, topic, number, number + 1, nodes(broker, listener))
+    if not factor and len(asked.replicas) != len(info.replicas):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(info.replicas)} to {len(asked.replicas)}",
+        )
+    if asked.replicas != info.replicas:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The replicas of {name}-{number} are {info.replicas} and cannot be chosen: the bucket "
+            "holds its records, and who leads it follows from the agents that run. Start or stop "
+            "agents, and partitions move by themselves.",
+        )

@@ -1,0 +1,79 @@
+"""What is asked of rules and delegation tokens where nobody is kept out and nobody has a name.
+
+There is no authorizer and every listener is plain text, which Kafka says to whoever asks.
+Source: kafka.server.AclApis, kafka.server.KafkaApis#handleDescribeTokensRequest.
+Shell.
+"""
+
+from typing import Final
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.create_acls import (
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from driftlog_agents.protocol.messages.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from driftlog_agents.protocol.messages.describe_acls import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from driftlog_agents.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+
+_NO_AUTHORIZER: Final = "No Authorizer is configured."
+
+
+async def describe_acls(
+    broker: Broker,  # noqa: ARG001 - as all handlers
+    request: DescribeAclsRequest,  # noqa: ARG001
+    context: RequestContext,  # noqa: ARG001
+) -> DescribeAclsResponse:
+    """Answer a DescribeAcls request."""
+    return DescribeAclsResponse(
+        error_code=ErrorCode.SECURITY_DISABLED,
+        error_message="No Authorizer is configured on the broker",
+    )
+
+
+async def create_acls(
+    broker: Broker,  # noqa: ARG001 - as all handlers
+    request: CreateAclsRequest,
+    context: RequestContext,  # noqa: ARG001
+) -> CreateAclsResponse:
+    """Answer a CreateAcls request."""
+    refused = AclCreationResult(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
+    )
+    return CreateAclsResponse(results=[refused] * len(request.creations))
+
+
+async def delete_acls(
+    broker: Broker,  # noqa: ARG001 - as all handlers
+    request: DeleteAclsRequest,
+    context: RequestContext,  # noqa: ARG001
+) -> DeleteAclsResponse:
+    """Answer a DeleteAcls request."""
+    refused = DeleteAclsFilterResult(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
+    )
+    return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+
+
+async def describe_delegation_token(
+    broker: Broker,  # noqa: ARG001 - as all handlers
+    request: DescribeDelegationTokenRequest,  # noqa: ARG001
+    context: RequestContext,  # noqa: ARG001
+) -> DescribeDelegationTokenResponse:
+    """Answer a DescribeDelegationToken request."""
+    return DescribeDelegationTokenResponse(
+        error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    )

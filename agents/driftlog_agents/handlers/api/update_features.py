@@ -1,0 +1,93 @@
+"""UpdateFeatures: the levels of features follow what the agents speak, and nobody sets them.
+
+A request is judged as Kafka judges it, against what ApiVersions publishes; one for the level that
+a feature has is done already.
+Source: org.apache.kafka.controller.FeatureControlManager#updateFeatures.
+Shell.
+"""
+
+from enum import IntEnum
+
+from driftlog_agents.handlers.api_versions_table import versions_response
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import RequestContext
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+
+class UpgradeType(IntEnum):
+    """FeatureUpdate.UpgradeType."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+async def handle(
+    broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
+) -> UpdateFeaturesResponse:
+    """Answer *request*: all features are updated, or none."""
+    # Two of one name: the last one counts.
+    updates = {update.feature: update for update in request.feature_updates}
+    for update in updates.values():
+        try:
+            _check(broker, update, _upgrade_type(update, context.api_version))
+        except RefusedError as error:
+            return UpdateFeaturesResponse(
+                error_code=error.code,
+                error_message="The update failed for all features since the following feature "
+                f"had an error: {error.message}",
+            )
+    return UpdateFeaturesResponse(
+        error_message=None,
+        results=[UpdatableFeatureResult(feature=name, error_message="NONE") for name in updates],
+    )
+
+
+def _upgrade_type(update: FeatureUpdateKey, version: int) -> int:
+    if version == 0:
+        allowed = update.allow_downgrade
+        return UpgradeType.SAFE_DOWNGRADE if allowed else UpgradeType.UPGRADE
+    return update.upgrade_type
+
+
+def _check(broker: Broker, update: FeatureUpdateKey, upgrade_type: int) -> None:
+    name, level = update.feature, update.max_version_level
+    published = versions_response()
+    supported = {feature.name: feature for feature in published.supported_features}.get(name)
+    finalized = {feature.name: feature for feature in published.finalized_features}.get(name)
+
+    def refused(why: str) -> RefusedError:
+        return RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {level} for feature {name}. {why}",
+        )
+
+    if upgrade_type not in set(UpgradeType):
+        raise refused("The controller does not support the given upgrade type.")
+    if level < 0:
+        raise refused("A feature version cannot be less than 0.")
+    if supported is None:
+        if level == 0:
+            raise refused(f"Feature {name} not found.")
+        raise refused(f"Local controller {broker.node_id} does not support this feature.")
+    if not supported.min_version <= level <= supported.max_version:
+        raise refused(
+            f"Local controller {broker.node_id} only supports versions "
+            f"{supported.min_version}-{supported.max_version}"
+        )
+    there = 0 if finalized is None else finalized.max_version_level
+    if level < there and upgrade_type == UpgradeType.UPGRADE:
+        raise refused(
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade."
+        )
+    if level != there:
+        raise refused(
+            f"It is {there} and follows the version of the agents: run other agents instead."
+        )

@@ -1,0 +1,4 @@
+"""What the handlers of several APIs share.
+
+Shell.
+"""

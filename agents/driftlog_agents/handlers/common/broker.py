@@ -1,0 +1,82 @@
+"""What every request handler sees: who we are, and the log as it is led now.
+
+    dispatcher ──▶ handler(broker, request, context) ──▶ response
+                        │
+                        └──▶ broker.engine ──▶ logs, sessions …   None between two sessions
+
+Shell.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.groups.coordinator.placement import Coordinators
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.reading.reader import LogReader
+from driftlog_agents.protocol.errors import (
+    ErrorCode,
+    RefusedError,
+)
+from driftlog_metadata.model import Agent
+from driftlog_metadata.store import MetadataStore
+from driftlog_tiering.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+    from driftlog_agents.handlers.common.producer_ids import ProducerIds
+    from driftlog_agents.topics.service import Topics
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """See the module."""
+
+    cluster_id: str
+    agent: Agent
+    settings: BrokerSettings
+    metadata: MetadataStore
+    objects: ObjectStore
+    reader: LogReader
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970, for timestamps that people see."""
+    engine: Engine | None = None
+    groups: "GroupCoordinator | None" = None
+    """The groups that this agent coordinates; None between two sessions."""
+    coordinators: Coordinators = field(init=False)
+    """Which agent coordinates which group, by the view of the cluster."""
+    refusals: Refusals = field(default_factory=Refusals)
+    cluster: ClusterWatch = field(init=False)
+    topics: "Topics" = field(init=False)
+    producer_ids: "ProducerIds" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster = ClusterWatch(self.metadata)
+        self.coordinators = Coordinators(self.cluster.view)
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster, as its watches have told."""
+        return self.cluster.view
+
+    @property
+    def node_id(self) -> int:
+        """Kafka's broker id of this agent."""
+        return self.agent.node_id
+
+    def led(self) -> Engine:
+        """The engine, while it is ready to serve.
+
+        Raises:
+            RefusedError: between two sessions; retriable.
+        """
+        engine = self.engine
+        if engine is None or not engine.ready.is_set():
+            raise RefusedError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "the agent is starting a session; try again"
+            )
+        return engine

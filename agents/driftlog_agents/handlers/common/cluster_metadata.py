@@ -1,0 +1,227 @@
+"""What several answers say about the cluster: brokers, leaders, and who may do what.
+
+    own partitions: their logs ──┐
+    all others: broker.view ─────┴──▶ Metadata, DescribeCluster, DescribeTopicPartitions, …
+
+Any agent answers for the cluster, and any can carry out what admin clients ask for: topics and
+configs are transactions in the metadata store, so that nothing is forwarded, and nobody is the
+controller.  One that serves is named as it, so that admin clients go where they are not sent away:
+some take NOT_CONTROLLER of a topic for the end of it.  It is said only where this agent has no
+session to do it with, and gets none in time.
+
+Shell.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.model import Agent, Stage, Topic, TopicPartition
+
+_NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+NOT_ASKED: Final = -0x8000_0000
+"""Authorized operations that nobody asked for."""
+
+TOPIC_OPERATIONS: Final = sum(1 << op for op in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS: Final = sum(1 << op for op in (5, 7, 8, 9, 10, 11, 12))
+"""Bits of AclOperation#code.  Without an authorizer everything is allowed (AuthHelper)."""
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+"""Topic#INTERNAL_TOPICS.  None of them exists here; a client that makes one means Kafka's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A live agent, by the address of the listener that a client came in through."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def live_agents(broker: Broker) -> dict[int, Agent]:
+    """The live agents by node id, as the view has them; of this one, what it is now.
+
+    An agent without a session is fenced, as Kafka says it: it names the others, if there are any.
+    """
+    agents = dict(broker.view.agents)
+    engine = broker.engine
+    serves = engine is not None and engine.ready.is_set()
+    if serves or not agents or broker.node_id in agents:
+        agents[broker.node_id] = broker.agent
+    return agents
+
+
+def nodes(broker: Broker, listener: str) -> dict[int, Node]:
+    """Live agents by node id; those that do not have *listener* cannot be reached, and are left
+    out (MetadataCache#getAliveBrokerNodes)."""
+    agents = sorted(live_agents(broker).items())
+    return {
+        number: node for number, agent in agents if (node := _node(agent, listener)) is not None
+    }
+
+
+def node_of(broker: Broker, node_id: int, listener: str) -> Node | None:
+    """One of `nodes`."""
+    agent = broker.agent if node_id == broker.node_id else broker.view.agents.get(node_id)
+    return None if agent is None else _node(agent, listener)
+
+
+def _node(agent: Agent, listener: str) -> Node | None:
+    for at in agent.listeners:
+        if at.name == listener:
+            return Node(agent.node_id, at.host, at.port, agent.rack)
+    return None
+
+
+def controller_id(broker: Broker, reachable: Mapping[int, Node]) -> int:
+    """Whom admin clients take for the controller: any agent could be it, so it is a stable one
+    that they can reach, and that serves, neither starting nor leaving.
+
+    By the view alone, also of this agent, so that all say the same.
+    """
+    view = broker.view
+    serving = [
+        node
+        for node in reachable
+        if (agent := view.agents.get(node)) is not None
+        and (session := view.sessions.get(agent.session_id)) is not None
+        and session.said.stage is Stage.SERVING
+    ]
+    return min(serving or reachable, default=-1)
+
+
+def shown_replicas(broker: Broker, topic: Topic) -> int:
+    """How many replicas clients are shown of each partition; there are as many as agents at most.
+
+    sarama, for one, waits until what it is shown is there.
+    """
+    return min(topic.replication_factor, len(live_agents(broker)))
+
+
+def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]:
+    """(node id, leader epoch) of who leads a partition; −1: nobody, or nobody ever did.
+
+    What is led here is known first hand, and sooner than from the view; what the view says of this
+    agent is either the same or over, or not begun.  While a partition moves, who has it is named
+    until it is released, by itself as well, and then who is about to lead it: were the two to name
+    each other, clients would go to and fro, and librdkafka's may stay with the wrong one for ever
+    (librdkafka issue 4976).
+    """
+    tp = TopicPartition(topic_id, partition)
+    agent, epoch = broker.view.leader_of(tp)
+    log = _own_log(broker, topic_id, partition)
+    if log is not None and log.leader_epoch >= epoch and log.state is not State.CLOSED:
+        return (-1 if log.state is State.OFFLINE else broker.node_id), log.leader_epoch
+    if agent is None:
+        agent = broker.view.heir_of(tp)
+    elif agent.node_id == broker.node_id:
+        if log is not None:
+            return broker.node_id, epoch  # its last flush is on its way
+        agent = broker.view.agents.get(broker.view.plan.get(tp, -1))  # it is handed over
+    if agent is None or agent.node_id == broker.node_id:
+        return -1, epoch
+    return agent.node_id, epoch
+
+
+def _own_log(broker: Broker, topic_id: UUID, partition: int) -> PartitionLog | None:
+    engine = broker.engine
+    if engine is None or not engine.ready.is_set() or not engine.session.alive:
+        return None
+    entry = engine.topics_by_id.get(topic_id)
+    if entry is None or not 0 <= partition < len(entry.logs):
+        return None
+    return entry.logs[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Who leads a partition, as Metadata and DescribeTopicPartitions say it."""
+
+    error_code: ErrorCode
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    offline: list[int]
+
+
+def partitions(
+    broker: Broker,
+    topic: Topic,
+    start: int,
+    end: int,
+    reachable: Mapping[int, Node],
+    *,
+    unreachable: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
+) -> Iterable[PartitionInfo]:
+    """Partitions ``[start, end)`` of a topic; *unreachable*: who leads is not among *reachable*.
+
+    The bucket is the replica; agents stand for it, the leader first and those that would lead next
+    behind it.  All of them are alive, so all are in sync (KRaftMetadataCache#getPartitionMetadata).
+    """
+    count = shown_replicas(broker, topic)
+    for partition in range(start, end):
+        leader, epoch = leader_of(broker, topic.topic_id, partition)
+        replicas = [leader]
+        if count > 1 or leader < 0:
+            tp = TopicPartition(topic.topic_id, partition)
+            replicas = broker.view.replicas(tp, topic.replication_factor) or [broker.node_id]
+            if leader >= 0 and replicas[0] != leader:
+                replicas = [leader, *(node for node in replicas if node != leader)][:count]
+        offline = [node for node in replicas if node not in reachable]
+        if leader in reachable:
+            yield PartitionInfo(ErrorCode.NONE, leader, epoch, replicas, offline)
+        elif leader >= 0:
+            yield PartitionInfo(unreachable, -1, epoch, replicas, offline)
+        else:
+            log = _own_log(broker, topic.topic_id, partition)
+            if log is not None and log.state is State.OFFLINE:
+                offline = sorted({*offline, broker.node_id} & set(replicas))
+            yield PartitionInfo(ErrorCode.LEADER_NOT_AVAILABLE, -1, epoch, replicas, offline)
+
+
+def not_led(broker: Broker, topic: Topic | None, partition: int) -> ErrorCode:
+    """What to say of a partition that is not led here: it is led elsewhere, or there is none
+    (ReplicaManager#getPartitionOrError)."""
+    there = topic is not None and 0 <= partition < topic.partitions
+    # Before the first session nobody has said which topics there are.
+    known = there or not broker.topics.known
+    return _NOT_LEADER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def led_partition(
+    broker: Broker, topic: str, partition: int, current_leader_epoch: int
+) -> tuple[Engine, PartitionLog]:
+    """The partition that a consumer asks about, led here in the epoch that it knows of.
+
+    *current_leader_epoch* −1: it does not say.
+
+    Raises:
+        RefusedError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
+            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (KIP-320); all of them retriable.  Epochs are
+            looked at where the partition is led, and nowhere else: an agent has no copy of what
+            others lead (Kafka: ReplicaManager#getPartitionOrException before
+            Partition#checkCurrentLeaderEpoch).
+    """
+    if not_led(broker, broker.topics.by_name.get(topic), partition) is not _NOT_LEADER:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    engine = broker.engine
+    log = None if engine is None else engine.log(topic, partition)
+    if engine is None or log is None or log.state is State.CLOSED or not engine.session.alive:
+        raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if log.state is State.OFFLINE:
+        raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
+    if current_leader_epoch not in (-1, log.leader_epoch):
+        if current_leader_epoch < log.leader_epoch:
+            raise RefusedError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise RefusedError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    return engine, log

@@ -1,0 +1,161 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: each resource succeeds or fails alone.
+
+Source: kafka.server.ConfigAdminManager#preprocess, org.apache.kafka.server.ControllerApis.
+Shell.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from driftlog_agents.configs.definitions import ConfigDef, InvalidConfigError, ResourceType
+from driftlog_agents.configs.group import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.validation import check_topic_name
+from driftlog_metadata.model import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChangeRequest:
+    """A resource and what is to happen to it; *no_value*: names that need a value and have none.
+
+    *change* makes of the resource's configs what they are to be.
+    """
+
+    resource_type: int
+    resource_name: str
+    names: Sequence[str]
+    no_value: Sequence[str]
+    change: Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+async def apply(
+    broker: Broker, resources: Sequence[ConfigChangeRequest], *, validate_only: bool, legacy: bool
+) -> list[tuple[ErrorCode, str | None]]:
+    """Change each of *resources*; returns an error and a message for each, in their order."""
+    counts = Counter((r.resource_type, r.resource_name) for r in resources)
+    answers: list[tuple[ErrorCode, str | None]] = []
+    async for asked in sliced(resources):
+        try:
+            if counts[asked.resource_type, asked.resource_name] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            await _apply(broker, asked, validate_only=validate_only, legacy=legacy)
+        except RefusedError as error:
+            answers.append((error.code, error.message))
+        else:
+            answers.append((ErrorCode.NONE, None))
+    return answers
+
+
+async def _apply(
+    broker: Broker, asked: ConfigChangeRequest, *, validate_only: bool, legacy: bool
+) -> None:
+    if len(set(asked.names)) < len(asked.names):
+        raise _invalid("Error due to duplicate config keys")
+    if asked.no_value:
+        raise _invalid(f"Null value not supported for : {','.join(asked.no_value)}")
+    match asked.resource_type:
+        case ResourceType.TOPIC:
+            topic = _topic(broker, asked.resource_name)
+            await broker.topics.alter_configs(topic, asked.change, validate_only=validate_only)
+        case ResourceType.BROKER:
+            _refuse_broker(broker, asked)
+        case ResourceType.BROKER_LOGGER if not legacy:
+            _refuse_logger(broker, asked)
+        case ResourceType.CLIENT_METRICS:
+            _refuse_client_metrics(asked)
+        case ResourceType.GROUP:
+            _refuse_group(asked)
+        case _:
+            raise _invalid(f"Unknown resource type {asked.resource_type}")
+
+
+def _topic(broker: Broker, name: str) -> Topic:
+    if not name:
+        raise _invalid("Default topic resources are not allowed.")
+    check_topic_name(name)
+    topic = broker.topics.by_name.get(name)
+    if topic is None:
+        if not broker.topics.known:
+            raise RefusedError(ErrorCode.NOT_CONTROLLER)
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        )
+    return topic
+
+
+def _refuse_broker(broker: Broker, asked: ConfigChangeRequest) -> None:
+    name = asked.resource_name
+    if name and broker_id(name, "Node") != broker.node_id:
+        raise _invalid(f"Unexpected broker id, expected {broker.node_id}, but received {name}")
+    _refuse_set(asked)
+
+
+def _refuse_client_metrics(asked: ConfigChangeRequest) -> None:
+    if not asked.resource_name:
+        raise _invalid("Subscription name can't be empty")
+    for name, value in _changed(asked).items():
+        if name not in CLIENT_METRICS_CONFIGS:
+            raise _invalid(f"Unknown client metrics configuration: {name}")
+        _check(CLIENT_METRICS_CONFIGS[name], value)
+    _refuse_set(asked)
+
+
+def _refuse_group(asked: ConfigChangeRequest) -> None:
+    if not asked.resource_name:
+        raise _invalid("Default group resources are not allowed.")
+    for name, value in _changed(asked).items():
+        if name not in GROUP_CONFIGS:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        _check(GROUP_CONFIGS[name], value)
+    _refuse_set(asked)
+
+
+def _refuse_set(asked: ConfigChangeRequest) -> None:
+    """Nothing is set at run time but on topics: nothing can be, and to delete is done already."""
+    names = _changed(asked)
+    if names:
+        raise _invalid(f"Cannot update these configs dynamically: [{', '.join(names)}]")
+
+
+def _changed(asked: ConfigChangeRequest) -> Mapping[str, str]:
+    """What the resource would have, which has nothing."""
+    try:
+        return asked.change({})
+    except InvalidConfigError as error:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check(definition: ConfigDef, value: str) -> None:
+    try:
+        definition.checked(value)
+    except InvalidConfigError as error:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _refuse_logger(broker: Broker, asked: ConfigChangeRequest) -> None:
+    if broker_id(asked.resource_name, "Node") != broker.node_id:
+        raise _invalid(
+            f"Unexpected node id. Expected {broker.node_id}, but received {asked.resource_name}"
+        )
+    if asked.names:
+        raise _invalid("Log levels are set when the agent is started")
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REQUEST, message)
+
+
+def broker_id(name: str, what: str) -> int:
+    """The node id that a resource's name says.
+
+    Raises:
+        RefusedError: INVALID_REQUEST: it is no number.
+    """
+    if not (name.isascii() and name.isdecimal() and len(name) <= 10):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}"
+        )
+    return int(name)

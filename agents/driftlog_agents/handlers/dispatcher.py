@@ -1,0 +1,444 @@
+"""From frames to handlers, and from what they return to frames.
+
+    frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path; a large one in its
+                  │                turn, decoded by a thread and admitted in slices
+                  └────▶ the others: kept as they came, decoded and run one after the other on
+                         their connection, as Kafka does
+
+Unknown keys and versions close the connection; an ApiVersions request of an unknown version
+is answered in version 0 (KIP-511).
+
+Shell.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.groups.coordinator.budget import ASKING
+from driftlog_agents.handlers.api.fetch import FetchHandler
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.context import AnswerBytes, RequestContext
+from driftlog_agents.handlers.produce.handler import ProduceHandler
+from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
+from driftlog_agents.network.answers import SMALL_BYTES
+from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.limits.loop_share import MOST
+from driftlog_agents.network.queued_requests import QueuedRequest
+from driftlog_agents.network.slots import LargeSlot
+from driftlog_agents.protocol.api import (
+    MAX_REQUEST_ELEMENTS,
+    ApiKey,
+    RequestHeader,
+    has_more_elements,
+)
+from driftlog_agents.protocol.errors import (
+    ELEMENTS,
+    RESPONSE_BYTES,
+    CorruptFrameError,
+    OverLimitError,
+    RefusedError,
+)
+from driftlog_agents.protocol.messages import fetch, produce
+from driftlog_agents.protocol.one_batch import OneBatch
+from driftlog_agents.protocol.registry import API, decode_request_header
+from driftlog_metadata.errors import CorruptError, StoreError
+
+_REQUEST_BYTES: Final = "driftlog.max.request.bytes"
+
+_MANY_ELEMENTS: Final = 2_000
+"""An answer of more is encoded by a thread: some milliseconds."""
+
+_SWEEP_S: Final = 0.1
+
+_SMALL_BYTES: Final = 2 * 1024
+"""Requests of more begin in a turn of their own: handlers may take a while before they make slices.
+What clients ask for again and again (heartbeats, commits, joins) is smaller."""
+
+_LARGE_BYTES: Final = 64 * 1024
+"""Frames of more are decoded by a thread."""
+
+_DECODED_WEIGHT: Final = 8
+"""Times its bytes: a partition of a Fetch takes 16 to 33 bytes, and as an object some 200."""
+
+_COPIED_WEIGHT: Final = 1
+"""What others have of size are strings and blobs."""
+
+_QUEUED_BYTES: Final = "queued.max.request.bytes"
+
+_PRODUCE_ELEMENTS: Final = 60_000
+"""Of a Produce request: a batch for each of 30,000 topics with one partition."""
+
+_AT_ONCE_CHARS: Final = 256_000
+"""Names of a Produce request that is not large, which its answer repeats: a thousand topics."""
+
+_AT_ONCE_BYTES: Final = 8 * 1024 * 1024
+"""Of several batches of one that is not large, for their CRCs: some milliseconds."""
+
+_LOOKED_AT: Final = MOST // 2
+"""Batches that it takes as long to find out that a request is large."""
+
+_ONE_BATCH_ELEMENTS: Final = 2
+"""A topic and a partition."""
+
+_BYTES_OF_A_BATCH: Final = 8 * 1024
+"""The CRC of so many takes as long as all else of a batch."""
+
+_PRODUCED_BYTES: Final = 33
+"""Of an answer for a partition that was appended to."""
+
+_REFUSED_BYTES: Final = 400
+"""The same for one that was not: it says twice what is wrong."""
+
+_FORGOTTEN: Final = 0.9
+"""Of what an answer was expected to be, when smaller ones are made."""
+
+
+class Dispatcher:
+    """Routes the requests of all connections of one agent."""
+
+    def __init__(self, broker: Broker, offload: Offload, now_ms: Callable[[], float]) -> None:
+        self._broker = broker
+        self._now_ms = now_ms
+        self._log = structlog.get_logger()
+        self._tags = broker.settings.limits.driftlog_max_tagged_fields
+        self._tasks: asyncio.TaskGroup | None = None
+        self._one_large = asyncio.Lock()
+        """One large Produce is decoded and admitted at a time."""
+        self.producing = ProduceHandler(broker, offload, self.spawn)
+        self.fetching = FetchHandler(broker, self.spawn)
+        self._counts: Counter[ApiKey] = Counter()
+        self._answer_bytes: Counter[ApiKey] = Counter()
+        """What answers of each kind came to lately."""
+
+    def requests(self) -> Mapping[ApiKey, int]:
+        """How many were taken of each kind."""
+        return {ApiKey.PRODUCE: self.producing.requests, **self._counts}
+
+    async def run(self) -> None:
+        """Own the tasks of requests until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                while True:
+                    await asyncio.sleep(_SWEEP_S)
+                    self.producing.sweep(self._now_ms())
+            finally:
+                self._tasks = None
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a part of a request under the task group."""
+        if self._tasks is None:
+            coroutine.close()
+        else:
+            self._tasks.create_task(coroutine)
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        """Take one request.
+
+        Raises:
+            CorruptFrameError: hang up.
+        """
+        one = connection.one_batch.read(frame)
+        if one is not None:
+            if self.producing.waiting.full and self._has_to_wait(one):
+                connection.put_back(frame, self.producing.waiting)
+            else:
+                self.producing.handle_one(connection, *one)
+            return
+        try:
+            self._dispatch(connection, frame)
+        except OverLimitError as error:
+            self._broker.refusals.count(error.limit)
+            raise
+
+    def _has_to_wait(self, one: tuple[OneBatch, int, memoryview | None]) -> bool:
+        asked, _, records = one
+        data = produce.PartitionProduceData(index=asked.partition, records=records)
+        return self.producing.may_wait(asked.topic, data)
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> None:
+        header = decode_request_header(frame, self._tags)
+        key = header.api_key
+        version = header.api_version
+        if key is ApiKey.PRODUCE:
+            connection.produces = True
+            if connection.share_is_used_up:
+                connection.put_back(frame)
+                return
+            request = self._decode_produce(header, frame)
+            if request is None:
+                connection.used(_LOOKED_AT)
+                connection.ask_large(frame, partial(self._produce_large, header))
+                return
+            if self.producing.waiting.full and self.producing.any_may_wait(version, request):
+                connection.put_back(frame, self.producing.waiting)
+                return
+            if request.acks != 0:
+                connection.one_batch.learn(frame, header, request)
+            elements = self.producing.handle(connection, version, header.correlation_id, request)
+            if elements:
+                connection.used(elements + len(frame) // _BYTES_OF_A_BATCH)
+        elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
+            raise OverLimitError(
+                _REQUEST_BYTES,
+                f"a {key.kafka_name} request of {len(frame)} bytes, and {most} are allowed "
+                f"({_REQUEST_BYTES})",
+            )
+        elif key is ApiKey.FETCH:
+            self._counts[key] += 1
+            self._ask(connection, header, frame, _DECODED_WEIGHT, self._fetch)
+        else:
+            self._counts[key] += 1
+            self._other(connection, header, frame)
+
+    def _decode_produce(
+        self, header: RequestHeader, frame: memoryview
+    ) -> produce.ProduceRequest | None:
+        """The request, if it can be admitted at once; None: it is large."""
+        most = MOST if len(frame) <= _AT_ONCE_BYTES else _ONE_BATCH_ELEMENTS
+        try:
+            request = produce.API.decode_request(
+                header.api_version, frame, header.body_offset, most, self._tags
+            )
+        except OverLimitError as error:
+            if error.limit != ELEMENTS:
+                raise
+            return None
+        large = len(frame) > _AT_ONCE_CHARS and _names_chars(request) > _AT_ONCE_CHARS
+        return None if large else request
+
+    def _produce_large(self, header: RequestHeader, slot: LargeSlot) -> None:
+        if not slot.connection.closed:
+            self.spawn(self._admit_large(header, slot))
+
+    async def _admit_large(self, header: RequestHeader, slot: LargeSlot) -> None:
+        connection = slot.connection
+        try:
+            async with self._one_large:
+                if slot.frame is None:
+                    return
+                request = await off_the_loop(
+                    produce.LARGE_API.decode_request,
+                    header.api_version,
+                    slot.frame,
+                    header.body_offset,
+                    _PRODUCE_ELEMENTS,
+                    self._tags,
+                )
+                most = self._check_answer(request)
+                # It is decoded again when there is room: what is decoded is held by one at a time.
+                again = partial(self._produce_large, header, slot)
+                if not connection.answers.room(most, again):
+                    return
+                slot.frame = None
+                await self.producing.handle_large(
+                    slot, header.api_version, header.correlation_id, request
+                )
+        except CorruptFrameError as error:
+            self._undecodable(connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            connection.broken()
+        connection.admitted()
+
+    def _check_answer(self, request: produce.ProduceRequest) -> int:
+        """What the answer to a large Produce comes to, at most.
+
+        Raises:
+            OverLimitError: it is larger than an answer may be; nothing is appended.
+        """
+        if request.acks == 0:
+            return 0
+        chars = _names_chars(request)
+        count = sum(len(topic.partition_data) for topic in request.topic_data)
+        least = chars + count * _PRODUCED_BYTES
+        most = self._broker.settings.limits.driftlog_max_response_bytes
+        if least > most:
+            raise OverLimitError(
+                RESPONSE_BYTES,
+                f"an answer to {count} partitions has {least} bytes, of {most} allowed: produce to "
+                f"fewer at once ({RESPONSE_BYTES})",
+            )
+        return chars + count * _REFUSED_BYTES
+
+    def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        if len(frame) > _LARGE_BYTES:
+            self.spawn(slot.run(partial(self._fetch_large, header, slot, frame)))
+            return
+        request = fetch.API.decode_request(
+            header.api_version, frame, header.body_offset, MAX_REQUEST_ELEMENTS, self._tags
+        )
+        self.fetching.handle(slot, header.api_version, header.correlation_id, request)
+
+    async def _fetch_large(
+        self, header: RequestHeader, slot: QueuedRequest, frame: memoryview
+    ) -> None:
+        try:
+            request = await off_the_loop(
+                fetch.API.decode_request,
+                header.api_version,
+                frame,
+                header.body_offset,
+                MAX_REQUEST_ELEMENTS,
+                self._tags,
+            )
+            if not slot.connection.closed:
+                self.fetching.handle(slot, header.api_version, header.correlation_id, request)
+        except CorruptFrameError as error:
+            self._undecodable(slot.connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            slot.connection.broken()
+
+    def _undecodable(self, connection: Connection, error: CorruptFrameError) -> None:
+        if isinstance(error, OverLimitError):
+            self._broker.refusals.count(error.limit)
+        connection.hang_up("frame_refused", str(error))
+
+    def _other(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
+        api = API[header.api_key]
+        if header.api_version not in api.served:
+            assert header.api_key is ApiKey.API_VERSIONS
+            answer = api.encode_response(0, header.correlation_id, unsupported_version_response())
+            connection.ask(frame, 0, lambda slot, _: slot.respond([answer]))
+            return
+        connection.client_id = header.client_id
+        weight = _DECODED_WEIGHT if header.api_key in OF_MANY else _COPIED_WEIGHT
+        self._ask(connection, header, frame, weight, self._begin)
+
+    def _ask(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        weight: int,
+        begin: Callable[[RequestHeader, QueuedRequest, memoryview], None],
+    ) -> None:
+        """Queue it, unless no room were enough for it: it would have all others wait.
+
+        Raises:
+            OverLimitError: hang up.
+        """
+        size, most = len(frame), self._broker.settings.limits.queued_max_request_bytes
+        if size * (weight + 1) > most:
+            raise OverLimitError(
+                _QUEUED_BYTES,
+                f"a {header.api_key.kafka_name} of {size} bytes may come to "
+                f"{size * (weight + 1)} when it is decoded, of {most} that all requests together "
+                f"may hold: ask for less at once",
+            )
+        connection.ask(frame, weight, partial(begin, header))
+
+    def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        """Run it; where such requests have large answers, when there is room for one."""
+        expected = self._answer_bytes[header.api_key]
+        run = partial(self._run, header, slot, frame)
+        if expected <= SMALL_BYTES or slot.connection.answers.room(expected, run):
+            run()
+
+    def _run(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        if not slot.connection.closed:
+            self.spawn(slot.run(partial(self._decoded, header, slot, frame)))
+
+    async def _decoded(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
+        limits = self._broker.settings.limits
+        most = limits.driftlog_max_request_elements
+        if header.api_key in OF_MANY:
+            most = MAX_REQUEST_ELEMENTS
+        tags = self._tags
+        decode, version = API[header.api_key].decode_request, header.api_version
+        try:
+            if len(frame) > _LARGE_BYTES:
+                request = await off_the_loop(decode, version, frame, header.body_offset, most, tags)
+            else:
+                request = decode(version, frame, header.body_offset, most, tags)
+            if len(frame) > _SMALL_BYTES:
+                await time_for_large()
+            del frame
+            await self._handle(slot.connection, slot, header, request)
+        except CorruptFrameError as error:
+            self._undecodable(slot.connection, error)
+        except Exception:  # noqa: BLE001  # as in `_handle`
+            slot.connection.broken()
+
+    async def _handle(
+        self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
+    ) -> None:
+        ASKING.set(connection.client_host)
+        context = RequestContext(
+            api_version=header.api_version,
+            client_id=header.client_id,
+            client_host=connection.client_host,
+            listener=connection.listener,
+            answer=AnswerBytes(self._broker.settings.limits.driftlog_max_response_bytes),
+            on_close=connection.on_close,
+        )
+        try:
+            response = await _alone(HANDLERS[header.api_key](self._broker, request, context))
+            answer = await self._encoded(header, response)
+        except (RefusedError, StoreError, CorruptFrameError) as error:
+            if isinstance(error, OverLimitError):
+                self._broker.refusals.count(error.limit)
+            connection.hang_up(
+                "request_failed", f"{header.api_key.kafka_name}: {str(error) or repr(error)}"
+            )
+        except CorruptError as error:
+            self._log.error(
+                "stored_data_damaged",
+                api=header.api_key.kafka_name,
+                client=connection.client_host,
+                error=str(error),
+                advice="put back what it names; until then requests that need it fail",
+            )
+            connection.close()
+        except Exception:  # noqa: BLE001  # see below
+            # In connection code an error costs one connection, not the agent's partitions.
+            self._log.exception(
+                "handler_bug", api=header.api_key.kafka_name, client=connection.client_host
+            )
+            connection.close()
+        else:
+            key, size = header.api_key, len(answer)
+            self._answer_bytes[key] = max(size, int(self._answer_bytes[key] * _FORGOTTEN))
+            if not connection.closed:
+                slot.respond([answer])
+
+    async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
+        """The answer's frame; a thread makes it where it is large.
+
+        Raises:
+            OverLimitError: it is larger than an answer may be.
+        """
+        encode, version = API[header.api_key].encode_response, header.api_version
+        if has_more_elements(response, _MANY_ELEMENTS):
+            answer = await off_the_loop(encode, version, header.correlation_id, response)
+        else:
+            answer = encode(version, header.correlation_id, response)
+        most = self._broker.settings.limits.driftlog_max_response_bytes
+        if len(answer) > most:
+            raise OverLimitError(
+                RESPONSE_BYTES, f"an answer of {len(answer)} bytes, of {most} allowed: ask for less"
+            )
+        return answer
+
+
+def _names_chars(request: produce.ProduceRequest) -> int:
+    return sum(len(topic.name) for topic in request.topic_data)
+
+
+async def _alone(work: Awaitable[Any]) -> Any:
+    """What *work* returns; of the errors of a task group one, a bug before any other."""
+    try:
+        return await work
+    except ExceptionGroup as group:
+        expected, bugs = group.split((RefusedError, StoreError, CorruptFrameError, CorruptError))
+        error: BaseException | None = bugs or expected
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        assert error is not None
+        raise error from group

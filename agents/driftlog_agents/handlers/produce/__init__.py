@@ -1,0 +1,4 @@
+"""Produce: admission, conversion of batches, answers.
+
+Shell.
+"""

@@ -1,0 +1,109 @@
+"""Rewrites of batches on threads: a heavy one holds no light one.
+
+    batch ──▶ light lane ──▶ up to 4 MiB of records: rewritten
+                        └──▶ more ──▶ heavy lane, when no other large batch is decoded ──▶ rewritten
+
+A batch of some KB may take seconds to be rewritten, and what it takes shows only while it is
+decompressed: the light lane stops there.  In each lane small batches go first, those that have
+waited move up, and a partition has one batch at a time (`log.busy`), so its order stays.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_tiering.batch_limits import OverBatchLimitError
+
+_LIGHT_BYTES: Final = 4 * 1024 * 1024
+"""Records, decompressed, that take a fifth of a second at most."""
+
+_BYTES_PER_MS: Final = 200
+"""A batch of 1 MiB lets pass what comes in the next 5 s and is smaller."""
+
+
+class _Lane:
+    """One thread, and who waits for it."""
+
+    def __init__(self, offload: Offload, now_ms: Callable[[], float]) -> None:
+        self._offload = offload
+        self._now_ms = now_ms
+        self._busy = False
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    async def run(self, size_bytes: int, fn: Callable[..., Any], *args: Any) -> Any:
+        """``fn(*args)`` when it is the turn of a batch of this size."""
+        if self._busy:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._count += 1
+            due_ms = self._now_ms() + size_bytes / _BYTES_PER_MS
+            heappush(self._waiting, (due_ms, self._count, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+        self._busy = True
+        try:
+            return await self._offload(fn, *args)
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = False
+        while self._waiting:
+            _, _, turn = heappop(self._waiting)
+            if not turn.done():
+                self._busy = True
+                turn.set_result(None)
+                return
+
+
+class ConversionLanes:
+    """See the module.
+
+    Args:
+        light: a thread that large batches never have.
+        heavy: another one.
+    """
+
+    def __init__(
+        self, *, light: Offload, heavy: Offload, decoding: BatchDecoder, now_ms: Callable[[], float]
+    ) -> None:
+        self._light = _Lane(light, now_ms)
+        self._heavy = _Lane(partial(self._decoded_alone, heavy), now_ms)
+        self._decoding = decoding
+
+    async def run(
+        self, rewrite: Callable[..., Any], limits: Any, records: memoryview, checked: Any
+    ) -> Any:
+        """What ``rewrite(limits, records, checked, most_bytes)`` returns or raises: an `Offload`.
+
+        Raises:
+            OverBatchLimitError: the batch is more than may be decoded.
+        """
+        most, size = self._decoding.limits.decompressed_bytes, len(records)
+        try:
+            light = min(_LIGHT_BYTES, most)
+            if size <= light:
+                return await self._light.run(size, rewrite, limits, records, checked, light)
+        except OverBatchLimitError as error:
+            if light == most:
+                self._decoding.refuse(error.limit)
+                raise
+        return await self._heavy.run(size, rewrite, limits, records, checked, most)
+
+    async def _decoded_alone(self, offload: Offload, *call: Any) -> Any:
+        async with self._decoding.large():
+            try:
+                return await offload(*call)
+            except OverBatchLimitError as error:
+                self._decoding.refuse(error.limit)
+                raise

@@ -1,0 +1,516 @@
+"""Produce: admit each batch in the order of arrival, answer when its acks are kept.
+
+    decode ──▶ per partition: check ──▶ limits ──▶ admit ──▶ wait (acks=1: sync, −1: commit)
+                                  │        │
+                                  │        └─ recompress, look for null keys …: off the loop,
+                                  │           the partition's later batches queue behind
+                                  └─ error for this partition; the others go on
+
+Synchronous up to the waiting, and per batch, never per record; a large request is admitted in
+slices (`foundation/loop_slices`), and its connection takes nothing else until then.
+Source: kafka.server.KafkaApis#handleProduceRequest, ProduceRequest#validateRecords,
+org.apache.kafka.storage.internals.log.LogValidator.
+
+Shell.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import structlog
+
+from driftlog_agents.configs.limits import MAX_MESSAGE_BYTES
+from driftlog_agents.configs.topic import TopicLimits
+from driftlog_agents.foundation.loop_slices import sliced, time_for_large
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
+from driftlog_agents.handlers.produce.waiters import (
+    OPEN,
+    ManyBatches,
+    OneBatchWaiter,
+    PartitionWaiter,
+    ProduceWaiter,
+    SeveralBatches,
+)
+from driftlog_agents.handlers.produce.waiting_batches import WaitingBatches, own_memory
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.batch import BatchHeaderFields
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.slots import Slot
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.produce import (
+    API,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from driftlog_agents.protocol.one_batch import OneBatch
+from driftlog_metadata.errors import CorruptError, UnavailableError
+from driftlog_tiering import batch as batches
+from driftlog_tiering import kernel
+from driftlog_tiering.batch import Reason
+
+_TRANSACTIONAL: Final = 0x10
+_LOG_APPEND_TIME: Final = 0x08
+_CODEC_MASK: Final = 0x07
+_ZSTD: Final = 4
+_MAX_TIMESTAMP_AT: Final = 35
+"""Its first byte, in a batch."""
+_LEAST_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, no key, no value, no headers."""
+_BATCH_RECORDS: Final = "driftlog.max.batch.records"
+_NEWEST_VERSION: Final = API.served[-1]
+_BY_ID: Final = 13
+"""From this version on topics have ids and no names."""
+
+_REASONS: Final = {
+    Reason.LENGTH: (ErrorCode.CORRUPT_MESSAGE, "the batch's length is not what there is"),
+    Reason.MAGIC: (ErrorCode.INVALID_RECORD, "only record batches of magic 2 are taken"),
+    Reason.CRC: (ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match"),
+    Reason.COUNT: (
+        ErrorCode.INVALID_RECORD,
+        "the record count does not agree with the last offset delta",
+    ),
+    Reason.CODEC: (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "an unknown compression codec"),
+    Reason.NEGATIVE: (ErrorCode.INVALID_RECORD, "a negative offset, sequence, epoch or count"),
+    Reason.TIMESTAMP: (
+        ErrorCode.INVALID_TIMESTAMP,
+        "a timestamp that does not fit int64 microseconds",
+    ),
+    Reason.CONTROL: (ErrorCode.INVALID_RECORD, "clients may not write control batches"),
+    Reason.BASE_OFFSET: (ErrorCode.INVALID_RECORD, "the batch's base offset is not 0"),
+    Reason.OFFSET_OVERFLOW: (ErrorCode.INVALID_RECORD, "the batch's offsets pass int64"),
+}
+
+
+class ProduceHandler:
+    """Handles Produce requests for one agent."""
+
+    def __init__(self, broker: Broker, offload: Offload, spawn: Callable[[Any], None]) -> None:
+        self._broker = broker
+        self._offload = offload
+        self._spawn = spawn
+        self._most_records = broker.settings.limits.driftlog_max_batch_records
+        self._log = structlog.get_logger()
+        self._timeouts = ProduceTimeouts(broker)
+        self.requests = 0
+        self.bytes = 0
+        self.errors = 0
+        self.waiting = WaitingBatches(broker.settings.limits, broker.refusals)
+
+    def handle(
+        self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
+    ) -> int:
+        """Admit everything in the request, now; answer in its turn.
+
+        Returns:
+            Its topics and batches together; 0: one batch.
+        """
+        topics = request.topic_data
+        if (
+            len(topics) == 1
+            and len(topics[0].partition_data) == 1
+            and request.acks != 0
+            and version < _BY_ID
+        ):
+            (one,) = topics[0].partition_data
+            asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, one.index)
+            self.handle_one(connection, asked, correlation_id, one.records)
+            return 0
+        self.requests += 1
+        slot, engine = connection.turn(), self._engine()
+        count = sum(len(topic.partition_data) for topic in topics)
+        pending = SeveralBatches(
+            self._timeouts, slot, version, correlation_id, count + 1, request.timeout_ms
+        )
+        for name, data, answers in self._each(version, request, pending):
+            if data is not None:
+                self._of_several(engine, name, data, request.acks, version, pending, answers)
+        self._all_admitted(pending, slot, request)
+        return len(topics) + count
+
+    async def handle_large(
+        self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
+    ) -> None:
+        """The same in slices, for a request whose turn it is; returns when all is admitted.
+
+        Where its client leaves, what is left of it is not admitted.
+        """
+        self.requests += 1
+        count = sum(len(topic.partition_data) for topic in request.topic_data)
+        pending = ManyBatches(
+            self._timeouts,
+            slot,
+            version,
+            correlation_id,
+            count + 1,
+            request.timeout_ms,
+            self._spawn,
+        )
+        await time_for_large()
+        async for name, data, answers in sliced(self._each(version, request, pending)):
+            if slot.connection.closed:
+                return
+            if data is not None and self.waiting.full and self.may_wait(name, data):
+                await self.waiting.room()
+                if slot.connection.closed:
+                    return
+            # Between two slices the session may end, and another begin.
+            engine = self._engine()
+            if data is not None:
+                self._of_several(engine, name, data, request.acks, version, pending, answers)
+        self._all_admitted(pending, slot, request)
+
+    def handle_one(
+        self,
+        connection: Connection,
+        asked: OneBatch,
+        correlation_id: int,
+        records: memoryview | None,
+    ) -> None:
+        """The same for a request of one batch, which is nearly every one; acks are not 0."""
+        self.requests += 1
+        version, acks, timeout_ms, topic, partition = asked
+        engine = self._engine()
+        one = OneBatchWaiter(
+            self._timeouts, connection, version, correlation_id, topic, partition, timeout_ms
+        )
+        connection.queue(one)
+        try:
+            self._partition(engine, topic, partition, records, acks, version, one, one)
+        except RefusedError as error:
+            self._refused(one, error)
+        if acks < 0 and not one.done:
+            self._timeouts.expect(one, one, timeout_ms)
+
+    def may_wait(self, topic: str | None, data: PartitionProduceData) -> bool:
+        """Whether a batch may have to wait to be admitted, as far as can be told at a glance."""
+        engine = self._engine()
+        log = None if engine is None or topic is None else engine.log(topic, data.index)
+        if log is None or topic is None:
+            return False
+        if log.busy or log.paused or log.state is State.LOADING:
+            return True
+        limits, records = self._broker.topics.limits.get(topic), data.records
+        if limits is None or records is None or len(records) < batches.HEADER_BYTES:
+            return False
+        unset = records[_MAX_TIMESTAMP_AT] >= 0x80  # it is negative
+        return limits.compacted or limits.codec is not None or unset
+
+    def any_may_wait(self, version: int, request: ProduceRequest) -> bool:
+        """The same of a request."""
+        return any(
+            self.may_wait(self._name(version, topic), data)
+            for topic in request.topic_data
+            for data in topic.partition_data
+        )
+
+    def _engine(self) -> Engine | None:
+        engine = self._broker.engine
+        return engine if engine is not None and engine.ready.is_set() else None
+
+    def _each(
+        self, version: int, request: ProduceRequest, pending: SeveralBatches
+    ) -> Iterator[tuple[str | None, PartitionProduceData | None, list[PartitionProduceResponse]]]:
+        """Each partition: its topic's name, its batch, and where its answer belongs; and nothing
+        once for each topic, which takes its time, too."""
+        for topic in request.topic_data:
+            answers: list[PartitionProduceResponse] = []
+            pending.topics.append(
+                TopicProduceResponse(
+                    name=self._name(version, topic) or "",
+                    topic_id=topic.topic_id,
+                    partition_responses=answers,
+                )
+            )
+            yield None, None, answers
+            for data in topic.partition_data:
+                yield self._name(version, topic), data, answers  # it may go between two slices
+
+    def _of_several(
+        self,
+        engine: Engine | None,
+        topic: str | None,
+        data: PartitionProduceData,
+        acks: int,
+        version: int,
+        pending: SeveralBatches,
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        answer = PartitionProduceResponse(index=data.index, error_code=OPEN, base_offset=-1)
+        answers.append(answer)
+        waiter = PartitionWaiter(pending, answer)
+        try:
+            if topic is None:
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+            self._partition(
+                engine, topic, data.index, data.records, acks, version, waiter, pending.slot
+            )
+        except RefusedError as error:
+            self._refused(waiter, error)
+
+    def _all_admitted(self, pending: SeveralBatches, slot: Slot, request: ProduceRequest) -> None:
+        if request.acks == 0:
+            self._acks_zero(pending, slot)
+            return
+        pending.all_admitted(expected=request.acks < 0)
+
+    def _name(self, version: int, topic: TopicProduceData) -> str | None:
+        """What the topic is called; None: there is none of this id (any more)."""
+        if version < _BY_ID:
+            return topic.name
+        known = self._broker.topics.by_id.get(topic.topic_id)
+        now = None if known is None else self._broker.topics.by_name.get(known.name)
+        return now.name if now is not None and now.topic_id == topic.topic_id else None
+
+    def _acks_zero(self, pending: SeveralBatches, slot: Slot) -> None:
+        """No answer; an error closes the connection, the only way to say so (KafkaApis)."""
+        pending.done = True
+        failed = [a for t in pending.topics for a in t.partition_responses if a.error_code > 0]
+        if failed:
+            slot.connection.hang_up(
+                "produce_refused", f"acks=0 and {ErrorCode(failed[0].error_code).name}"
+            )
+        else:
+            slot.respond(())
+
+    # ── One partition ──
+
+    def _partition(
+        self,
+        engine: Engine | None,
+        topic: str,
+        partition: int,
+        records: memoryview | None,
+        acks: int,
+        version: int,
+        waiter: ProduceWaiter,
+        slot: Slot,
+    ) -> None:
+        if acks not in (-1, 0, 1):
+            raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}")
+        if engine is None:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = engine.log(topic, partition)
+        if log is None:
+            known = self._broker.topics.by_name.get(topic)
+            raise RefusedError(not_led(self._broker, known, partition))
+        limits = self._broker.topics.limits.get(topic)
+        if limits is None:  # the topic is being deleted, or not yet known whole
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not records:
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD, "a produce request has one record batch per partition"
+            )
+        size = len(records)
+        if size > limits.max_message_bytes:
+            raise _too_large(limits, records)  # before its CRC, which takes longest
+        checked = kernel.check(records, 0, size)
+        if isinstance(checked, int):
+            raise _bad_batch(records, checked)
+        self._check_limits(limits, checked, size, version)
+        self.bytes += size
+        if log.busy or needs_rewrite(limits, checked):
+            self._later(engine, log, limits, records, checked, acks, slot, waiter)
+        elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
+            log, checked[2], checked[3], checked[4], checked[0]
+        ):
+            records = own_memory(records)
+            self.waiting.add(size, waiter, slot.connection)
+            if acks == 1:
+                waiter.unsynced(log)
+            log.parked.append(
+                lambda: self._resume(engine, log, limits, records, checked, acks, slot, waiter)
+            )
+        else:
+            self._admit(engine, log, limits, records, checked, acks, slot, waiter)
+
+    def _check_limits(
+        self, limits: TopicLimits, checked: BatchHeaderFields, size: int, version: int
+    ) -> None:
+        attributes = checked[1]
+        records, most = checked[0], self._most_records
+        if records > most:
+            self._broker.refusals.count(_BATCH_RECORDS)
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD,
+                f"a batch of {records} records, and {most} are allowed ({_BATCH_RECORDS})",
+            )
+        if not attributes & _CODEC_MASK and records * _LEAST_RECORD_BYTES > size:
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD, f"a batch of {size} bytes does not hold {records} records"
+            )
+        if attributes & _CODEC_MASK == _ZSTD and version < 7:
+            raise RefusedError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
+            )
+        if attributes & _TRANSACTIONAL:
+            raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
+        if not limits.log_append_time and checked[6] >= 0:
+            now_ms = self._broker.wall_ms()
+            if (
+                checked[6] > now_ms + limits.timestamp_after_max_ms
+                or checked[5] < now_ms - limits.timestamp_before_max_ms
+            ):
+                raise RefusedError(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    f"timestamps {checked[5]} to {checked[6]} are outside of what "
+                    "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
+                )
+
+    def _admit(
+        self,
+        engine: Engine,
+        log: PartitionLog,
+        limits: TopicLimits,
+        records: memoryview,
+        checked: BatchHeaderFields,
+        acks: int,
+        slot: Slot,
+        waiter: ProduceWaiter,
+    ) -> None:
+        if limits.log_append_time:
+            now_ms = waiter.log_append_time_ms = self._broker.wall_ms()
+            batches.stamp_log_append_time(records, now_ms)
+            checked = (checked[0], checked[1] | _LOG_APPEND_TIME, *checked[2:6], now_ms)
+        elif checked[1] & _LOG_APPEND_TIME:
+            raise RefusedError(
+                ErrorCode.INVALID_TIMESTAMP, "clients may not write log append times"
+            )
+        try:
+            base_offset, answered = engine.admission.admit(
+                log, records, checked, acks, slot.connection.source, waiter
+            )
+        except RefusedError:
+            raise
+        except Exception as bug:
+            # Not of this connection: the agent exits, and this request is told what all are told.
+            engine.flusher.fail(bug)
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from bug
+        waiter.base_offset = base_offset
+        if answered:
+            waiter.committed(log)
+
+    def _resume(
+        self,
+        engine: Engine,
+        log: PartitionLog,
+        limits: TopicLimits,
+        records: memoryview,
+        checked: BatchHeaderFields,
+        acks: int,
+        slot: Slot,
+        waiter: ProduceWaiter,
+    ) -> None:
+        """Admit what had to wait; errors are this partition's."""
+        self.waiting.remove(len(records), waiter, slot.connection)
+        try:
+            self._admit(engine, log, limits, records, checked, acks, slot, waiter)
+        except RefusedError as error:
+            self._refused_late(acks, slot, waiter, error)
+
+    def _refused_late(
+        self, acks: int, slot: Slot, waiter: ProduceWaiter, error: RefusedError
+    ) -> None:
+        """A batch is refused that had to wait; with acks=0 its turn was taken before."""
+        self._refused(waiter, error)
+        if acks == 0:
+            slot.connection.hang_up("produce_refused", f"acks=0 and {error.code.name}")
+
+    # ── Off the loop ──
+
+    def _later(
+        self,
+        engine: Engine,
+        log: PartitionLog,
+        limits: TopicLimits,
+        records: memoryview,
+        checked: BatchHeaderFields,
+        acks: int,
+        slot: Slot,
+        waiter: ProduceWaiter,
+    ) -> None:
+        """Queue behind what the partition already has in work, in order."""
+        records = own_memory(records)
+        self.waiting.add(len(records), waiter, slot.connection)
+        if acks == 1:
+            waiter.unsynced(log)
+        log.busy.append((engine, limits, records, checked, acks, slot, waiter))
+        if len(log.busy) == 1:
+            self._spawn(self._work(log))
+
+    async def _work(self, log: PartitionLog) -> None:
+        while log.busy:
+            engine, limits, records, checked, acks, slot, waiter = log.busy[0]
+            size = len(records)
+            try:
+                if acks != 0 and slot.connection.closed:
+                    continue  # nobody waits for it, and it may take long
+                await engine.admits(log)  # before it has become larger, perhaps
+                if needs_rewrite(limits, checked):
+                    done: Rewrite = await self._offload(rewrite, limits, records, checked)
+                    records, checked = done.records, done.checked
+                    if len(records) > limits.max_message_bytes:
+                        raise _too_large(limits, records)
+                    self._check_limits(limits, checked, len(records), _NEWEST_VERSION)
+                await engine.admits(log)
+                self._admit(engine, log, limits, records, checked, acks, slot, waiter)
+            except RefusedError as error:
+                self._refused_late(acks, slot, waiter, error)
+            except CorruptError as error:
+                waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
+            except UnavailableError:
+                waiter.lost(log)
+            except AssertionError:
+                raise  # a broken invariant of the log: the agent exits
+            except Exception:  # noqa: BLE001
+                # A bug in looking into a batch costs one connection, not the agent.
+                self._log.exception("produce_bug", client=slot.connection.client_host)
+                slot.connection.close()
+            finally:
+                log.busy.popleft()
+                self.waiting.remove(size, waiter, slot.connection)
+
+    # ── Errors and time ──
+
+    def _refused(self, waiter: ProduceWaiter, error: RefusedError) -> None:
+        self.errors += 1
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            self._broker.refusals.count(MAX_MESSAGE_BYTES)
+        waiter.refuse(error.code, str(error) or None)
+
+    def sweep(self, now_ms: float) -> None:
+        """Answer requests whose timeout has passed; call it a few times a second."""
+        self._timeouts.sweep(now_ms)
+
+
+def _too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
+    """The error of what is over max.message.bytes; several batches need not be, each for itself."""
+    size = len(records)
+    if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes < size:
+        return _bad_batch(records, Reason.LENGTH)
+    return RefusedError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+    )
+
+
+def _bad_batch(records: memoryview, reason: int) -> RefusedError:
+    """The error of a batch that the kernel refused.
+
+    More than one batch, or none whole, is found by its length: Kafka has words for it.
+    """
+    if reason == Reason.LENGTH and len(records) >= batches.HEADER_BYTES:
+        header = batches.parse_header(records)
+        if batches.HEADER_BYTES <= header.size_bytes < len(records):
+            return RefusedError(
+                ErrorCode.INVALID_RECORD, "more than one record batch for one partition"
+            )
+    code, text = _REASONS[Reason(reason)]
+    return RefusedError(code, text)

@@ -1,0 +1,58 @@
+"""When Produce requests that wait for their commit are answered without it.
+
+    acks=all  ──▶ expected from the start
+    acks=1    ──▶ expected when the disk did not take its batch, and it waits for the commit
+
+Shell.
+"""
+
+from collections import deque
+from typing import Protocol
+
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.network.slots import Slot
+
+
+class Pending(Protocol):
+    """A request that waits."""
+
+    done: bool
+
+    def time_out(self) -> None:
+        """Answer what is open."""
+
+
+class ProduceTimeouts:
+    """Of one agent.
+
+    Args:
+        broker: which the requests are for.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._due: dict[int, deque[tuple[float, list[Pending]]]] = {}
+        """By timeout: those that a socket brought at once are due at once."""
+
+    def expect(self, slot: Slot, pending: Pending, timeout_ms: int) -> None:
+        """Have *pending* answered *timeout_ms* after *slot*'s connection was last heard."""
+        timeout_ms = max(timeout_ms, 0)
+        due = self._due.get(timeout_ms)
+        if due is None:
+            due = self._due[timeout_ms] = deque()
+        at_ms = slot.connection.source.heard_ms + timeout_ms
+        if due and due[-1][0] >= at_ms:
+            due[-1][1].append(pending)
+        else:
+            due.append((at_ms, [pending]))
+
+    def sweep(self, now_ms: float) -> None:
+        """Answer requests whose timeout has passed; call it a few times a second."""
+        for timeout_ms in list(self._due):
+            due = self._due[timeout_ms]
+            while due and (due[0][0] <= now_ms or all(pending.done for pending in due[0][1])):
+                for pending in due.popleft()[1]:
+                    if not pending.done:
+                        pending.time_out()
+            if not due:
+                del self._due[timeout_ms]

@@ -1,0 +1,321 @@
+"""Who is told what becomes of the batches of a Produce request, and answers it.
+
+    one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
+    several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told
+    many:       the same, and a thread makes the answer: ManyBatches
+
+What is told first counts: committed or synced, refused, lost, or out of time.  The log tells many
+waiters in one go: an answer that cannot be made costs its connection, and raises nothing.
+
+Shell.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, Final
+
+from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
+from driftlog_agents.handlers.common.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
+from driftlog_agents.handlers.produce.answers import encode_success
+from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.slots import Slot
+from driftlog_agents.protocol.errors import ErrorCode
+from driftlog_agents.protocol.messages.produce import (
+    API,
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+_ANSWER_BYTES: Final = 256
+"""Of one partition's answer, as an object."""
+
+OPEN: Final = -2
+"""No error code of Kafka's: the partition is not answered yet."""
+
+
+class SeveralBatches:
+    """One Produce request until every partition of it is answered."""
+
+    __slots__ = (
+        "admitted",
+        "answer_bytes",
+        "correlation_id",
+        "done",
+        "expected",
+        "slot",
+        "timeout_ms",
+        "timeouts",
+        "topics",
+        "version",
+        "waiting",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        timeouts: ProduceTimeouts,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        wanted: int,
+        timeout_ms: int,
+    ) -> None:
+        self.timeouts = timeouts
+        self.slot = slot
+        self.version = version
+        self.correlation_id = correlation_id
+        self.wanted = wanted
+        self.answer_bytes = wanted * _ANSWER_BYTES
+        self.waiting = 0
+        """Of its batches: so many wait to be admitted, and keep all of this."""
+        self.timeout_ms = timeout_ms
+        self.admitted = self.expected = False
+        self.topics: list[TopicProduceResponse] = []
+        self.done = False
+
+    def one_done(self) -> None:
+        self.wanted -= 1
+        if self.wanted == 0 and not self.done:
+            self.respond()
+
+    def all_admitted(self, *, expected: bool) -> None:
+        """Nothing of it is left to admit; *expected*: it is answered in time in any case."""
+        self.admitted = True
+        self.one_done()
+        if (expected or self.expected) and not self.done:
+            self.timeouts.expect(self.slot, self, self.timeout_ms)
+
+    def unsynced(self) -> None:
+        """The disk did not take one of its batches: they wait for the commit."""
+        if self.admitted and not self.expected and not self.done:
+            self.timeouts.expect(self.slot, self, self.timeout_ms)
+        self.expected = True
+
+    def respond(self) -> None:
+        self.done = True
+        self.slot.connection.on_loop(self._respond)
+
+    def _respond(self) -> None:
+        if self.slot.connection.closed:
+            return
+        response = ProduceResponse(responses=self.topics)
+        add_to_produce(self.timeouts.broker, self.version, response, self.slot.connection.listener)
+        self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
+
+    def time_out(self) -> None:
+        """Answer what is still open as timed out: it may be in the log, now or later."""
+        if self.done:
+            return
+        for topic in self.topics:
+            for answer in topic.partition_responses:
+                if answer.error_code == OPEN:
+                    _fail(answer, ErrorCode.REQUEST_TIMED_OUT, None)
+        self.respond()
+
+
+class ManyBatches(SeveralBatches):
+    """So many that the answer is made in slices, and encoded by a thread.
+
+    Args:
+        spawn: runs a part of a request.
+    """
+
+    __slots__ = ("_spawn",)
+
+    def __init__(
+        self,
+        timeouts: ProduceTimeouts,
+        slot: Slot,
+        version: int,
+        correlation_id: int,
+        wanted: int,
+        timeout_ms: int,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        super().__init__(timeouts, slot, version, correlation_id, wanted, timeout_ms)
+        self._spawn = spawn
+
+    def _respond(self) -> None:
+        if not self.slot.connection.closed:
+            self._spawn(self._make())
+
+    async def _make(self) -> None:
+        connection = self.slot.connection
+        try:
+            response = ProduceResponse(responses=self.topics)
+            if self.version >= PRODUCE_SINCE:
+                hints = ProduceHints(self.timeouts.broker, connection.listener)
+                async for name, answer in sliced(self._answers()):
+                    hints.add(name, answer)
+                response.node_endpoints = hints.endpoints()
+            parts = await off_the_loop(
+                API.encode_response_parts, self.version, self.correlation_id, response
+            )
+            if not connection.closed:
+                self.slot.respond(parts)
+        except Exception:  # noqa: BLE001  # as `Connection.on_loop`
+            connection.broken()
+
+    def _answers(self) -> Iterator[tuple[str, PartitionProduceResponse]]:
+        return ((topic.name, each) for topic in self.topics for each in topic.partition_responses)
+
+
+class OneBatchWaiter(Slot):
+    """A `Waiter`: a request of one batch, which is nearly every request, in its turn."""
+
+    __slots__ = (
+        "base_offset",
+        "correlation_id",
+        "done",
+        "log_append_time_ms",
+        "partition",
+        "timeout_ms",
+        "timeouts",
+        "topic",
+        "version",
+    )
+
+    def __init__(
+        self,
+        timeouts: ProduceTimeouts,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        topic: str,
+        partition: int,
+        timeout_ms: int,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.timeouts = timeouts
+        self.connection = connection
+        self.begin = self.answer = None
+        self.version = version
+        self.correlation_id = correlation_id
+        self.topic = topic
+        self.partition = partition
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.done = False
+
+    def committed(self, log: PartitionLog) -> None:
+        if self.done:
+            return
+        self.done = True
+        if not self.connection.closed:
+            try:
+                answer = encode_success(
+                    self.version,
+                    self.correlation_id,
+                    self.topic,
+                    self.partition,
+                    self.base_offset,
+                    self.log_append_time_ms,
+                    log.log_start,
+                )
+            except Exception:  # noqa: BLE001
+                self.connection.broken()
+            else:
+                self.answer = (answer,)
+                self.connection.answered()
+
+    synced = committed
+
+    def waits(self) -> int:
+        """Its batch is about to wait; returns the bytes that are held beside the batch."""
+        return 0
+
+    waits_no_longer = waits
+
+    def unsynced(self, log: PartitionLog) -> None:
+        self.timeouts.expect(self, self, self.timeout_ms)
+
+    def refuse(self, code: ErrorCode, message: str | None) -> None:
+        """Answer with an error."""
+        if self.done:
+            return
+        self.done = True
+        self.connection.on_loop(partial(self._refuse, code, message))
+
+    def _refuse(self, code: ErrorCode, message: str | None) -> None:
+        answer = PartitionProduceResponse(index=self.partition)
+        _fail(answer, code, message)
+        response = ProduceResponse(
+            responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
+        )
+        if not self.connection.closed:
+            add_to_produce(self.timeouts.broker, self.version, response, self.connection.listener)
+            self.respond(API.encode_response_parts(self.version, self.correlation_id, response))
+
+    def lost(self, log: PartitionLog) -> None:
+        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+    def time_out(self) -> None:
+        """It may be in the log, now or later."""
+        self.refuse(ErrorCode.REQUEST_TIMED_OUT, None)
+
+
+class PartitionWaiter:
+    """A `Waiter`: one partition of a request."""
+
+    __slots__ = ("answer", "base_offset", "log_append_time_ms", "pending")
+
+    def __init__(self, pending: SeveralBatches, answer: PartitionProduceResponse) -> None:
+        self.pending = pending
+        self.answer = answer
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+
+    def committed(self, log: PartitionLog) -> None:
+        answer = self.answer
+        if answer.error_code == OPEN:
+            answer.error_code = 0
+            answer.base_offset = self.base_offset
+            answer.log_append_time_ms = self.log_append_time_ms
+            answer.log_start_offset = log.log_start
+            self.pending.one_done()
+
+    synced = committed
+
+    def waits(self) -> int:
+        """Its batch is about to wait; returns the bytes that are held beside the batch: answers of
+        the whole request, while any of its batches waits."""
+        pending = self.pending
+        pending.waiting += 1
+        return pending.answer_bytes if pending.waiting == 1 else 0
+
+    def waits_no_longer(self) -> int:
+        """As `waits`, of bytes that are held no longer."""
+        pending = self.pending
+        pending.waiting -= 1
+        return 0 if pending.waiting else pending.answer_bytes
+
+    def unsynced(self, log: PartitionLog) -> None:
+        self.pending.unsynced()
+
+    def refuse(self, code: ErrorCode, message: str | None) -> None:
+        """This partition's answer is an error."""
+        if self.answer.error_code == OPEN:
+            _fail(self.answer, code, message)
+            self.pending.one_done()
+
+    def lost(self, log: PartitionLog) -> None:
+        self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+
+ProduceWaiter = OneBatchWaiter | PartitionWaiter
+
+
+def _fail(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
+    answer.error_code = code
+    answer.error_message = message
+    if code is ErrorCode.INVALID_RECORD or code is ErrorCode.INVALID_TIMESTAMP:
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)
+        ]
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1

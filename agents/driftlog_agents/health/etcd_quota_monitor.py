@@ -1,0 +1,88 @@
+"""Asks the metadata store how full it is, and says so when that changes.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from driftlog_metadata.errors import StoreError
+from driftlog_metadata.quota import Quota, Room, Usage
+
+_INTERVAL_S: Final = 15.0
+"""Between two looks.  At 20 flushes/s a thousand agents write 45 MB meanwhile, a fortieth of
+etcd's smallest usual quota; shorter asks more of etcd."""
+
+_SCARCE_INTERVAL_S: Final = 3.0
+"""While room is scarce, or producers wait for some."""
+
+_DEADLINE_S: Final = 10.0
+"""Of one look, at all members."""
+
+Ask = Callable[[], Awaitable[Sequence[Usage]]]
+
+
+class EtcdQuotaMonitor:
+    """See the module.
+
+    Args:
+        ask: every member that answers.
+    """
+
+    def __init__(self, quota: Quota, ask: Ask) -> None:
+        self._quota = quota
+        self._ask = ask
+        self._log = structlog.get_logger()
+        self._told_unknown = False
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            enough = self._quota.room is Room.ENOUGH
+            await asyncio.sleep(_INTERVAL_S if enough else _SCARCE_INTERVAL_S)
+
+    async def look(self) -> None:
+        """Once.  Nobody answers: what was known stays so, and others say it."""
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                members = await self._ask()
+        except (StoreError, TimeoutError):
+            return
+        known = any(usage.quota_bytes for usage in members)
+        if members and not known and not self._told_unknown:
+            self._log.warning(
+                "etcd_quota_unknown",
+                members=", ".join(usage.member for usage in members),
+                advice="before 3.6 etcd says it in /metrics only: let agents read that at these "
+                "addresses, or nobody is warned and refused before etcd is full",
+            )
+        self._told_unknown = bool(members) and not known
+        if not self._quota.told(members):
+            return
+        usage = self._quota.fullest
+        assert usage is not None
+        facts = {
+            "member": usage.member,
+            "size_bytes": usage.size_bytes,
+            "quota_bytes": usage.quota_bytes,
+            "share": f"{usage.share:.0%}",
+        }
+        advice = self._quota.advice()
+        match self._quota.room:
+            case Room.ENOUGH:
+                self._log.info("etcd_has_room_again", **facts)
+            case Room.SCARCE:
+                self._log.warning(
+                    "etcd_fills_up", **facts, advice=f"at 80 % produce is refused.  {advice}"
+                )
+            case Room.REFUSING:
+                self._log.error(
+                    "etcd_is_full" if usage.full else "etcd_is_nearly_full",
+                    **facts,
+                    advice=f"produce is refused, and goes on by itself when there is room.  "
+                    f"{advice}",
+                )

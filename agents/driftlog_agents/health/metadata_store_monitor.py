@@ -1,0 +1,109 @@
+"""Whether the metadata store is still the one that this process has seen: asked, and said loudly.
+
+    every 10 s: the cluster's key and the session's head, linearizably ──▶ witness ──evidence──▶
+    the collector, before it deletes ────────────────────────────────────────▲  ERROR, once a minute
+
+An agent that has nothing to commit would not notice by itself that its store went back.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import structlog
+
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.keys import CLUSTER_KEY, head_key
+from driftlog_metadata.store import Get
+from driftlog_metadata.witness import Evidence
+from driftlog_metadata.witnessed_store import WitnessedStore
+
+_LOOK_S: Final = 10.0
+"""Longer: an idle agent finds out later; shorter: more small reads, of every agent."""
+
+_DEADLINE_S: Final = 10.0
+_REPEAT_S: Final = 60.0
+"""Between two log lines."""
+
+_ADVICE: Final = (
+    "bring back the metadata store that this cluster had, and restart every agent; or restart "
+    "every agent to go on with the store as it is: what it lost is gone, and partitions whose "
+    "manifests are ahead of it stay offline"
+)
+
+
+class MetadataStoreMonitor:
+    """See the module.  `run` while the process lives."""
+
+    def __init__(self, store: WitnessedStore) -> None:
+        self._store = store
+        self._witness = store.witness
+        self._witness.on_evidence = self._found
+        self._evidence = asyncio.Event()
+        self._log = structlog.get_logger()
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """Why the store is not ours; None: it is, as far as is known."""
+        return self._witness.evidence
+
+    def _found(self) -> None:
+        self._evidence.set()
+
+    async def confirm(self) -> None:
+        """Ask the store, now, whether it is ours.
+
+        Raises:
+            FencedError: it is not.
+            UnavailableError, OutcomeUnknownError, TimeoutError: it did not answer.
+        """
+        try:
+            await self._ask()
+        finally:
+            self._witness.check()
+
+    async def run(self) -> None:
+        """Look until there is evidence, then say it until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look())
+            await self._evidence.wait()
+            looking.cancel()
+        while True:
+            self._say()
+            await asyncio.sleep(_REPEAT_S)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            # Its session says that the store is away, and evidence is said by `run`.
+            with contextlib.suppress(UnavailableError, OutcomeUnknownError, TimeoutError):
+                await self._ask()
+
+    async def _ask(self) -> None:
+        own = self._witness.head_there
+        committed = 0 if own is None else own.committed  # before the request: it goes on meanwhile
+        reads = [Get(CLUSTER_KEY)]
+        if own is not None:
+            reads.append(Get(head_key(own.session_id)))
+        async with asyncio.timeout(_DEADLINE_S):
+            result = await self._store.txn((), reads)
+        self._witness.read_cluster(result.reads[0])
+        if own is not None:
+            # A head that cannot be read is there; what it said is not known, so it is no evidence.
+            with contextlib.suppress(CorruptError):
+                self._witness.read_head(result.reads[1], own, committed)
+
+    def _say(self) -> None:
+        evidence = self._witness.evidence
+        assert evidence is not None
+        self._log.error(
+            evidence.event,
+            reason=evidence.reason,
+            revision_seen=evidence.revision_seen,
+            revision_found=evidence.revision_found,
+            means="records acknowledged since that backup may be missing from it; this agent leads "
+            "nothing, claims nothing, commits nothing and deletes nothing until it is restarted",
+            advice=_ADVICE,
+        )

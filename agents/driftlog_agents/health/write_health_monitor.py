@@ -1,0 +1,282 @@
+"""Steps down for an agent that cannot commit while others can, and probes until it may begin again.
+
+    a session ── watch ──▶ its lease is revoked, and it ends
+    no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
+    another's session asks ── watch ──▶ probe the bucket ──▶ our session says that we could
+
+To commit is not all: who cannot read what it wrote seals nothing, and its producers wait once it
+may keep no more.  There one object may be the reason, which nobody could read: it probes itself
+first.
+
+Who cannot commit asks in its session's key: others that nobody writes to do not commit either, and
+only a probe shows that they could.  A few of them make it, while somebody asks.
+
+A probe does in small what a flush and a buffer file do: it puts an object and reads it back, writes
+a file and syncs it.  The object lies where a flush object of a session would that never was
+(``probe-{node_id}``): no record names it, and the collector deletes it after its grace.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.health.write_health import Step, WriteHealth, WriteHealthSettings
+from driftlog_agents.log.local.disk import AgentDisk, BufferFile
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.objects.bucket_probe import probe_bucket
+from driftlog_metadata.codec import decode_head
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import HEADS_PREFIX, head_key
+from driftlog_metadata.store import MetadataStore
+from driftlog_tiering.object_store import ObjectStore
+
+_TICK_S: Final = 1.0
+
+_DEADLINE_S: Final = 10.0
+"""Of one look at the heads, and of each half of a probe."""
+
+_ASKED: Final = 3
+"""Agents that answer who asks; more of them make more requests, and none knows better."""
+
+_FOLDER: Final = "probe"
+"""Of a probe's file, beside the sessions' folders: not a session's name."""
+
+_BODY: Final = b"driftlog: can this agent write to this bucket, and read what it wrote?\n"
+
+
+class WriteHealthMonitor:
+    """See the module.
+
+    Args:
+        node_id: names what the probe puts.
+        offload: runs what the disk may take long for where it holds up nobody.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataStore,
+        objects: ObjectStore,
+        disk: AgentDisk,
+        view: ClusterView,
+        rng: Random,
+        now_ms: Callable[[], float],
+        offload: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+        settings: WriteHealthSettings | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._objects = objects
+        self._disk = disk
+        self._view = view
+        self._rng = rng
+        self._now_ms = now_ms
+        self._offload = offload
+        self._fitness = WriteHealth(settings)
+        self._every_s = (settings or WriteHealthSettings()).look_every_ms / 1000
+        self._writing: asyncio.Future[None] | None = None
+        self._log = structlog.get_logger()
+
+    @property
+    def unfit(self) -> bool:
+        """It has stepped down, and no probe has succeeded since."""
+        return self._fitness.unfit
+
+    # ── While there is a session ──
+
+    async def watch(self, engine: Engine) -> None:
+        """Go on until the agent is found unfit.
+
+        Raises:
+            FencedError: it is, and its lease is revoked; or the session has ended otherwise.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._ask(engine))
+                tasks.create_task(self._answer(engine))
+                await self._watch(engine)
+        except* FencedError as group:
+            raise FencedError(str(group.exceptions[0])) from group
+
+    async def _watch(self, engine: Engine) -> None:
+        flushes = followed = engine.health.flushes
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_ms = self._now_ms()
+            writes = flushes.since_ms is not None
+            outage = flushes if writes else engine.health.reads(now_ms)
+            if outage is not followed:
+                followed = outage
+                self._fitness.tick(None, now_ms)
+            step = self._fitness.tick(outage.since_ms, now_ms)
+            if step is Step.LOOK:
+                # Of what does not come to its end, one object may be the reason: others could not
+                # read that either, and we can read all else.
+                ours = writes or await self._probe_bucket() is not None
+                done = await self._done(commits=writes) if ours else None
+                self._fitness.looked(done, self._now_ms())
+            elif step is Step.STEP_DOWN:
+                self._say_unfit(outage.error, seconds=round(outage.lasted_ms(now_ms) / 1000))
+                await engine.session.close()
+                raise FencedError("the agent could not commit while others could")
+
+    async def _ask(self, engine: Engine) -> None:
+        """Say whether we want to know who could commit."""
+        leading = engine.leading
+        while True:
+            await asyncio.sleep(_TICK_S)
+            asks = self._fitness.asks(self._now_ms()) and bool(self._others())
+            if asks != leading.asks and not self.unfit:
+                leading.asks = asks
+                await leading.tell()
+
+    async def _answer(self, engine: Engine) -> None:
+        """Say that we could, as often as others look, while one of them asks."""
+        leading = engine.leading
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if not leading.asks and engine.ready.is_set() and self._is_asked():
+                if await self._probe_bucket() is None:
+                    leading.proofs += 1
+                    await leading.tell()
+                await asyncio.sleep(self._every_s - _TICK_S)
+
+    def _is_asked(self) -> bool:
+        sessions = self._view.sessions.values()
+        asking = {entry.said.node_id for entry in sessions if entry.said.asks}
+        asked = [node for node in self._view.placed() if node not in asking]
+        return bool(asking) and self._node_id in asked[:_ASKED]
+
+    async def _done(self, *, commits: bool) -> dict[str, int] | None:
+        """How often other agents' live sessions said that they could, and with *commits* what they
+        have committed: who only cannot read learns from that nothing, for to commit nobody reads.
+        """
+        others = self._others()
+        done = {
+            f"{session_id} could": entry.said.proofs
+            for session_id, entry in self._view.sessions.items()
+            if session_id in others
+        }
+        if not others or not commits:
+            return done
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                _, kvs = await self._metadata.get_prefix(HEADS_PREFIX)
+        except (UnavailableError, OutcomeUnknownError, TimeoutError):
+            return None
+        keys = {head_key(session_id): session_id for session_id in others}
+        for kv in kvs:
+            # Whatever else is there, and what cannot be read, says nothing of the others.
+            if kv.key in keys:
+                with contextlib.suppress(CorruptError):
+                    done[keys[kv.key]] = decode_head(kv.value)
+        return done
+
+    def _others(self) -> set[str]:
+        sessions = self._view.sessions.items()
+        return {name for name, entry in sessions if entry.said.node_id != self._node_id}
+
+    def _say_unfit(self, error: str, **facts: int) -> None:
+        self._log.error(
+            "agent_unfit",
+            error=error,
+            **facts,
+            advice="others go on where this agent cannot: it gives its partitions up, and takes "
+            "none until it can write to the bucket, read from it, and write to its disk; check its "
+            "credentials, its network and DIR/buffer",
+        )
+
+    # ── While there is none ──
+
+    async def lost(self) -> None:
+        """A session was lost.  Where that may be the disk's doing, the next would be as well, and
+        would take its partitions back from those who do better.
+        """
+        if self.unfit or not self._others():
+            return
+        error = await self._probe_disk()
+        if error is not None:
+            self._fitness.step_down(self._now_ms())
+            self._say_unfit(error)
+
+    async def until_fit(self, stopping: asyncio.Event) -> None:
+        """Return when a session may begin: at once, unless the agent is unfit; or at *stopping*."""
+        outage = FailureTracker()
+        began_ms = self._now_ms()
+        while self.unfit:
+            wait_s = self._fitness.wait_ms / 1000 * self._rng.uniform(0.5, 1.0)
+            if await set_within(stopping, wait_s):
+                return
+            error = await self._probe()
+            now_ms = self._now_ms()
+            self._fitness.probed(now_ms, succeeded=error is None)
+            if error is not None and outage.failed(error, began_ms, now_ms):
+                self._log.warning(
+                    "agent_still_unfit",
+                    error=error,
+                    failures=outage.failures,
+                    advice="it takes no partitions; tried again",
+                )
+            elif error is None:
+                seconds = round((now_ms - began_ms) / 1000)
+                self._log.info("agent_fit_again", seconds=seconds)
+
+    async def _probe(self) -> str | None:
+        """What fails; None: nothing."""
+        return await self._probe_bucket() or await self._probe_disk()
+
+    async def _probe_bucket(self) -> str | None:
+        nonce = f"{self._rng.getrandbits(64):016x}"
+        return await probe_bucket(self._objects, self._node_id, nonce)
+
+    async def _probe_disk(self) -> str | None:
+        if self._writing is None or self._writing.done():
+            # In threads, and one at a time: what a broken disk does with it may take for ever.
+            self._writing = asyncio.ensure_future(self._write())
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await asyncio.shield(self._writing)
+        except UnavailableError as error:
+            return f"the disk: {error}"
+        except TimeoutError:
+            return f"the disk: nothing was written in {_DEADLINE_S:g} s"
+        return None
+
+    async def _write(self) -> None:
+        await self._disk.remove_session(_FOLDER)
+        await self._disk.create_session(_FOLDER)
+        file, position = await self._offload(self._begin_file)
+        try:
+            await file.sync()
+            if await self._offload(file.read, position, len(_BODY)) != _BODY:
+                raise UnavailableError("it does not give back what was written")
+        finally:
+            await self._disk.remove_session(_FOLDER)
+
+    def _begin_file(self) -> tuple[BufferFile, int]:
+        file = self._disk.create_file(_FOLDER, 1)
+        return file, file.append([_BODY])
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for *event*; False: it was not set in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

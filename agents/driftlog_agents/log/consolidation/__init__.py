@@ -1,0 +1,4 @@
+"""Consolidation: many flush objects become few, and their records are deleted.
+
+Shell.
+"""

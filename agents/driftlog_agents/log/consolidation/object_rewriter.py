@@ -1,0 +1,256 @@
+"""Writes one object of a consolidation: pieces of old objects, each to its place, and a footer.
+
+    old objects ──GET, some at once──▶ checked, written to their places (worker thread) ──▶ spool
+                                           ╳ not what its footer says: nothing is written  │
+                                                                       record ◀── PUT ◀────┘
+
+What is read stands in the order in which it is needed, so one GET brings what lies side by side.
+In memory are the pieces that are on their way, and of the spool what is being sent.
+
+Nobody names the object yet; `consolidation/gc` does.
+
+Shell.
+"""
+
+import asyncio
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from random import Random
+from typing import IO, Final, NamedTuple
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.consolidation.policy import NewObject
+from driftlog_agents.log.objects.hedged_reads import HedgedReads
+from driftlog_agents.log.sealing.segment_writer import Spool, disk_errors
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.model import FlushRecord
+from driftlog_tiering import kernel, layout
+from driftlog_tiering.flush_object import Footer
+from driftlog_tiering.object_keys import body_bytes
+from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+
+_PIECE_BYTES: Final = 8 * 1024 * 1024
+"""Read at once, but where a batch is larger."""
+
+_GAP_BYTES: Final = 64 * 1024
+"""Read and thrown away rather than asked for apart: a request takes longer."""
+
+_READS_AT_ONCE: Final = 2
+_REQUEST_DEADLINE_S: Final = 30.0
+_SMALL_BYTES: Final = 1024 * 1024
+_LATE_S: Final = 2.0
+"""A small piece is asked for once more after this: a rewrite reads a hundred, and each that is lost
+would cost it the deadline."""
+
+_SLOWEST_BYTES_PER_S: Final = 1024 * 1024
+_ATTEMPTS: Final = 3
+_RETRY_S: Final = 1.0
+
+
+class UnavailableSourceError(UnavailableError):
+    """An old object is missing, damaged or withheld: the bucket gave others.
+
+    *source*: which one; *answered*: the bucket said that it is not there, or gave what is damaged.
+    """
+
+    def __init__(self, source: int, reason: str, *, answered: bool) -> None:
+        super().__init__(reason)
+        self.source = source
+        self.answered = answered
+
+
+class _Part(NamedTuple):
+    """The batches ``[first, stop)`` of an old object, and where they go in the new one."""
+
+    first: int
+    stop: int
+    position: int
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The bytes ``[start, end)`` of an old object."""
+
+    source: int
+    start: int
+    end: int
+    parts: list[_Part] = field(default_factory=list)
+
+
+class ObjectRewriter:
+    """Writes the objects of one agent's consolidations, one at a time."""
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        offload: Offload,
+        spool: Callable[[], AbstractContextManager[Spool]],
+        rng: Random,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._objects = objects
+        self._offload = offload
+        self._spool = spool
+        self._rng = rng
+        self._hedged = HedgedReads(_LATE_S, now_ms)
+
+    async def write(
+        self,
+        new: NewObject,
+        old: Sequence[tuple[FlushRecord, Footer]],
+        footer: bytes,
+        session_id: str,
+        seq: int,
+    ) -> FlushRecord:
+        """Put *new*, which consists of parts of *old*; returns the record that would name it.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
+            UnavailableSourceError: one of *old*; others go on without it.
+        """
+        with disk_errors(), self._spool() as spool:
+            slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
+
+            errors: list[Exception] = []
+            given: set[int] = set()
+
+            async def copy(piece: _Piece) -> None:
+                async with slots:
+                    if errors:
+                        return
+                    body = await self._read(piece, old[piece.source][0])
+                    given.add(piece.source)
+                    async with writing:
+                        sound = await self._offload(
+                            _place, spool.file, body, old[piece.source][1], piece
+                        )
+                if not sound:
+                    key = old[piece.source][0].object_key
+                    why = f"{key}: it does not hold the batches that its footer has"
+                    raise UnavailableSourceError(piece.source, why, answered=True)
+
+            async def attempt(piece: _Piece) -> None:
+                # Not the group's to raise: in Python 3.11 that makes it forget a cancelling, and
+                # who is told to end and goes on after the error goes on for ever.
+                try:
+                    await copy(piece)
+                except Exception as error:  # noqa: BLE001
+                    errors.append(error)
+
+            footers = [footer for _, footer in old]
+            async with asyncio.TaskGroup() as tasks:
+                for piece in await self._offload(_pieces, new, footers):
+                    tasks.create_task(attempt(piece))
+            if errors:
+                first = errors[0]
+                if isinstance(first, UnavailableSourceError) and not (first.answered or given):
+                    raise UnavailableError(str(first))  # the bucket gives nothing at all
+                raise first
+            size_bytes = new.size_bytes
+            await self._offload(_finish, spool.file, size_bytes, footer)
+            body = spool.body()
+            assert body_bytes(body) == size_bytes + len(footer), "somebody else wrote to the spool"
+            key = await self._put(session_id, seq, body)
+        return FlushRecord(
+            object_key=key, size_bytes=size_bytes + len(footer), footer_start=size_bytes
+        )
+
+    async def _read(self, piece: _Piece, record: FlushRecord) -> Buffer:
+        async def ask() -> Buffer:
+            return await self._objects.get(record.object_key, piece.start, piece.end)
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                async with asyncio.timeout(_REQUEST_DEADLINE_S):
+                    if piece.end - piece.start > _SMALL_BYTES:
+                        return await ask()
+                    return await self._hedged.read(ask)
+            except NotFoundError as error:
+                if attempt == _ATTEMPTS:
+                    why = f"{record.object_key}: missing"
+                    raise UnavailableSourceError(piece.source, why, answered=True) from error
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                if attempt == _ATTEMPTS:
+                    why = str(error) or f"no answer in {_REQUEST_DEADLINE_S:g} s"
+                    why = f"{record.object_key}: {why}"
+                    raise UnavailableSourceError(piece.source, why, answered=False) from error
+            await asyncio.sleep(_RETRY_S)
+        raise AssertionError("unreachable")
+
+    async def _put(self, session_id: str, seq: int, body: Sequence[Buffer]) -> str:
+        """PUT under a new name each time; returns the name."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            key = layout.flush_key(session_id, seq, f"{self._rng.getrandbits(64):016x}")
+            deadline_s = _REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S
+            try:
+                async with asyncio.timeout(deadline_s):
+                    await self._objects.put(key, body)
+                    return key
+            except (UnavailableError, OutcomeUnknownError, TimeoutError):
+                if attempt == _ATTEMPTS:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+        raise AssertionError("unreachable")
+
+
+def _pieces(new: NewObject, footers: Sequence[Footer]) -> list[_Piece]:
+    """What to read, each old object in its order; neighbours together."""
+    by_source: dict[int, list[_Piece]] = {}
+    position = 0
+    for run in new.runs:
+        positions, lengths = footers[run.source].columns[10:12]
+        mine = by_source.setdefault(run.source, [])
+        first, stop = run.first, run.first + run.count
+        while first < stop:
+            last = _last_of_piece(positions, lengths, first, stop)
+            start, end = positions[first], positions[last - 1] + lengths[last - 1]
+            if not (
+                mine
+                and 0 <= start - mine[-1].end <= _GAP_BYTES
+                and end - mine[-1].start <= _PIECE_BYTES
+            ):
+                mine.append(_Piece(run.source, start, end))
+            mine[-1].end = end
+            mine[-1].parts.append(_Part(first, last, position))
+            position += end - start
+            first = last
+    return [piece for pieces in by_source.values() for piece in pieces]
+
+
+def _last_of_piece(positions: "array[int]", lengths: "array[int]", first: int, stop: int) -> int:
+    """Up to where the batches from *first* on make no more than a piece; one at least."""
+    limit = positions[first] + _PIECE_BYTES
+    last = bisect_right(positions, limit, first, stop)
+    if positions[last - 1] + lengths[last - 1] > limit:
+        last -= 1
+    return max(last, first + 1)
+
+
+def _place(file: IO[bytes], body: Buffer, footer: Footer, piece: _Piece) -> bool:
+    """Write each part to its place; False: some batch is not the one that the footer has."""
+    view = memoryview(body)
+    if len(view) != piece.end - piece.start:
+        return False
+    bases, positions, lengths = footer.columns[3], footer.columns[10], footer.columns[11]
+    for part in piece.parts:
+        for i in range(part.first, part.stop):
+            at = positions[i] - piece.start
+            batch = view[at : at + lengths[i]]
+            if isinstance(kernel.check(batch, 0, lengths[i], False), int):
+                return False
+            if int.from_bytes(batch[:8], "big") != bases[i]:
+                return False
+        start = positions[part.first] - piece.start
+        end = positions[part.stop - 1] + lengths[part.stop - 1] - piece.start
+        file.seek(part.position)
+        file.write(view[start:end])
+    return True
+
+
+def _finish(file: IO[bytes], size_bytes: int, footer: bytes) -> None:
+    file.seek(size_bytes)
+    file.write(footer)

@@ -1,0 +1,243 @@
+"""One rewrite: the records of a session that were chosen are replaced by fewer.
+
+    chosen ──▶ footers ──▶ what goes where ──▶ objects, one after the other ──▶ one transaction
+                 ╳ unavailable: the others                  ╳ the records are others by now: know
+                   go on without it for now                    them again, objects nobody names
+           ──▶ the tails of partitions that are led here read from the new objects
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.consolidation.flush_record_index import (
+    FlushRecordEntry,
+    SessionFlushRecords,
+)
+from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
+from driftlog_agents.log.consolidation.policy import (
+    ConsolidationSettings,
+    NewObject,
+    encode,
+    fits_transaction,
+    how_many_fit,
+    lay_out,
+    level_after,
+)
+from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
+from driftlog_agents.log.partition import tail
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata import flush_transactions
+from driftlog_metadata.codec import encode_flush_record
+from driftlog_metadata.errors import FencedError
+from driftlog_metadata.keys import flush_key, parse_flush_key
+from driftlog_metadata.model import FlushRecord, TopicPartition
+from driftlog_tiering.flush_object import Footer
+
+_MOVES_AT_ONCE: Final = 8
+"""Slices of the tail that are told of a rewrite before others have their turn."""
+
+Replacement = tuple[tuple[str, FlushRecord], Footer]
+"""A new record under its key, and what its object holds."""
+
+
+class FlushRecordOwner(Protocol):
+    """What a rewrite needs of who knows the records: the keeper."""
+
+    def sealed_end(self, tp: TopicPartition) -> int:
+        """Up to where nothing of *tp* is needed any more; asked from worker threads too."""
+        ...
+
+    def keys(self, kept: SessionFlushRecords) -> list[str]:
+        """Of all records of *kept* that may be there."""
+        ...
+
+    def unavailable(self, kept: SessionFlushRecords, key: str, reason: str) -> None:
+        """The record's object cannot be read now."""
+        ...
+
+    async def know_again(self, kept: SessionFlushRecords) -> None:
+        """The records of *kept* are not as they were known."""
+        ...
+
+    def replaced(
+        self, kept: SessionFlushRecords, old: Sequence[FlushRecordEntry], new: Sequence[Replacement]
+    ) -> None:
+        """*new* are there in place of *old*; none: all of *old* is sealed."""
+        ...
+
+
+class RewriteJob:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        footers: FooterCache,
+        rewriting: ObjectRewriter,
+        keeping: FlushRecordOwner,
+        logs: Callable[[TopicPartition], PartitionLog | None],
+        settings: ConsolidationSettings,
+        offload: Offload,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._footers = footers
+        self._rewriting = rewriting
+        self._keeping = keeping
+        self._logs = logs
+        self._settings = settings
+        self._offload = offload
+        self._now_ms = now_ms
+        self._log = structlog.get_logger()
+        self.rewrites = 0
+        self.rewritten_bytes = 0
+
+    async def rewrite(self, kept: SessionFlushRecords, chosen: list[FlushRecordEntry]) -> bool:
+        """Replace *chosen*, or as many of the first of them as one rewrite takes: the others are
+        taken out of the list.  False: that has come to nothing, try again later.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
+            UnavailableSourceError: one of *chosen*.
+            CorruptFlushObjectError: they contradict each other.
+            FencedError: the session is over.
+        """
+        footers: list[Footer] = []
+        for known in chosen:
+            footer = await self._footer(kept, known)
+            if footer is None:
+                return True  # there is less to choose from now
+            footers.append(footer)
+            if how_many_fit(footers, self._settings) < len(footers):
+                footers.pop()
+                break
+        del chosen[len(footers) :]
+        objects = await self._lay_out(chosen, footers)
+        if not objects:
+            self._keeping.replaced(kept, chosen, [])
+            return True
+        seq = max(parse_flush_key(known.key).seq for known in chosen)
+        level = level_after(chosen, self._settings)
+        old = [(known.record, footer) for known, footer in zip(chosen, footers, strict=True)]
+        new: list[tuple[str, FlushRecord]] = []
+        made: list[Footer] = []
+        index = self._free_index(kept, seq, level)
+        began_ms = self._now_ms()
+        for n, one in enumerate(objects):
+            encoded, footer = await self._offload(encode, one, footers, kept.session_id, seq)
+            record = await self._rewriting.write(one, old, encoded, kept.session_id, seq)
+            self._footers.keep(record.object_key, encoded)
+            new.append((flush_key(kept.session_id, seq, level, index + n), record))
+            made.append(footer)
+        until_ms = began_ms + self._settings.named_within_ms
+        if not await self._replace(kept, chosen, new, until_ms):
+            return False
+        self._keeping.replaced(kept, chosen, list(zip(new, made, strict=True)))
+        self._say(kept, len(chosen), new)
+        await self._tell_tails(new, made)
+        return True
+
+    def _say(
+        self, kept: SessionFlushRecords, old: int, new: Sequence[tuple[str, FlushRecord]]
+    ) -> None:
+        size = sum(record.size_bytes for _, record in new)
+        self.rewrites += 1
+        self.rewritten_bytes += size
+        self._log.debug(
+            "flushes_consolidated",
+            session=kept.session_id,
+            replaced=old,
+            level=parse_flush_key(new[0][0]).level,
+            objects=len(new),
+            bytes=size,
+        )
+
+    async def _footer(self, kept: SessionFlushRecords, known: FlushRecordEntry) -> Footer | None:
+        """None: there is none now, and the record is not chosen again before it is looked for."""
+        try:
+            return await self._footers.get(known.key, known.record)
+        except RecordGoneError:
+            await self._keeping.know_again(kept)
+        except ObjectUnavailableError as error:
+            self._keeping.unavailable(kept, known.key, str(error))
+        return None
+
+    async def _lay_out(
+        self, chosen: list[FlushRecordEntry], footers: list[Footer]
+    ) -> list[NewObject]:
+        """What the new objects consist of; of fewer records, if all are too many."""
+        while True:
+            objects: list[NewObject] = await self._offload(
+                lay_out, footers, self._keeping.sealed_end, self._settings.object_bytes
+            )
+            if fits_transaction(len(chosen), len(objects)):
+                return objects
+            assert len(chosen) > 1
+            del chosen[len(chosen) * 2 // 3 :], footers[len(footers) * 2 // 3 :]
+
+    def _free_index(self, kept: SessionFlushRecords, seq: int, level: int) -> int:
+        """Behind those that stand under the same sequence and level."""
+        places = [parse_flush_key(key) for key in self._keeping.keys(kept)]
+        mine = [
+            at.index
+            for at in places
+            if (at.session_id, at.seq, at.level) == (kept.session_id, seq, level)
+        ]
+        return max(mine, default=-1) + 1
+
+    async def _replace(
+        self,
+        kept: SessionFlushRecords,
+        chosen: Sequence[FlushRecordEntry],
+        new: Sequence[tuple[str, FlushRecord]],
+        until_ms: float,
+    ) -> bool:
+        """The transaction, sent until *until_ms*; False: the records are others by now, or may
+        be."""
+        session = self._session
+        txn = flush_transactions.consolidate(
+            session.session_id,
+            session.revision,
+            [(known.key, known.record) for known in chosen],
+            new,
+            dead=kept.session_id if kept.dead else None,
+        )
+        try:
+            async with asyncio.timeout((until_ms - self._now_ms()) / 1000):
+                result = await session.transact(txn)
+        except TimeoutError:
+            await self._keeping.know_again(kept)
+            raise
+        if result.succeeded:
+            return True
+        mine, first = result.reads
+        if first and first[0].value == encode_flush_record(new[0][1]):
+            return True  # our own attempt, its answer lost
+        if not mine or mine[0].create_revision != session.revision:
+            raise FencedError("the session ended while its flushes were consolidated")
+        await self._keeping.know_again(kept)
+        return False
+
+    async def _tell_tails(
+        self, new: Sequence[tuple[str, FlushRecord]], footers: Sequence[Footer]
+    ) -> None:
+        """Partitions that are led here read from the new objects; the others find out."""
+        told = 0
+        for (_, record), footer in zip(new, footers, strict=True):
+            for s in footer.slices():
+                log = self._logs(TopicPartition(s.topic_id, s.partition))
+                if log is None or log.state is State.CLOSED:
+                    continue
+                tail.move(log, footer, s, record.object_key)
+                told += 1
+                if told % _MOVES_AT_ONCE == 0:
+                    await asyncio.sleep(0)

@@ -1,0 +1,4 @@
+"""Garbage: objects that no manifest and no flush record names are deleted.
+
+Shell.
+"""

@@ -1,0 +1,187 @@
+"""Heads of sessions that are over: kept while somebody may ask for them, then deleted.
+
+    a head, its session's key gone ──▶ marked with the time ──7 days──▶ nobody needs it ──▶ deleted
+
+A head outlives its session so that a commit without an answer can be resolved ("head ≥ seq means
+committed, whether or not the session lives").  It goes only when
+
+1. its session's key was gone in a read that began after the head was read: head and key are
+   created together, so that session is over for good;
+2. it was marked 7 days ago, by the clock of the object store.  The mark is in the head itself, so
+   that it does not depend on this agent's disk;
+3. reads that began after (1) show no flush record of it, and no partition whose list names it:
+   neither can come into being any more, so these reads need not be of one revision.  Records are
+   read of the heads that are due, partitions in pages by the first digit of their topics' ids;
+4. there is no directory of it on this disk: what it buffered is put in order by its head;
+5. head and key are as they were read.
+
+A head that cannot be read stays, and so does what is nobody's head.
+
+Source: design.md, "Commit" and "Forget".
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.garbage.metadata_reads import CollectorReads
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import (
+    decode_at,
+    decode_ended_head,
+    decode_head,
+    decode_partition_state,
+)
+from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.keys import (
+    HEADS_PREFIX,
+    PARTITIONS_PREFIX,
+    SESSIONS_PREFIX,
+    flushes_prefix,
+    parse_partition_key,
+)
+from driftlog_metadata.store import KeyValue, MetadataStore
+from driftlog_metadata.transactions import HEADS_PER_TXN, DeadHead, Txn
+
+HOUR_MS: Final = 3_600_000
+
+_PAGES: Final = 16
+"""Of all partitions, by topic: some thousands of 100,000 in each, about two MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSettings:
+    """How long heads stay, and how often that is looked at."""
+
+    keep_ms: int = 7 * 24 * HOUR_MS
+    """Longer: a commit may wait longer for its answer, and more small keys are kept."""
+
+    interval_ms: int = 6 * HOUR_MS
+    """Between two looks.  Each reads heads and sessions, and all partitions where a head is due."""
+
+    request_deadline_ms: float = 30_000.0
+
+
+class SessionHeadGc:
+    """See the module.  One per cluster at a time, for now: the collector's."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        disk: AgentDisk,
+        offload: Offload,
+        strangers: UnknownKeys,
+        confirm: Callable[[], Awaitable[None]],
+        settings: HeadSettings | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._disk = disk
+        self._offload = offload
+        self._strangers = strangers
+        self._confirm = confirm
+        self._settings = settings or HeadSettings()
+        self._reads = CollectorReads(metadata, self._settings.request_deadline_ms)
+        self._looked_ms: int | None = None
+        self._unreadable: set[str] = set()
+        """Heads of the last look that could not be read."""
+        self._log = structlog.get_logger()
+        self.deleted = 0
+
+    async def collect(self, now_ms: int) -> None:
+        """Mark and delete what is due, if it is time to look.  *now_ms*: of the object store.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store; look again later.
+            FencedError: it is not what it was.
+            CorruptError: a partition's state is damaged; nothing was deleted.
+        """
+        looked_ms, settings = self._looked_ms, self._settings
+        if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
+            return
+        heads = await self._reads.prefix(HEADS_PREFIX)  # before the sessions: see the module, 1
+        sessions = await self._reads.prefix(SESSIONS_PREFIX)
+        new, due = await self._offload(self._judge, heads, sessions, now_ms)
+        if new or due:
+            await self._confirm()
+        for batch in _batches(new):
+            await self._txn(transactions.mark_ended(batch, now_ms))
+        if due:
+            await self._delete(due)
+        self._looked_ms = now_ms
+
+    def _judge(
+        self, heads: list[KeyValue], sessions: list[KeyValue], now_ms: int
+    ) -> tuple[list[DeadHead], list[DeadHead]]:
+        """Heads to be marked, and those that were marked long enough ago."""
+        parsed = self._strangers.parsed
+        live = {parsed(kv.key, session_of) for kv in sessions}
+        new: list[DeadHead] = []
+        due: list[DeadHead] = []
+        unreadable: set[str] = set()
+        for kv in heads:
+            session_id = parsed(kv.key, head_of)
+            if session_id is None or session_id in live:
+                continue
+            try:
+                head = decode_at(kv.key, kv.value, decode_head)
+                ended = decode_ended_head(kv.value)
+            except CorruptError as error:
+                unreadable.add(kv.key)
+                self._say(kv.key, error)
+                continue
+            dead = DeadHead(session_id=session_id, revision=kv.mod_revision, head=head)
+            if ended is None:
+                new.append(dead)
+            elif now_ms - ended.ended_ms >= self._settings.keep_ms:
+                due.append(dead)
+        self._unreadable = unreadable
+        return new, due
+
+    async def _delete(self, due: list[DeadHead]) -> None:
+        kept = set(self._disk.sessions())
+        for head in due:
+            if await self._reads.prefix(flushes_prefix(head.session_id)):
+                kept.add(head.session_id)
+        for page in range(_PAGES):
+            kvs = await self._reads.prefix(f"{PARTITIONS_PREFIX}{page:x}")
+            if kvs:
+                kept |= await self._offload(self._sessions_of, kvs)
+        gone = [head for head in due if head.session_id not in kept]
+        deleted = 0
+        for batch in _batches(gone):
+            await self._confirm()
+            if await self._txn(transactions.delete_heads(batch)):
+                deleted += len(batch)
+        self.deleted += deleted
+        self._log.info("heads_collected", deleted=deleted, still_needed=len(due) - deleted)
+
+    def _sessions_of(self, partitions: list[KeyValue]) -> set[str]:
+        states = self._strangers.decoded(partitions, decode_partition_state, parse_partition_key)
+        return {session_id for state in states for session_id in state.sessions}
+
+    def _say(self, key: str, error: CorruptError) -> None:
+        if key not in self._unreadable:
+            self._log.error(
+                "head_unreadable",
+                error=str(error),
+                advice="it stays; put back what it was, or upgrade the agent",
+            )
+
+    async def _txn(self, txn: Txn) -> bool:
+        """Once: what was not done is done at the next look."""
+        async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+            result = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
+        return result.succeeded
+
+
+def _batches(heads: list[DeadHead]) -> Iterable[list[DeadHead]]:
+    return (heads[at : at + HEADS_PER_TXN] for at in range(0, len(heads), HEADS_PER_TXN))

@@ -1,0 +1,155 @@
+"""Since when objects that nobody names have been seen so: what a collector remembers.
+
+Flush objects become garbage in the order in which they were written, nearly, so what is
+remembered are runs of neighbours in a listing: a few numbers for hundreds of thousands of keys.
+
+    listing   a1 a2 a3 a4 a5 a6      named: a3
+    runs      [a1, a2] since 5       [a4, a6] since 9
+
+Stored as JSON in the agent's directory (``garbage.json``), times in ms of the store's clock:
+
+    {"v":1,"seen_ms":n,"runs":[[first key,last key,since],…],"topics":{topic id:since,…}}
+
+``topics``: since when nothing but its mark was seen of a deleted topic.
+
+Pure.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from driftlog_metadata.errors import CorruptError
+from driftlog_tiering.object_store import ObjectInfo
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbours in a listing, *first* to *last* included, of which none has been named
+    since *since_ms*."""
+
+    first: str
+    last: str
+    since_ms: int
+
+
+@dataclass(slots=True)
+class UnreferencedObjects:
+    """What earlier passes saw.  ``seen_ms``: when the last of them was."""
+
+    seen_ms: int = 0
+    runs: list[Run] = field(default_factory=list)
+    topics: dict[str, int] = field(default_factory=dict)
+
+    def since(self, key: str) -> int | None:
+        """Since when *key* is known to be unnamed."""
+        i = bisect_right(self.runs, key, key=lambda run: run.first) - 1
+        if i < 0 or key > self.runs[i].last:
+            return None
+        return self.runs[i].since_ms
+
+    def encode(self) -> bytes:
+        """For the agent's directory."""
+        return json.dumps(
+            {
+                "v": _VERSION,
+                "seen_ms": self.seen_ms,
+                "runs": [[run.first, run.last, run.since_ms] for run in self.runs],
+                "topics": self.topics,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def decode_sightings(data: bytes) -> UnreferencedObjects:
+    """Invert `UnreferencedObjects.encode`.
+
+    Raises:
+        CorruptError: it is none, or a newer one; beginning anew costs only time.
+    """
+    try:
+        match json.loads(data):
+            case {
+                "v": 1,
+                "seen_ms": int(seen_ms),
+                "runs": list(runs),
+                "topics": dict(topics),
+            }:
+                found = UnreferencedObjects(
+                    seen_ms=seen_ms,
+                    runs=[_run(run) for run in runs],
+                    topics={str(name): int(since) for name, since in topics.items()},
+                )
+            case _:
+                raise ValueError("not what version 1 writes")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptError(f"garbage.json: {error}") from error
+    firsts = [run.first for run in found.runs]
+    if firsts != sorted(firsts):
+        raise CorruptError("garbage.json: runs that do not ascend")
+    return found
+
+
+def _run(run: object) -> Run:
+    match run:
+        case [str(first), str(last), int(since_ms)] if first <= last:
+            return Run(first, last, since_ms)
+        case _:
+            raise ValueError(f"not a run: {run!r}")
+
+
+class Pass:
+    """One look at all flush objects, in the order of their keys.
+
+    Args:
+        before: what earlier passes saw.  Older than *max_gap_ms* it counts for nothing: who was
+            not looked at may have been named meanwhile.
+    """
+
+    def __init__(self, before: UnreferencedObjects, *, grace_ms: int, max_gap_ms: int) -> None:
+        self._before = before
+        self._grace_ms = grace_ms
+        self._max_gap_ms = max_gap_ms
+        self._runs: list[Run] = []
+        self._joins = False
+        self.named_objects = 0
+        self.unnamed_objects = 0
+
+    def garbage(
+        self, objects: Iterable[ObjectInfo], keep: Callable[[str], bool], now_ms: int
+    ) -> list[str]:
+        """Which of the next *objects* may go; the others are remembered as they are.
+
+        *keep*: whether the object of a key is named, or may be.
+        """
+        counts = now_ms - self._before.seen_ms <= self._max_gap_ms
+        gone: list[str] = []
+        for info in objects:
+            if keep(info.key):
+                self.named_objects += 1
+                self._joins = False
+                continue
+            since_ms = self._before.since(info.key) if counts else None
+            if since_ms is None:
+                since_ms = now_ms
+            if now_ms - since_ms >= self._grace_ms and now_ms - info.modified_ms >= self._grace_ms:
+                gone.append(info.key)
+            self.unnamed_objects += 1
+            self._remember(info.key, since_ms)
+        return gone
+
+    def _remember(self, key: str, since_ms: int) -> None:
+        """What goes is remembered as well: it may not have gone."""
+        if self._joins and self._runs[-1].since_ms == since_ms:
+            self._runs[-1] = Run(self._runs[-1].first, key, since_ms)
+        else:
+            self._runs.append(Run(key, key, since_ms))
+        self._joins = True
+
+    def end(self, now_ms: int) -> UnreferencedObjects:
+        """What the next pass is to know; topics as before."""
+        return UnreferencedObjects(now_ms, self._runs, dict(self._before.topics))

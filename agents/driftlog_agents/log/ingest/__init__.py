@@ -1,0 +1,4 @@
+"""Ingest: from an admitted batch to a committed flush object.
+
+Shell.
+"""

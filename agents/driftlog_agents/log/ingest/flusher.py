@@ -1,0 +1,505 @@
+"""Performs the flush pipeline: lays out objects, uploads them, commits them, publishes.
+
+    produce ──▶ append ──▶ buffer file (once a turn)
+                  │
+                  ▼ timer, size, quiet
+                 cut ──▶ PUT ──▶ commit ──▶ high watermark ──▶ answers
+
+Every event enters through `_handle`, which first writes what is pending to the buffer
+file: a cut finds each of its batches placed.
+
+Shell.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.tasks import spawn
+from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.ingest.flush_body import Payload
+from driftlog_agents.log.ingest.flush_pipeline import (
+    Abandon,
+    Commit,
+    Cut,
+    Effect,
+    Expired,
+    Flush,
+    FlushPipeline,
+    FlushSettings,
+    MiB,
+    Publish,
+    SessionFenced,
+    Stage,
+    Upload,
+)
+from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
+from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
+from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.log.session.session import CommitOutcome, Session
+from driftlog_metadata.errors import (
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.model import FlushRecord
+from driftlog_tiering import layout
+from driftlog_tiering.flush_object import FLUSHED_AT, Slice, encode_footer
+from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What the log may keep in memory."""
+
+    memory_bytes: int = 96 * MiB
+    """Batches in memory, in flight and as cache.  More: fewer reads of the recent log touch the
+    disk."""
+
+    pending_bytes: int = 3072 * MiB
+    """Admitted and not committed, in memory and on disk, before connections are paused.  More:
+    longer outages and bursts are taken."""
+
+
+_JOIN_BYTES: Final = 2048
+"""Batches of less than this on average are put as one buffer."""
+
+_NO_COMMIT: Final = "the metadata store does not answer a commit"
+
+Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]], None]
+
+
+class Flusher:
+    """The pipeline of one session, with hands.
+
+    Args:
+        published: told of each committed flush after high watermarks moved:
+            (seq, record, footer, slices).
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        objects: ObjectStore,
+        buffer: BufferLog,
+        flush_settings: FlushSettings,
+        memory_settings: MemorySettings,
+        rng: Random,
+        now_ms: Callable[[], float],
+        wall_ms: Callable[[], int],
+        published: Published,
+        counters: LogCounters,
+        backpressure: Backpressure,
+        outage: FailureTracker,
+    ) -> None:
+        self._session = session
+        self._objects = objects
+        self._buffer = buffer
+        self._settings = flush_settings
+        self._memory = memory_settings
+        self._rng = rng
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._published = published
+        self._log = structlog.get_logger()
+        self._counters = counters
+        self._backpressure = backpressure
+        self._pipeline = FlushPipeline(flush_settings, rng)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_when = 0.0
+        self._cached: deque[FlushBatches] = deque()
+        self._cached_bytes = 0
+        self._pending_bytes = 0
+        self._idle = asyncio.Event()
+        self._ended_by: Exception | None = None
+        """What `run` raises, found where an error would not reach it."""
+        self._has_ended = asyncio.Event()
+        buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
+        self._early_armed = False
+        """The timer knows that somebody waits for the open buffer."""
+        self.outage = outage
+        """Whether flushes are committed, and why not."""
+        self.lost = False
+
+    @property
+    def pipeline(self) -> FlushPipeline:
+        """The machine, for its figures."""
+        return self._pipeline
+
+    @property
+    def pending_bytes(self) -> int:
+        """Admitted and not committed."""
+        return self._pending_bytes
+
+    @property
+    def overloaded(self) -> bool:
+        """More waits for the store than the buffer may take: read no more from producers."""
+        limit = self._memory.pending_bytes
+        if self._pending_bytes <= limit // 8:
+            return False
+        return self._pending_bytes > limit or (self._in_memory_only() > self._memory.memory_bytes)
+
+    def _in_memory_only(self) -> int:
+        """Bytes of pending flushes that no buffer file holds: the disk fails."""
+        return sum(
+            flush.size_bytes
+            for flush in self._pipeline.flushes
+            if flush.payload is not None and not flush.payload.data.in_files
+        )
+
+    # ── Entry ──
+
+    def append(
+        self,
+        log: PartitionLog,
+        batch: Batch,
+        source: ConnectionActivity | None,
+        waiter: Waiter | None,
+        now_ms: float,
+    ) -> None:
+        """Buffer an admitted batch.
+
+        *source*: the connection whose request waits for the commit (acks=all); *waiter*: an
+        acks=1 request to be told `synced`.
+        """
+        self._buffer.add(log, batch, waiter)
+        self._pending_bytes += batch.length
+        if self._pipeline.append(log, batch, source, now_ms):
+            self.tick()
+        elif self._timer is None or (
+            source is not None and (not self._early_armed or self._pipeline.is_back(source))
+        ):
+            self._early_armed = source is not None
+            self._schedule(now_ms)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        self._handle(lambda now_ms: self._pipeline.tick(now_ms))
+
+    def hurry(self) -> None:
+        """Cut what is open at once: somebody waits for the commit of what is in it."""
+        self._pipeline.hurry()
+        self.tick()
+
+    async def drain(self) -> None:
+        """Cut at once and wait until everything admitted is committed.
+
+        Raises:
+            FencedError: the session was lost first.
+        """
+        self._pipeline.drain()
+        self.tick()
+        try:
+            if not self._pipeline.idle:
+                self._idle.clear()
+            await self._idle.wait()
+        finally:
+            self._pipeline.resume()
+        if self.lost:
+            raise FencedError("the session was lost before everything was committed")
+
+    def fail(self, bug: Exception) -> None:
+        """What must be true of the log is not: nothing more is admitted, and `run` raises *bug*.
+
+        For those who find it where nobody would hear: on connections and on the event loop.
+        """
+        self._log.critical(
+            "log_bug",
+            session=self._session.session_id,
+            exc_info=bug,
+            advice="the agent exits, and all that wait are told so; please report this",
+        )
+        self._end("a bug was found", bug)
+
+    def _end(self, why: str, error: Exception) -> None:
+        """The session is over, and `run` raises *error*."""
+        self._session.end(why)
+        self._ended_by = self._ended_by or error
+        self._has_ended.set()
+
+    async def run(self) -> None:
+        """Perform effects until the session is lost.
+
+        Raises:
+            FencedError: it was.
+            Exception: a bug that `fail` was told of.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self.tick()
+            try:
+                await self._has_ended.wait()
+                assert self._ended_by is not None
+                raise self._ended_by
+            finally:
+                self._tasks = None
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    # ── Events in, effects out ──
+
+    def _handle(self, event: Callable[[float], list[Effect]]) -> None:
+        self._buffer.write_pending()
+        now_ms, pipeline, counters = self._now_ms(), self._pipeline, self._counters
+        puts, hedges = pipeline.puts, pipeline.hedges
+        for effect in event(now_ms):
+            self._perform(effect)
+        counters.flush_puts += pipeline.puts - puts
+        counters.flush_hedges += pipeline.hedges - hedges
+        if self._pipeline.idle:
+            self._idle.set()
+        self._trim()
+        self._schedule(now_ms)
+        self._press()
+
+    def _press(self) -> None:
+        self._backpressure.set("buffer", held=self.overloaded)
+
+    def _schedule(self, now_ms: float) -> None:
+        at_ms = self._pipeline.deadline_ms(now_ms)
+        if at_ms is None or self.lost:
+            return
+        loop = asyncio.get_running_loop()
+        # loop time may have gone on since now_ms was read; the delay is what counts.
+        when = loop.time() + max(0.0, at_ms - now_ms) / 1000
+        if self._timer is not None:
+            if self._timer_when <= when:
+                return
+            self._timer.cancel()
+        self._timer_when = when  # uvloop's handle of a time that is past has none
+        self._timer = loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._on_loop(self.tick)
+
+    def _on_loop(self, step: Callable[[], None]) -> None:
+        """What the event loop calls: it would log an error and go on."""
+        try:
+            step()
+        except Exception as bug:  # noqa: BLE001  # `run` raises it
+            self.fail(bug)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Cut(flush):
+                self._lay_out(flush)
+            case Upload(flush, attempt):
+                task = self._spawn(self._upload(flush, attempt))
+                if task is not None:
+                    flush.payload.tasks[attempt] = task
+            case Abandon(flush, attempt):
+                task = flush.payload.tasks.pop(attempt, None)
+                if task is not None:
+                    task.cancel()
+            case Commit(flush):
+                self._spawn(self._commit(flush))
+            case Publish(flush):
+                self._publish(flush)
+            case Expired(flush):
+                self._expired(flush)
+            case SessionFenced():
+                self.lost = True
+                self._idle.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """None: the session is over."""
+        if self._tasks is None:
+            work.close()
+            return None
+        try:
+            return spawn(self._tasks, work)
+        except FencedError:
+            return None
+
+    def _lay_out(self, flush: Flush) -> None:
+        self._early_armed = False
+        flushed_at_ms = max(0, self._wall_ms())
+        data, topic_ids, columns, slices = lay_out(
+            flush.batches, self._session.session_id, flushed_at_ms
+        )
+        flush.payload = Payload(data, topic_ids, columns, slices, {}, {})
+        for batches in flush.batches.values():
+            for batch in batches:
+                batch.view = None
+        if flush.reason == "early":
+            self._counters.flushes_early += 1
+
+    # ── Upload ──
+
+    async def _upload(self, flush: Flush, attempt: int) -> None:
+        payload: Payload = flush.payload
+        throttled = False
+        sent_ms = self._now_ms()
+        try:
+            async with asyncio.timeout(self._settings.upload_deadline_ms / 1000):
+                await self._put(flush, attempt)
+        except UnavailableError as error:
+            throttled = True
+            self._failed("flush_upload_refused", flush, error, sent_ms)
+        except AlreadyExistsError as error:
+            self._failed("flush_upload_name_taken", flush, error, sent_ms)
+        except (OutcomeUnknownError, TimeoutError) as error:
+            self._failed("flush_upload_unanswered", flush, error, sent_ms)
+        else:
+            payload.tasks.pop(attempt, None)
+            self._handle(lambda now: self._pipeline.upload_succeeded(flush, attempt, now))
+            return
+        payload.tasks.pop(attempt, None)
+        self._handle(
+            lambda now: self._pipeline.upload_failed(flush, attempt, now, throttled=throttled)
+        )
+
+    def _failed(self, event: str, flush: Flush, error: Exception, sent_ms: float) -> None:
+        text = str(error) or f"no answer in {self._settings.upload_deadline_ms / 1000:g} s"
+        if self.outage.failed(text, sent_ms, self._now_ms()):
+            self._log.warning(
+                event,
+                seq=flush.seq,
+                bytes=flush.size_bytes,
+                error=text,
+                failures=self.outage.failures,
+                pending_bytes=self._pending_bytes,
+                advice="tried again under a new name; producers wait",
+            )
+
+    def _taken(self) -> None:
+        """A flush is committed."""
+        now_ms = self._now_ms()
+        lasted_ms = self.outage.lasted_ms(now_ms)
+        if self.outage.ended(now_ms):
+            self._log.info(
+                "flushes_go_on", failures=self.outage.failures, seconds=round(lasted_ms / 1000, 1)
+            )
+
+    async def _put(self, flush: Flush, attempt: int) -> None:
+        payload: Payload = flush.payload
+        footer = encode_footer(
+            session_id=self._session.session_id,
+            seq=flush.seq,
+            committed_seq=self._pipeline.committed_seq,
+            topic_ids=payload.topic_ids,
+            columns=payload.columns,
+        )
+        nonce = f"{self._rng.getrandbits(64):016x}"
+        key = layout.flush_key(self._session.session_id, flush.seq, nonce)
+        record = FlushRecord(
+            object_key=key,
+            size_bytes=flush.size_bytes + len(footer),
+            footer_start=flush.size_bytes,
+        )
+        payload.puts[attempt] = (record, footer)
+        body = payload.body(flush.seq)
+        if flush.size_bytes < len(body) * _JOIN_BYTES:
+            body = [b"".join(body)]  # takes less than handing on so many small ones
+        body.append(footer)
+        await self._objects.put(key, body)
+
+    # ── Commit ──
+
+    async def _commit(self, flush: Flush) -> None:
+        record, _ = flush.payload.puts[flush.stored_attempt]
+        sent_ms = self._now_ms()
+        answered = True
+        try:
+            async with asyncio.timeout(self._settings.commit_deadline_ms / 1000):
+                outcome = await self._session.commit(flush.seq, record)
+        except TimeoutError:
+            outcome, answered = CommitOutcome.UNKNOWN, False
+        match outcome:
+            case CommitOutcome.COMMITTED:
+                self._counters.commits.add((self._now_ms() - sent_ms) / 1000)
+                self._taken()
+                self._handle(lambda now: self._pipeline.commit_succeeded(flush, now))
+            case CommitOutcome.UNKNOWN:
+                news = self.outage.failed(_NO_COMMIT, sent_ms, self._now_ms())
+                if news and not answered:  # otherwise `Session` has said it
+                    self._log.warning(
+                        "commit_unanswered",
+                        seq=flush.seq,
+                        error=_NO_COMMIT,
+                        failures=self.outage.failures,
+                        pending_bytes=self._pending_bytes,
+                        advice="sent again; producers wait",
+                    )
+                self._handle(lambda now: self._pipeline.commit_failed(flush, now))
+            case CommitOutcome.DEAD:
+                self._handle(lambda _: self._pipeline.fenced())
+                raise FencedError(f"the session ended; flush {flush.seq} was not committed")
+
+    def _expired(self, flush: Flush) -> None:
+        record, _ = flush.payload.puts[flush.stored_attempt]
+        began_ms = flush.began_ms[flush.stored_attempt]
+        why = f"no commit of flush {flush.seq} was answered, and its object is too old to be named"
+        self._log.warning(
+            "flush_expired",
+            session=self._session.session_id,
+            seq=flush.seq,
+            object=record.object_key,
+            hours=round((self._now_ms() - began_ms) / 3_600_000, 1),
+            error=self.outage.error,
+            advice="the session ends; the next session appends what the disk holds, under a new "
+            "name; producers with acks=all send again",
+        )
+        self._end(why, FencedError(why))
+
+    def _publish(self, flush: Flush) -> None:
+        payload: Payload = flush.payload
+        record, footer = payload.puts[flush.stored_attempt]
+        data = payload.data
+        stored_at = StoredAt(record.object_key, 0)
+        self._pending_bytes -= flush.size_bytes
+        self._counters.committed_bytes += flush.size_bytes
+        for batches in flush.batches.values():
+            self._buffer.let_go(batches)
+        if data.views is not None:
+            self._cached.append(data)
+            self._cached_bytes += data.size_bytes
+        now_ms = self._now_ms()
+        ready: list[tuple[Waiter, PartitionLog]] = []
+        for log, s in payload.slices:
+            flushed_at_ms = payload.columns[FLUSHED_AT][s.first]
+            tail = tail_slice(data, s, stored_at, (flushed_at_ms, flushed_at_ms))
+            ready += [(waiter, log) for waiter in log.commit(tail, now_ms)]
+            ready += [(waiter, log) for waiter in list(log.waiting_fetches)]
+        self._published(flush.seq, record, footer, payload.slices)
+        for waiter, log in ready:
+            waiter.committed(log)
+
+    # ── Memory ──
+
+    def _trim(self) -> None:
+        """Give up memory over the budget: cache first, then what waits and a file holds."""
+        budget = self._memory.memory_bytes
+        while self._cached and self._cached_bytes + self._resident_bytes() > budget:
+            data = self._cached.popleft()
+            self._cached_bytes -= data.size_bytes
+            data.views = None
+        over = self._resident_bytes() - budget
+        if over <= 0:
+            return
+        for flush in reversed(list(self._pipeline.flushes)):
+            if over <= 0 or flush.payload is None:
+                return  # cut because the session was lost: nothing is laid out any more
+            data = flush.payload.data
+            waits = flush.stage is not Stage.UPLOADING
+            if waits and data.views is not None and data.in_files:
+                data.views = None
+                over -= flush.size_bytes
+
+    def _resident_bytes(self) -> int:
+        return self._pipeline.open_bytes + sum(
+            flush.size_bytes
+            for flush in self._pipeline.flushes
+            if flush.payload is not None and flush.payload.data.views is not None
+        )

@@ -1,0 +1,4 @@
+"""Leadership: which partitions this session leads, from the claim to the release.
+
+Shell.
+"""

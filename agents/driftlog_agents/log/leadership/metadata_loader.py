@@ -1,0 +1,208 @@
+"""What the bucket knows of a partition that was taken over: its epochs and its producers.
+
+    taken over ──▶ manifest, producer snapshot ──▶ online
+                        │        ▲
+                        ▼        │ looked for again (`availability`)
+                     unavailable: the tail goes on; what needs to know more is refused
+
+The tail is complete without the bucket: committed batches and their producers come from the
+footers.  So a missing, withheld or damaged manifest or snapshot stops no more than what hangs on
+it: cold reads, sealing, older epochs, and batches of idempotent producers that the footers cannot
+judge.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.log.objects.availability import Availability, ObjectUnavailableError
+from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
+from driftlog_agents.log.session.producer_memory import ProducerMemory
+from driftlog_tiering.manifest import Manifest
+
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+_LOADS_AT_ONCE: Final = 32
+_RETRY_S: Final = 0.2
+_LONGEST_RETRY_S: Final = 1.6
+"""Between two requests, while the object does not count as unavailable: twice as long each time."""
+
+
+class MetadataLoader:
+    """Loads the partitions of one session.
+
+    Args:
+        stop: set when the session is left; nothing is tried again after that.
+        jitter: a random number in [0, 1).
+    """
+
+    def __init__(
+        self,
+        manifests: ManifestCache,
+        probes: BucketProbes,
+        producer_ids: ProducerIdFloor,
+        stop: asyncio.Event,
+        now_ms: Callable[[], float],
+        jitter: Callable[[], float],
+        memory: ProducerMemory,
+        outage: FailureTracker,
+    ) -> None:
+        self._producer_ids = producer_ids
+        self._manifests = manifests
+        self._memory = memory
+        self._probes = probes
+        self._now_ms = now_ms
+        self.outage = outage
+        """Since when the bucket has not answered, while something waits for a manifest."""
+        self._stop = stop
+        self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._loads: dict[PartitionLog, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unavailable = Availability[PartitionLog](jitter)
+        """Partitions of which an object cannot be read."""
+        self._log = structlog.get_logger()
+
+    async def wait(self, log: PartitionLog) -> None:
+        """Until *log* is loaded, or an object that it needs is found to be unavailable."""
+        while log.state is State.LOADING and not log.damage:
+            await self._loads.setdefault(log, asyncio.Event()).wait()
+
+    def begin(self, spawn: Spawn, log: PartitionLog) -> None:
+        """Load *log* in the background.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        task = spawn(self._load(log))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def give_up(self) -> None:
+        """Nobody waits for what the bucket has not answered yet."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _load(self, log: PartitionLog) -> None:
+        """Fetch the manifest and the producer snapshot, and let in who waits for them."""
+        patience = Patience(self._probes, self._now_ms)
+        wait_s = _RETRY_S
+        while log.state is State.LOADING and not self._stop.is_set():
+            sent_ms = self._now_ms()
+            try:
+                async with self._limit:
+                    manifest = await self._manifests.get(log)
+                    producers = await self._manifests.producers(manifest)
+                    producers = await self._memory.remembered(producers)
+            except (*UNANSWERED, *ANSWERED) as error:
+                why = str(error) or "no answer in time"
+                answered = isinstance(error, ANSWERED)
+                if not answered:
+                    self._failed(log, why, sent_ms)
+                over = not log.damage and await patience.is_over(answered=answered)
+                if over:
+                    self.outage.ended(self._now_ms())  # as far as the bucket goes
+                if log.damage or over:
+                    self._cannot_read(log, why)
+                    await self._until(self._unavailable.due_ms(log))
+                else:
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
+            else:
+                self.outage.ended(self._now_ms())
+                self._producer_ids.saw_states(producers)
+                await self._producer_ids.settle()  # before one of them is given out again
+                for _ in log.producers.put_under(producers, manifest.end):
+                    await asyncio.sleep(0)
+                if log.state is State.LOADING:
+                    _merge_epochs(log, manifest)
+                    log.state = State.ONLINE
+                    log.damage, log.full = "", False
+        if self._unavailable.found(log) and log.state is State.ONLINE:
+            self._log.info("partition_readable_again", log=repr(log))
+        if log.state is not State.LOADING:
+            self._go_on(log)  # or it is left as it is, and whoever waits is told by its closing
+
+    async def _until(self, due_ms: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout((due_ms - self._now_ms()) / 1000):
+                await self._stop.wait()
+
+    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if self.outage.failed(error, sent_ms, self._now_ms()):
+            self._log.warning(
+                "partition_load_repeated",
+                partition=f"{log.topic}-{log.partition}",
+                error=error,
+                failures=self.outage.failures,
+                advice="tried again; until then producers that its tail does not show wait, and "
+                "so do reads of what is sealed",
+            )
+
+    async def sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
+        """(leader epoch, start offset) of what is sealed.
+
+        Raises:
+            ObjectUnavailableError: the bucket answers, and does not give them now.
+        """
+        patience = Patience(self._probes, self._now_ms)
+        wait_s = _RETRY_S
+        while True:
+            sent_ms = self._now_ms()
+            try:
+                manifest = await self._manifests.get(log)
+                self.outage.ended(self._now_ms())
+                return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
+            except (*UNANSWERED, *ANSWERED) as error:
+                why = str(error) or "no answer in time"
+                answered = isinstance(error, ANSWERED)
+                if not answered:
+                    self._failed(log, why, sent_ms)
+                if await patience.is_over(answered=answered):
+                    self.outage.ended(self._now_ms())
+                    raise ObjectUnavailableError(f"the manifest of {log!r}", why) from error
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        for event in self._loads.values():
+            event.set()
+
+    def _cannot_read(self, log: PartitionLog, reason: str) -> None:
+        says = self._unavailable.failed(log, self._now_ms())
+        if log.state is not State.LOADING:
+            return
+        if says:
+            self._log.error(
+                "partition_cannot_be_read",
+                log=repr(log),
+                reason=reason,
+                advice="the agent looks for the object again, at least once a minute; put it back. "
+                "Until then older records are not read, nothing is sealed, and idempotent "
+                "producers that are not known from what is unsealed are refused",
+            )
+        log.damage = reason
+        self._go_on(log)
+
+    def _go_on(self, log: PartitionLog) -> None:
+        event = self._loads.pop(log, None)
+        if event is not None:
+            event.set()
+        if not log.paused:
+            log.unpark()
+
+
+def _merge_epochs(log: PartitionLog, manifest: Manifest) -> None:
+    """Put what the manifest knows under what the footers and this session added."""
+    known = [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
+    newest = known[-1][0] if known else -1
+    log.epochs = known + [entry for entry in log.epochs if entry[0] > newest]

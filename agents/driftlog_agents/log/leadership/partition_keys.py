@@ -1,0 +1,84 @@
+"""Partitions' keys: what their leader says of them, one write at a time.
+
+    sealing ── sealed end, manifest version ──┐
+                                              ├──▶ one txn: leader key and partition key are as
+    deletion of records ── log start ─────────┘    I know them ──▶ noted in the log
+
+Each write replaces what the one before it said, so two at once would refuse each other.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from driftlog_agents.log.leadership.claims import require_both
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_partition_state
+from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.model import PartitionState, TopicPartition
+
+
+class PartitionKeys:
+    """Writes the keys of the partitions that one session leads."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._writing: dict[PartitionLog, asyncio.Event] = {}
+        """Set when the write is over."""
+
+    async def write(
+        self, log: PartitionLog, change: Callable[[PartitionState], PartitionState]
+    ) -> PartitionState:
+        """Store what *change* makes of the partition's state; note it in *log*, but for its
+        sealed end, and return it.
+
+        Whoever is cancelled in here does not know what is stored, and may not write again.
+
+        Raises:
+            FencedError: the partition is led elsewhere, or the session ended first.
+            UnavailableError: it is not led here any more, or its key says something else.
+            MissingKeyError: one of its keys is gone, and not with its topic.
+        """
+        while (another := self._writing.get(log)) is not None:
+            await another.wait()
+        over = self._writing[log] = asyncio.Event()
+        try:
+            state = change(
+                PartitionState(
+                    sealed_end=log.sealed_end,
+                    manifest_version=log.manifest_version,
+                    log_start=log.log_start,
+                    sessions=log.sessions,
+                )
+            )
+            log.partition_revision = await self._write(log, state)
+            log.manifest_version = state.manifest_version
+            log.sessions = state.sessions
+            log.log_start = state.log_start
+        finally:
+            del self._writing[log]
+            over.set()
+        return state
+
+    async def _write(self, log: PartitionLog, state: PartitionState) -> int:
+        """The key's new revision."""
+        name = f"{log.topic}-{log.partition}"
+        tp = TopicPartition(log.topic_id, log.partition)
+        txn = transactions.write_state(tp, log.leader_revision, log.partition_revision, state)
+        result = await self._session.transact(txn)
+        if result.succeeded:
+            return result.revision
+        leader, current = result.reads
+        if log.state is State.CLOSED or not (leader or current):
+            # Its topic was deleted while this was written, perhaps by another agent whose news
+            # is still on its way; that is nobody's session lost.
+            raise UnavailableError(f"{name} is not led here any more")
+        require_both(tp, leader[0] if leader else None, current[0] if current else None)
+        if leader[0].mod_revision != log.leader_revision:
+            raise FencedError(f"{name} is led elsewhere")
+        if decode_partition_state(current[0].value) != state:
+            raise UnavailableError(f"{name}: its key changed; ask again")
+        return current[0].mod_revision  # our own attempt, its answer lost

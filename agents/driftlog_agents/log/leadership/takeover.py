@@ -1,0 +1,620 @@
+"""Taking over partitions: claim, read what was committed, and go on where it ends.
+
+    leader and partition keys ──▶ claim ──▶ the flush records of the sessions that the partitions
+        list ──▶ footers ──▶ sealed end + slices join? ──▶ the bucket has no more? ──▶ logs
+                 ╳ unavailable        ╳                         ╳ (`manifest_check`)
+                   │                  offline, with the reason
+                   └─▶ the claims that need them are given back
+        ──▶ drop finished sessions from the lists of those who have led
+
+    on our own disk: close the heads of its dead sessions ──▶ claim ──▶ revoke their leases ──▶ …
+
+design.md, "Takeover" and "Back on its own disk": nothing of a session that is over can be
+committed, of one whose head is closed neither, and one that has released a partition commits
+nothing of it: what is read after the claim is all there is.  Footers are read once per session,
+not once per partition.
+
+What sessions are *finished* for a partition, and dropped: see `leadership/prune_sessions`.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.log.leadership.claims import MissingKeyError, as_claim
+from driftlog_agents.log.leadership.prune_sessions import drop_finished
+from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
+from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest, repair
+from driftlog_agents.log.partition.partition import (
+    NO_PRODUCER_ID,
+    PartitionLog,
+    State,
+    StoredAt,
+    TailSlice,
+)
+from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, tail_slice
+from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
+from driftlog_agents.log.session.session import Session, close_head
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import (
+    decode_at,
+    decode_flush_record,
+    decode_leader,
+)
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.keys import (
+    LEADERS_PREFIX,
+    PARTITIONS_PREFIX,
+    SESSIONS_PREFIX,
+    flushes_prefix,
+    leader_key,
+    parse_flush_key,
+    parse_leader_key,
+    parse_session_key,
+    partition_key,
+)
+from driftlog_metadata.model import FlushRecord, Leader, Topic, TopicPartition
+from driftlog_metadata.store import MAX_TXN_OPS, Get, KeyValue
+from driftlog_metadata.transactions import Claim, claim_batches
+from driftlog_tiering.flush_object import Footer
+
+_TXNS_AT_ONCE: Final = 4
+"""Reads and claims in flight.  More: thousands of partitions are led sooner, and others' commits
+wait longer behind them."""
+
+_COMPARED_AT_ONCE: Final = 64
+"""Manifests read at once that are newer than their partitions' keys say."""
+
+_READ_ALL: Final = 2_000
+"""So many partitions are not read one by one, but all that there are."""
+
+_DAMAGED_KEY: Final = (
+    "put that key back (from a backup of the metadata store), or upgrade the agent, where the key "
+    "is of a later release; `driftlog partitions accept-loss` goes on without a key that is gone, "
+    "not with one that cannot be read"
+)
+
+_BREATHE_BATCHES: Final = 2_000
+_BREATHE_SLICES: Final = 2_000
+"""Let the loop run after so many: keep-alives and other partitions must not wait."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a takeover found."""
+
+    old_sessions: list[str] = field(default_factory=list)
+    """Dead ones of this disk, oldest first."""
+    buffered: set[str] = field(default_factory=set)
+    """Of these, whose directories are still there: what they promised may be nowhere else."""
+    topics: dict[UUID, Topic] = field(default_factory=dict)
+    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    continued: set[TopicPartition] = field(default_factory=set)
+    """Claimed from a session whose buffer files are ours."""
+    fresh: set[TopicPartition] = field(default_factory=set)
+    """Nobody ever led them."""
+    joined: set[TopicPartition] = field(default_factory=set)
+    """Their keys did not list our session before it claimed them."""
+    refused: set[TopicPartition] = field(default_factory=set)
+    """Not claimed: somebody else leads them, or their topic is gone."""
+    unreadable: dict[TopicPartition, str] = field(default_factory=dict)
+    """What cannot be read of them now, and why: their claims were given back."""
+
+    without_records: set[str] = field(default_factory=set)
+    """Sessions of which no flush record was there."""
+
+    def needing(self, tp: TopicPartition) -> set[str]:
+        """Sessions that stay in the partition's list whatever its log shows."""
+        if tp not in self.unreadable:
+            return self.buffering(tp)
+        # Its log is not whole: what is not read may be of any session that has flushed something.
+        return self.buffering(tp) | set(self.logs[tp].sessions) - self.without_records
+
+    def buffering(self, tp: TopicPartition) -> set[str]:
+        """Sessions that stay in the partition's list, because their directories may have what
+        was promised there: once others have led since, that has no place in its log any more."""
+        return self.buffered if tp in self.continued else set()
+
+
+class Takeover:
+    """Claims and opens partitions for one session.
+
+    Args:
+        topics: every topic that is known, by id.
+        producer_ids: told of every producer that the footers show.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        footers: FooterCache,
+        check: ManifestCheck,
+        producer_ids: ProducerIdFloor,
+        topics: Mapping[UUID, TopicEntry],
+        strangers: UnknownKeys | None = None,
+    ) -> None:
+        self._session = session
+        self._footers = footers
+        self._check = check
+        self._producer_ids = producer_ids
+        self._topics = topics
+        self._log = structlog.get_logger()
+        self._strangers = strangers or UnknownKeys()
+        self._restored = 0
+        """Batches since others had their turn."""
+        self._told: set[str] = set()
+        """What could not be read, as it was logged."""
+        self.damaged: dict[TopicPartition, str] = {}
+        """Partitions that were not claimed at the last attempt because one of their keys is
+        missing or cannot be read, and why."""
+        self.unreadable: dict[TopicPartition, str] = {}
+        """Partitions that were given back at the last attempt, and what the bucket did not give."""
+
+    async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
+        """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
+
+        Raises:
+            FencedError: our own session ended first; perhaps in a group.
+        """
+        opened = {old: await close_head(self._session, old) for old in old_sessions}
+        taken = Taken(
+            old_sessions=sorted(opened, key=lambda old: opened[old]), buffered=set(old_sessions)
+        )
+        taken.topics = {i: entry.topic for i, entry in self._topics.items()}
+        if old_sessions:
+            old = frozenset(old_sessions)
+            leaders = await self._session.read_prefix(LEADERS_PREFIX)
+            ours = [
+                tp
+                for kv in leaders
+                if (leader := self._leader(kv)) is not None
+                and leader.session_id in old
+                and (tp := self._strangers.parsed(kv.key, parse_leader_key)) is not None
+            ]
+            await self._claim_all(taken, ours, old)
+            for session_id in old_sessions:
+                await self._session.revoke(transactions.lease_id_of(session_id))
+            await self._open(taken, now_ms)
+        return taken
+
+    async def take(self, wanted: Collection[TopicPartition], now_ms: float) -> Taken:
+        """Lead those of *wanted* that nobody leads.
+
+        Raises:
+            FencedError: our own session ended first; perhaps in a group.
+        """
+        taken = Taken(topics={i: entry.topic for i, entry in self._topics.items()})
+        await self._claim_all(taken, wanted, frozenset())
+        await self._open(taken, now_ms)
+        return taken
+
+    async def give_back(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
+        """Release what cannot be opened for now: whoever tries again finds it as it was.
+
+        Of our own disk, too: what of its buffer files is not in the log goes to who leads then.
+
+        Raises:
+            FencedError: our own session ended first; perhaps in a group.
+        """
+        taken.continued.difference_update(tps)
+        logs = [taken.logs.pop(tp) for tp in tps]
+        for log in logs:
+            log.state = State.CLOSED
+        await self._release(
+            [
+                transactions.Release(tp, log.leader_epoch, log.leader_revision)
+                for tp, log in zip(tps, logs, strict=True)
+            ]
+        )
+
+    async def warm_up(self, session_ids: Iterable[str]) -> None:
+        """Read the footers of what *session_ids* committed: their partitions are about to come.
+
+        Raises:
+            FencedError: our own session ended first; perhaps in a group.
+        """
+        for session_id in session_ids:
+            await self._footers_of(session_id, await self._records_of(session_id))
+
+    # ── Claims ──
+
+    def _leader(self, kv: KeyValue) -> Leader | None:
+        try:
+            return decode_at(kv.key, kv.value, decode_leader)
+        except CorruptError as error:
+            if self._strangers.is_ours(kv.key, parse_leader_key):
+                self._say_damaged(error)
+            return None
+
+    def _say_damaged(self, error: CorruptError) -> None:
+        if str(error) in self._told:
+            return  # it is tried again several times a second
+        self._told.add(str(error))
+        self._log.error(
+            "partition_not_claimed",
+            error=str(error),
+            advice="the partition has no leader until that key is what it was; or upgrade the "
+            "agent, where the key is of a later release",
+        )
+
+    def _refuse_damaged(self, taken: Taken, tp: TopicPartition, error: CorruptError) -> None:
+        self._say_damaged(error)
+        way_out = "" if isinstance(error, MissingKeyError) else f"; {_DAMAGED_KEY}"
+        self.damaged[tp] = f"{error}{way_out}"
+        taken.refused.add(tp)
+
+    async def _claim_all(
+        self, taken: Taken, wanted: Collection[TopicPartition], old_sessions: frozenset[str]
+    ) -> None:
+        wanted = [tp for tp in wanted if tp.topic_id in self._topics]
+        keys = await self._read_keys(wanted)
+        live = await self._live()
+        mine = self._session.session_id
+        claims: list[Claim] = []
+        strays: list[transactions.Release] = []
+        for tp in wanted:
+            leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
+            try:
+                claim = as_claim(tp, leader_kv, state_kv, old_sessions)
+            except CorruptError as error:
+                self._refuse_damaged(taken, tp, error)
+                continue
+            self.damaged.pop(tp, None)
+            leader = claim.leader
+            if leader is None or leader.session_id is None or claim.same_disk:
+                claims.append(claim)
+            elif leader.session_id == mine:
+                # A claim of ours that was given up, and happened: nothing was written in it.
+                strays.append(transactions.Release(tp, leader.leader_epoch, claim.leader_revision))
+                taken.refused.add(tp)
+            elif leader.session_id in live:
+                taken.refused.add(tp)
+            else:
+                claims.append(claim)
+        await self._release(strays)
+        limit = asyncio.Semaphore(_TXNS_AT_ONCE)
+
+        async def limited(batch: list[Claim]) -> None:
+            async with limit:
+                await self._claim(taken, batch, old_sessions)
+
+        async with asyncio.TaskGroup() as tasks:
+            for batch in claim_batches(claims):
+                tasks.create_task(limited(batch))
+
+    async def _read_keys(self, wanted: Sequence[TopicPartition]) -> dict[str, KeyValue]:
+        """Leader keys and partition keys of *wanted*; both of a partition at one revision, where
+        one is missing."""
+        found: dict[str, KeyValue] = {}
+        if len(wanted) > _READ_ALL:
+            leaders = await self._session.read_prefix(LEADERS_PREFIX)
+            found = {kv.key: kv for kv in (*leaders, *await self._states())}
+            # Read at two revisions: another agent may have made both keys in between.
+            wanted = [
+                tp for tp in wanted if (leader_key(tp) in found) != (partition_key(tp) in found)
+            ]
+            for tp in wanted:
+                found.pop(leader_key(tp), None)
+                found.pop(partition_key(tp), None)
+        limit = asyncio.Semaphore(_TXNS_AT_ONCE)
+
+        async def read(some: Sequence[TopicPartition]) -> None:
+            gets = tuple(Get(key(tp)) for tp in some for key in (leader_key, partition_key))
+            async with limit:
+                result = await self._session.transact(transactions.Txn((), gets))
+            found.update((kv.key, kv) for kvs in result.reads for kv in kvs)
+
+        async with asyncio.TaskGroup() as tasks:
+            for at in range(0, len(wanted), MAX_TXN_OPS // 2):
+                tasks.create_task(read(wanted[at : at + MAX_TXN_OPS // 2]))
+        return found
+
+    async def _states(self) -> list[KeyValue]:
+        return await self._session.read_prefix(PARTITIONS_PREFIX)
+
+    async def _live(self) -> set[str]:
+        """Sessions whose key is there."""
+        kvs = await self._session.read_prefix(SESSIONS_PREFIX)
+        found = (self._strangers.parsed(kv.key, parse_session_key) for kv in kvs)
+        return {session_id for session_id in found if session_id is not None}
+
+    async def _claim(self, taken: Taken, claims: list[Claim], old_sessions: frozenset[str]) -> None:
+        """Claim in one transaction; where it does not hold, the rest of it on what is there now.
+
+        Agents that start together want the same partitions: who is late gives way, and the others
+        of the batch are claimed together again.
+        """
+        session = self._session
+        entries = [self._topics.get(claim.tp.topic_id) for claim in claims]
+        topics = {e.topic.name: e.create_revision for e in entries if e is not None}
+        if len(topics) < len({claim.tp.topic_id for claim in claims}):
+            taken.refused.update(claim.tp for claim in claims)  # a topic went just now
+            return
+        result = await session.transact(
+            transactions.claim(
+                session.session_id, session.revision, claims, topics, cluster=session.cluster
+            )
+        )
+        if result.succeeded:
+            for claim in claims:
+                self._claimed(taken, claim, result.revision, result.revision)
+            return
+        *reads, mine, cluster = result.reads
+        session.check_cluster(cluster)
+        if not mine or mine[0].create_revision != session.revision:
+            raise FencedError("the session ended while it claimed its partitions")
+        left: list[Claim] = []
+        changed = False
+        for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
+            leader_kv = leader_kvs[0] if leader_kvs else None
+            state_kv = state_kvs[0] if state_kvs else None
+            try:
+                now = as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+            except CorruptError as error:
+                self._refuse_damaged(taken, claim.tp, error)
+                continue
+            if now.leader is not None and now.leader.session_id == session.session_id:
+                # Our own attempt, its answer lost: it is ours with the epoch we asked for.
+                assert now.leader.leader_epoch == claim.epoch
+                assert leader_kv is not None
+                assert state_kv is not None
+                self._claimed(taken, claim, leader_kv.mod_revision, state_kv.mod_revision)
+                changed = True
+            else:
+                left.append(now)
+                changed |= now != claim
+        if changed:
+            live = set[str]() if all(one.is_free for one in left) else await self._live()
+            taken.refused.update(one.tp for one in left if one.needs_gone in live)
+            left = [one for one in left if one.needs_gone not in live]
+            if left:
+                await self._claim(taken, left, old_sessions)
+        elif len(left) > 1:
+            # As the store has them and still refused: the session of one's leader lives, or its
+            # topic is gone.
+            for one in left:
+                await self._claim(taken, [one], old_sessions)
+        else:
+            taken.refused.update(one.tp for one in left)
+
+    async def _release(self, releases: list[transactions.Release]) -> None:
+        await release(self._session, releases)
+
+    def _claimed(
+        self, taken: Taken, claim: Claim, leader_revision: int, state_revision: int
+    ) -> None:
+        state = claim.state_under(self._session.session_id)
+        log = PartitionLog(
+            topic=taken.topics[claim.tp.topic_id].name,
+            topic_id=claim.tp.topic_id,
+            partition=claim.tp.partition,
+            leader_epoch=claim.epoch,
+            log_start=state.log_start,
+            sealed_end=state.sealed_end,
+        )
+        log.sessions = state.sessions
+        log.leader_revision = leader_revision
+        log.partition_revision = state_revision
+        log.manifest_version = state.manifest_version
+        log.state = State.LOADING if state.manifest_version else State.ONLINE
+        taken.logs[claim.tp] = log
+        if claim.same_disk:
+            taken.continued.add(claim.tp)
+        if claim.leader is None:
+            taken.fresh.add(claim.tp)
+        if self._session.session_id not in claim.state.sessions:
+            taken.joined.add(claim.tp)
+
+    # ── What was committed ──
+
+    async def _open(self, taken: Taken, now_ms: float) -> None:
+        """Find where the claimed logs end, and what they have that is not sealed."""
+        live: set[str] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            listing = tasks.create_task(self._check.newest(taken.logs, taken.fresh))
+            if taken.logs.keys() != taken.fresh:  # otherwise nobody has led them before
+                # After the claims and before the flush records: see the module.
+                live = await self._live()
+                await self._read_flushes(taken, now_ms)
+        await self._compare(taken, listing.result())
+        await self._producer_ids.settle()
+        for tp in taken.logs:
+            self.unreadable.pop(tp, None)
+        self.unreadable |= taken.unreadable
+        if live is not None:  # also of what is given back, or each attempt makes its key larger
+            await drop_finished(self._session, taken.logs, live, taken.needing, taken.joined)
+        await self.give_back(taken, taken.unreadable)
+
+    async def _compare(self, taken: Taken, newest: Newest) -> None:
+        """Serve nothing of which the bucket has more than the metadata store knows."""
+        taken.unreadable |= newest.unreadable
+        limit = asyncio.Semaphore(_COMPARED_AT_ONCE)
+
+        async def compare(tp: TopicPartition, log: PartitionLog) -> None:
+            try:
+                async with limit:
+                    problem = await self._check.problem(log, newest.versions[tp])
+            except UnavailableError as error:
+                taken.unreadable[tp] = f"its newest manifest cannot be read: {error}"
+            else:
+                log.offline_reason = problem or ""
+
+        async with asyncio.TaskGroup() as tasks:
+            for tp, log in taken.logs.items():
+                log.recovered_end = log.high_watermark
+                judged = tp in taken.unreadable or log.state is State.OFFLINE
+                if not judged and newest.versions.get(tp, 0) > log.manifest_version:
+                    tasks.create_task(compare(tp, log))
+        self._take_offline(taken)
+
+    async def _read_flushes(self, taken: Taken, now_ms: float) -> None:
+        listed = sorted({session for log in taken.logs.values() for session in log.sessions})
+        slices: dict[TopicPartition, list[tuple[TailSlice, Footer]]] = {}
+        seen = 0
+        records = await self._list(listed)
+        taken.without_records = {session for session in listed if not records[session]}
+        unavailable: Mapping[str, ObjectUnavailableError] = {}
+        if len(listed) > 1:  # of one alone they are read at once anyway
+            fetched = [entry for session in listed for entry in _decoded(records[session])]
+            unavailable = await self._footers.fetch(fetched)
+        for session_id in listed:
+            footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
+            for record, footer in footers:
+                if isinstance(footer, ObjectUnavailableError):
+                    # No partition that its session led can say where it ends.
+                    taken.unreadable.update(
+                        (tp, str(footer))
+                        for tp, log in taken.logs.items()
+                        if session_id in log.sessions
+                    )
+                    continue
+                data: FlushBatches | None = None
+                for s in footer.slices():
+                    seen += 1
+                    if not seen % _BREATHE_SLICES:
+                        await asyncio.sleep(0)
+                    tp = TopicPartition(s.topic_id, s.partition)
+                    log = taken.logs.get(tp)
+                    if log is None or s.end <= log.sealed_end:
+                        continue
+                    data = data or FlushBatches.of_footer(footer)
+                    stored_at = StoredAt(record.object_key, 0)
+                    tail = tail_slice(data, s, stored_at, flushed_between(footer, s))
+                    slices.setdefault(tp, []).append((tail, footer))
+        for tp in slices.keys() & taken.unreadable.keys():
+            del slices[tp]
+        for tp, found in slices.items():
+            found.sort(key=lambda entry: entry[0].base)
+            await self._restore(taken.logs[tp], found, now_ms)
+        self._take_offline(taken)
+
+    def _take_offline(self, taken: Taken) -> None:
+        for log in taken.logs.values():
+            if log.offline_reason and log.state is not State.OFFLINE:
+                log.state = State.OFFLINE
+                self._log.error(
+                    "partition_offline",
+                    partition=f"{log.topic}-{log.partition}",
+                    reason=log.offline_reason,
+                    advice="nothing is read from it or written to it until what the reason names "
+                    "is put back and the agent is started again, or its loss is accepted",
+                )
+
+    async def _list(self, session_ids: Sequence[str]) -> dict[str, list[KeyValue]]:
+        """The flush records of sessions, of each at one revision."""
+        limit = asyncio.Semaphore(_TXNS_AT_ONCE)
+
+        async def read(session_id: str) -> list[KeyValue]:
+            async with limit:
+                return await self._records_of(session_id)
+
+        async with asyncio.TaskGroup() as tasks:
+            reads = {s: tasks.create_task(read(s)) for s in session_ids}
+        return {session_id: task.result() for session_id, task in reads.items()}
+
+    async def _records_of(self, session_id: str) -> list[KeyValue]:
+        kvs = await self._session.read_prefix(flushes_prefix(session_id))
+        return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
+
+    async def _footers_of(
+        self,
+        session_id: str,
+        kvs: list[KeyValue],
+        unavailable: Mapping[str, ObjectUnavailableError] | None = None,
+    ) -> list[tuple[FlushRecord, Footer | ObjectUnavailableError]]:
+        """Every flush record of a session at one revision, and its footer, or why it has none now.
+
+        *kvs*: as they were a moment ago; *unavailable*: objects that were found to be so.
+        """
+        while True:
+            try:
+                records = [(kv.key, decode_at(kv.key, kv.value, decode_flush_record)) for kv in kvs]
+            except CorruptError as error:
+                none = FlushRecord(object_key="", size_bytes=0, footer_start=0)
+                return [(none, ObjectUnavailableError(flushes_prefix(session_id), str(error)))]
+            gone = False
+
+            async def footer(key: str, record: FlushRecord) -> Footer | ObjectUnavailableError:
+                nonlocal gone
+                if unavailable and (error := unavailable.get(record.object_key)) is not None:
+                    return error
+                try:
+                    return await self._footers.get(key, record)
+                except ObjectUnavailableError as error:
+                    return error
+                except RecordGoneError:
+                    gone = True  # consolidated meanwhile, or sealed: read again
+                    return ObjectUnavailableError(record.object_key, "its record is gone")
+
+            async with asyncio.TaskGroup() as tasks:
+                reads = [tasks.create_task(footer(key, record)) for key, record in records]
+            if not gone:
+                return [
+                    (record, read.result())
+                    for (_, record), read in zip(records, reads, strict=True)
+                ]
+            kvs = await self._records_of(session_id)
+
+    async def _restore(
+        self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float
+    ) -> None:
+        for tail, footer in found:
+            if tail.base > log.high_watermark or (
+                tail.base < log.high_watermark and log.high_watermark != log.sealed_end
+            ):
+                log.offline_reason = (
+                    f"committed data does not join: [{tail.base}, {tail.end}) follows "
+                    f"{log.high_watermark}; a flush record is missing; {repair(log)}"
+                )
+                return
+            log.restore(tail, now_ms)
+            for index in range(tail.first, tail.first + tail.count):
+                self._restored += 1
+                if self._restored >= _BREATHE_BATCHES:
+                    self._restored = 0
+                    await asyncio.sleep(0)
+                batch = footer.batch(index)
+                log.start_epoch(batch.leader_epoch, batch.base_offset)
+                if batch.producer_id != NO_PRODUCER_ID:
+                    self._producer_ids.saw(batch.producer_id)
+                    log.producers.append(
+                        batch.producer_id,
+                        batch.producer_epoch,
+                        batch.base_sequence,
+                        batch.last_offset_delta + 1,
+                        batch.base_offset,
+                        now_ms,
+                    )
+
+
+async def release(session: Session, releases: Sequence[transactions.Release]) -> None:
+    """Give partitions up, finally; one that is not ours any more is left alone.
+
+    Raises:
+        FencedError: the session ended first.
+    """
+    for at in range(0, len(releases), MAX_TXN_OPS):
+        some = releases[at : at + MAX_TXN_OPS]
+        result = await session.transact(transactions.release(some))
+        if result.succeeded or len(some) == 1:
+            continue  # alone and refused: led elsewhere, or our own attempt was taken
+        for one in some:
+            await session.transact(transactions.release([one]))
+
+
+def _decoded(kvs: Iterable[KeyValue]) -> Iterable[tuple[str, FlushRecord]]:
+    """What can be read of flush records, by key."""
+    for kv in kvs:
+        with suppress(CorruptError):
+            yield kv.key, decode_at(kv.key, kv.value, decode_flush_record)

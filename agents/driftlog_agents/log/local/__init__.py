@@ -1,0 +1,4 @@
+"""Bytes on the agent's disk: buffer files and spool files.
+
+Shell.
+"""

@@ -1,0 +1,744 @@
+"""One session of the log, wired: from opening it to losing or leaving it.
+
+    open session ──▶ go on on its own disk ──▶ append leftovers ──▶ lead what is placed here
+                                                                              │
+       drain, release, close ◀── partitions come and go (`handover`) ◀── ready ┘
+                                                │
+                                                └─▶ lost: everything waiting fails,
+                                                    the agent begins a new session
+
+Nothing is admitted before `ready`.  `Engine.run` returns after `stop`, and raises
+`FencedError` when the session is lost; either way every waiter has been told.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.cluster.placement import keeper_of
+from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.tasks import first_of, spawn
+from driftlog_agents.log.consolidation.gc import FlushRecordGc
+from driftlog_agents.log.consolidation.policy import ConsolidationSettings
+from driftlog_agents.log.ingest.admission import SETTLED_MS, Admission
+from driftlog_agents.log.ingest.buffer import BufferLog, BufferSettings
+from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
+from driftlog_agents.log.ingest.flusher import Flusher, MemorySettings
+from driftlog_agents.log.leadership.handover import Handover, LeadingSettings
+from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
+from driftlog_agents.log.leadership.partition_keys import PartitionKeys
+from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.objects.flush_records import MovedBatches
+from driftlog_agents.log.objects.footer_cache import FooterCache
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.manifest_check import ManifestCheck
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.deleted_topics import DeletedTopics
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
+from driftlog_agents.log.recovery.forwarder import AcksOneForwarder
+from driftlog_agents.log.recovery.leader_client import LocalLeaderClient, PartitionLeaderClient
+from driftlog_agents.log.recovery.recovery import REPAIR, Recovery
+from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
+from driftlog_agents.log.sealing.record_deletion import RecordDeletion
+from driftlog_agents.log.sealing.sealer import Sealer, Spool
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.log.session.keep_alive import KeepAlive
+from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
+from driftlog_agents.log.session.producer_memory import ProducerMemory, ProducerSettings
+from driftlog_agents.log.session.session import Session, SessionSettings
+from driftlog_agents.log.session.session_health import SessionHealth
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
+from driftlog_metadata.quota import Quota
+from driftlog_metadata.witnessed_store import WitnessedStore
+from driftlog_tiering import kernel
+from driftlog_tiering.flush_object import Slice
+from driftlog_tiering.object_store import ObjectStore
+
+T = TypeVar("T")
+
+_RETRY_S: Final = 0.2
+_CHANGES_S: Final = 2.0
+"""How long leaving waits for changes of topics that it was asked for before."""
+_KNOWN_MS: Final = 10_000.0
+"""How long what cannot be read keeps a session from giving out producer ids.  Longer: new producers
+wait longer wherever an object is unreadable; shorter: a short fault of the bucket hides ids that a
+lost metadata store gave out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Everything that can be turned, in one place."""
+
+    session: SessionSettings = field(default_factory=SessionSettings)
+    flush: FlushSettings = field(default_factory=FlushSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    buffer: BufferSettings = field(default_factory=BufferSettings)
+    seal: SealSettings = field(default_factory=SealSettings)
+    leading: LeadingSettings = field(default_factory=LeadingSettings)
+    consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
+    producers: ProducerSettings = field(default_factory=ProducerSettings)
+    drain_ms: float = 20_000
+    """How long leaving waits for the store; less than a supervisor's patience (30 s)."""
+
+    drain_failing_ms: float = 5_000
+    """How long it waits for one that has failed for as long.  Longer: a short outage leaves less
+    to the next start; shorter: a stop is quicker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The world, as far as the log touches it."""
+
+    metadata: WitnessedStore
+    objects: ObjectStore
+    disk: AgentDisk
+    rng: Random
+    now_ms: Callable[[], float]
+    """A clock that never goes back and counts the time that the machine was suspended."""
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970, by a clock that may jump or stand."""
+    offload: Offload
+    """Run ``fn(*args)`` where it does not hold up the event loop."""
+    spool: Callable[[], AbstractContextManager[Spool]]
+    offload_read: Offload | None = None
+    """As *offload*, for what must not wait behind segments; None: *offload*."""
+    decoding: BatchDecoder = field(default_factory=BatchDecoder)
+    """Of large batches, by one at a time in the process."""
+    keep_alive: KeepAlive | None = None
+    """None: keep-alives are sent from the event loop."""
+    quota: Quota = field(default_factory=Quota)
+    """How full the metadata store is."""
+    connect: Callable[[Agent], PartitionLeaderClient] | None = None
+    """Ask another agent; None: there are no others."""
+    strangers: UnknownKeys = field(default_factory=UnknownKeys)
+    """What was said of other people's keys, also by earlier sessions of the agent."""
+    backpressure: Backpressure = field(default_factory=Backpressure)
+    """Holds producers for this session."""
+    health: SessionHealth = field(default_factory=SessionHealth)
+    """Of this session."""
+    counters: LogCounters = field(default_factory=LogCounters)
+    """Of all sessions of the process."""
+
+
+class TopicLogs:
+    """A topic and its partitions that are led here, by number."""
+
+    __slots__ = ("logs", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.logs: list[PartitionLog | None] = [None] * topic.partitions
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        cluster: runs as long as the engine does.
+        topic_sealing: what topics say of their segments, by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        ports: Ports,
+        agent: Agent,
+        cluster: ClusterWatch,
+        settings: EngineSettings,
+        topic_sealing: dict[str, TopicSealPolicy] | None = None,
+    ) -> None:
+        self.ports = ports
+        self.agent = agent
+        self.settings = settings
+        self.health, self.counters = ports.health, ports.counters
+        self._log = structlog.get_logger()
+        self.session = Session(
+            store=ports.metadata,
+            agent=agent,
+            settings=settings.session,
+            now_ms=ports.now_ms,
+            keep_alive=ports.keep_alive,
+            outage=ports.health.requests,
+        )
+        offload_read = ports.offload_read or ports.offload
+        self.manifests = ManifestCache(
+            ports.objects, ports.now_ms, offload_read, strangers=ports.strangers
+        )
+        self.producers = ProducerMemory(
+            settings=settings.producers,
+            now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
+            offload=offload_read,
+            counters=ports.counters,
+        )
+        self.buffer = BufferLog(
+            disk=ports.disk,
+            session_id=agent.session_id,
+            settings=settings.buffer,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            counters=ports.counters,
+        )
+        self.flusher = Flusher(
+            session=self.session,
+            objects=ports.objects,
+            buffer=self.buffer,
+            flush_settings=settings.flush,
+            memory_settings=settings.memory,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
+            published=self._published,
+            counters=ports.counters,
+            backpressure=ports.backpressure,
+            outage=ports.health.flushes,
+        )
+        self.admission = Admission(
+            flusher=self.flusher,
+            buffer=self.buffer,
+            session=self.session,
+            now_ms=ports.now_ms,
+            patch=kernel.patch,
+            quota=ports.quota,
+            producers=self.producers,
+        )
+        self.footers = FooterCache(
+            session=self.session,
+            objects=ports.objects,
+            now_ms=ports.now_ms,
+            offload=offload_read,
+            outage=ports.health.footers,
+        )
+        self.cluster = cluster
+        self.producer_ids = ProducerIdFloor(self.session, agent.node_id)
+        self.manifest_check = ManifestCheck(
+            objects=ports.objects,
+            probes=self.footers.probes,
+            producer_ids=self.producer_ids,
+            now_ms=ports.now_ms,
+            offload=offload_read,
+            strangers=ports.strangers,
+            outage=ports.health.manifest_checks,
+        )
+        self.takeover = Takeover(
+            session=self.session,
+            footers=self.footers,
+            check=self.manifest_check,
+            producer_ids=self.producer_ids,
+            topics=cluster.view.topics,
+            strangers=ports.strangers,
+        )
+        self.topics: dict[str, TopicLogs] = {}
+        self.topics_by_id: dict[UUID, TopicLogs] = {}
+        self._going = DeletedTopics(lambda topic_id: topic_id in cluster.view.topics)
+        """Topics that are being deleted, or are gone."""
+        self._own = Taken()
+        self.keeper = FlushRecordGc(
+            session=self.session,
+            objects=ports.objects,
+            footers=self.footers,
+            logs=self.find,
+            kept=lambda session_id: keeper_of(session_id, cluster.view.placed()) == agent.node_id,
+            seen=lambda: cluster.view.sessions,
+            settings=settings.consolidation,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            offload=ports.offload,
+            spool=ports.spool,
+            backpressure=ports.backpressure,
+            health=ports.health,
+            strangers=ports.strangers,
+        )
+        self._relocation = MovedBatches(session=self.session, footers=self.footers)
+        keys = PartitionKeys(self.session)
+        self.deletion = RecordDeletion(keys, self._spawn)
+        self.sealer = Sealer(
+            session=self.session,
+            keys=keys,
+            objects=ports.objects,
+            probes=self.footers.probes,
+            logs=self.logs,
+            manifests=self.manifests,
+            settings=settings.seal,
+            topic_sealing=lambda: topic_sealing or {},
+            offload=ports.offload,
+            spool=ports.spool,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            wall_ms=ports.wall_ms,
+            producer_expiration_ms=settings.producers.expiration_ms,
+            sealed=self.keeper.sealed,
+            buffering=lambda tp: self._own.buffering(tp),
+            counters=ports.counters,
+            backpressure=ports.backpressure,
+            outage=ports.health.sealing,
+            look_again=self._relocation.look_again,
+            decoding=ports.decoding,
+        )
+        self.leading = Handover(
+            node_id=agent.node_id,
+            session=self.session,
+            cluster=cluster,
+            takeover=self.takeover,
+            flusher=self.flusher,
+            probes=self.footers.probes,
+            partitions=self,
+            settings=settings.leading,
+            now_ms=ports.now_ms,
+            offload=offload_read,
+            counters=ports.counters,
+        )
+        self.losses = LossAcceptance(
+            session=self.session,
+            objects=ports.objects,
+            sealer=self.sealer,
+            keys=keys,
+            leading=self.leading,
+            find=self.find,
+            topics=cluster.view.topics,
+            now_ms=ports.now_ms,
+            spawn=self._spawn,
+        )
+        self.ready = asyncio.Event()
+        self._ready_ms = 0.0
+        self.over = asyncio.Event()
+        """The session has ended, and all of this with it."""
+        self.changing: set[object] = set()
+        """Changes of topics that are being made; who takes one out of an engine that leaves wakes
+        the cluster's watch."""
+        self._stop = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._loading = MetadataLoader(
+            self.manifests,
+            self.footers.probes,
+            self.producer_ids,
+            self._stop,
+            ports.now_ms,
+            Random(agent.session_id).random,
+            self.producers,
+            ports.health.loading,
+        )
+
+    # ── What others ask ──
+
+    def logs(self) -> list[PartitionLog]:
+        """Every partition led here."""
+        return [log for topic in self.topics.values() for log in topic.logs if log is not None]
+
+    def offline(self) -> dict[TopicPartition, str]:
+        """Partitions that are this agent's to serve and need an operator, and why: those that are
+        led here, and those placed here that cannot be claimed or opened.  Each reason ends with
+        the way out."""
+        unreadable = {
+            tp: f"{why}; {self._way_back(tp)}" for tp, why in self.takeover.unreadable.items()
+        }
+        found = {
+            tp: why
+            for tp, why in (unreadable | self.takeover.damaged).items()
+            if self.cluster.view.plan.get(tp) == self.agent.node_id and self.find(tp) is None
+        }
+        for log in self.logs():
+            if log.state is State.OFFLINE:
+                found[TopicPartition(log.topic_id, log.partition)] = log.offline_reason
+        return found
+
+    def _way_back(self, tp: TopicPartition) -> str:
+        """What to do where the bucket does not give what *tp* needs."""
+        topic = self.cluster.view.topics.get(tp.topic_id)
+        name = f"{'TOPIC' if topic is None else topic.topic.name}:{tp.partition}"
+        return (
+            "repair the bucket, or put back what is missing (a version of the bucket, a replica): "
+            "the agent looks again at least once a minute; where a flush object is gone for good, "
+            f"see `driftlog partitions accept-loss {name}`"
+        )
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        """The partition, if it is led here or being handed over."""
+        entry = self.topics_by_id.get(tp.topic_id)
+        if entry is None or tp.partition >= len(entry.logs):
+            return None
+        return entry.logs[tp.partition]
+
+    def is_going(self, topic_id: UUID) -> bool:
+        """Whether the topic is being deleted, or was."""
+        return topic_id in self._going
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        """The partition, if it is led here."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.logs):
+            return None
+        return found.logs[partition]
+
+    async def loaded(self, log: PartitionLog) -> None:
+        """Wait until the partition's producers and epochs are known, or known to be damaged.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        await self._loading.wait(log)
+        if log.state is State.CLOSED:
+            raise UnavailableError(f"{log.topic}-{log.partition} is not led here any more")
+
+    async def admits(self, log: PartitionLog) -> None:
+        """Wait until the partition is `loaded`, and not paused.
+
+        Raises:
+            UnavailableError: the partition was closed first.
+        """
+        await self.loaded(log)
+        while log.paused:
+            over = asyncio.Event()
+            log.parked.append(over.set)
+            await over.wait()
+            await self.loaded(log)
+
+    def stop(self) -> None:
+        """Drain, release and leave."""
+        self._stop.set()
+
+    @property
+    def unknown_producers(self) -> str:
+        """Why there may be producers that are not known yet, of what is led here; empty: there are
+        none.  Of what cannot be read, at first only: it may stay so."""
+        loading = [log for log in self.logs() if log.state is State.LOADING]
+        if any(not log.damage for log in loading):
+            return "producers are loaded"
+        at_first = self.ports.now_ms() < self._ready_ms + _KNOWN_MS
+        if at_first and (loading or self.takeover.unreadable):
+            return "producers cannot be read yet"
+        return ""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was stopped: what it can do while its session lives, it still does."""
+        return self._stop.is_set()
+
+    # ── Life ──
+
+    async def run(self) -> None:
+        """Live one session.
+
+        Raises:
+            FencedError: it was lost.
+        """
+        try:
+            if await self._unless_stopped(self._open()):
+                await self._live()
+            else:
+                await self.session.close()
+        except* FencedError as group:
+            raise FencedError(str(first_of(group))) from group
+        finally:
+            self._close_all()
+
+    async def _open(self) -> None:
+        await self.session.open()
+        await self._create_directory()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do *work*, unless `stop` comes first: then it is cancelled, and this is False."""
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(work)
+            stop = tasks.create_task(self._stop.wait())
+            await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+            done = task.done()
+            task.cancel()
+            stop.cancel()
+        return done
+
+    async def _create_directory(self) -> None:
+        while True:
+            try:
+                await self.ports.disk.create_session(self.agent.session_id)
+                return
+            except UnavailableError as error:
+                if not self.session.alive:
+                    raise FencedError("the session ended before its directory was made") from error
+                self._log.warning(
+                    "session_directory_failed", error=str(error), advice="tried again"
+                )
+                await asyncio.sleep(_RETRY_S)
+
+    async def _directories(self) -> list[str]:
+        """What sessions left here: none is passed over because the disk fails for a moment."""
+        while True:
+            try:
+                return self.ports.disk.sessions()
+            except UnavailableError as error:
+                self._unreadable(error)
+                await asyncio.sleep(_RETRY_S)
+
+    def _unreadable(self, error: UnavailableError) -> None:
+        self.counters.buffer_unreadable += 1
+        self._log.warning(
+            "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
+        )
+
+    async def _live(self) -> None:
+        background: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            background.append(tasks.create_task(self.session.keep_alive()))
+            background.append(tasks.create_task(self.buffer.run()))
+            background.append(tasks.create_task(self.flusher.run()))
+            if await self._unless_stopped(self._begin(tasks, background)):
+                leading = spawn(tasks, self.leading.run())
+                background.append(leading)
+                background.append(spawn(tasks, self.keeper.run()))
+                background.append(spawn(tasks, self.sealer.run()))
+                background.append(spawn(tasks, self.producers.run(self.logs)))
+                background.append(spawn(tasks, self.sealer.hold_back()))
+                await self._stop.wait()
+                await self.losses.close()
+                await self._leave([leading])
+                await self.cluster.until(lambda: not self.changing, _CHANGES_S)
+            # Otherwise the directories stay for the next start.
+            self.deletion.close()
+            for task in background:
+                task.cancel()
+            self._loading.give_up()
+        self._tasks = None
+        await self.session.close()  # when nobody is left who would take it for lost
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        if self._tasks is None:
+            work.close()
+            raise UnavailableError("the session is over")
+        return spawn(self._tasks, work)
+
+    async def _begin(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[None]]) -> None:
+        mine = self.agent.session_id
+        old = [s for s in await self._directories() if s != mine]
+        await self.cluster.loaded()
+        for entry in self.cluster.view.topics.values():
+            self.know(entry.topic)
+        taken = self._own = await self.takeover.own(old, self.ports.now_ms())
+        recovery = Recovery(
+            disk=self.ports.disk,
+            flusher=self.flusher,
+            elsewhere=self._elsewhere(),
+            taken=taken,
+            sealed_epochs=self._loading.sealed_epochs,
+            give_back=self.takeover.give_back,
+            unreadable=self._unreadable,
+            counters=self.counters,
+            now_ms=self.ports.now_ms,
+        )
+        await recovery.append_leftovers(taken.old_sessions)
+        self.opened(taken)
+        self.leading.could_not_read(taken)
+        background.append(spawn(tasks, recovery.remove_directories()))
+        await self.leading.serve()
+        await self.leading.begin()
+        self._log.info(
+            "session_ready",
+            session=mine,
+            topics=len(self.topics),
+            partitions=len(self.logs()),
+            leftover_batches=recovery.batches,
+        )
+        self._ready_ms = self.ports.now_ms()
+        self.ready.set()
+
+    def own_leader(self) -> LocalLeaderClient:
+        """This agent, as one that others could ask."""
+        return LocalLeaderClient(
+            node_id=self.agent.node_id,
+            find=self.find,
+            admits=self.admits,
+            admission=self.admission,
+            flusher=self.flusher,
+            now_ms=self.ports.now_ms,
+        )
+
+    def _elsewhere(self) -> AcksOneForwarder:
+        return AcksOneForwarder(
+            disk=self.ports.disk,
+            session=self.session,
+            objects=self.ports.objects,
+            own=self.own_leader(),
+            leader_of=self.cluster.view.leader_of,
+            connect=self.ports.connect,
+            now_ms=self.ports.now_ms,
+            strangers=self.ports.strangers,
+        )
+
+    async def _leave(self, background: list[asyncio.Task[None]]) -> None:
+        """Flush, release every partition for good, and remove what is not needed any more."""
+        await self._say_that_we_leave()
+        for task in background:
+            task.cancel()  # nothing more is claimed
+        self.ready.clear()
+        # Not released: who goes on from it on this disk appends what is buffered for it where it
+        # stood.  (Others may claim it once the session is over; then that goes elsewhere.)
+        waiting = [log for log in self.logs() if log.state is State.OFFLINE]
+        for log in self.logs():
+            self.retire(log)
+        if not await self._drained():
+            outage = self.health.flushes
+            self._log.warning(
+                "drain_incomplete",
+                bytes=self.flusher.pending_bytes,
+                error=outage.error if outage.since_ms is not None else "the store is slow",
+                advice="what was answered with acks=1 stays in DIR/buffer, and is appended at the "
+                "next start on DIR; acks=all was not answered, and producers send it again",
+            )
+            return
+        await self.leading.release([log for log in self.logs() if log not in waiting])
+        if not waiting:
+            await self.ports.disk.remove_session(self.agent.session_id)
+
+    async def _say_that_we_leave(self) -> None:
+        """Let others get ready for what they are about to lead, if there are others."""
+        settings = self.settings
+        try:
+            async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
+                if not await self.leading.leave():
+                    return
+        except TimeoutError:
+            return  # they will see that this session is over
+        await asyncio.sleep(settings.leading.warm_up_ms / 1000)
+
+    async def _drained(self) -> bool:
+        """Wait until everything is committed; False: not while it makes sense to wait."""
+        async with asyncio.TaskGroup() as tasks:
+            drain = tasks.create_task(self.flusher.drain())
+            hopeless = tasks.create_task(self._hopeless())
+            await asyncio.wait(
+                [drain, hopeless],
+                timeout=self.settings.drain_ms / 1000,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            drained = drain.done()
+            drain.cancel()
+            hopeless.cancel()
+        return drained
+
+    async def _hopeless(self) -> None:
+        """Return when the store has not only been slow, but failed, for `drain_failing_ms`."""
+        patience_ms = self.settings.drain_failing_ms
+        left_ms = patience_ms
+        while left_ms > 0:
+            await asyncio.sleep(left_ms / 1000)
+            left_ms = patience_ms - self.health.flushes.lasted_ms(self.ports.now_ms())
+
+    def _close_all(self) -> None:
+        self.ready.clear()
+        self.over.set()
+        # Also those of deleted topics whose last batches are on their way.
+        logs = dict.fromkeys((*self.logs(), *self.flusher.pipeline.uncommitted()))
+        for log in logs:
+            for waiter in log.close():
+                waiter.lost(log)
+        self.buffer.close()
+        for log in logs:
+            log.unpark()  # they are refused now, and so answered
+        self._loading.close()
+
+    # ── Topics and partitions ──
+
+    def know(self, topic: Topic) -> None:
+        """A topic is in the metadata store, or has changed there."""
+        if topic.topic_id in self._going:
+            return
+        entry = self.topics_by_id.get(topic.topic_id)
+        if entry is None:
+            entry = TopicLogs(topic)
+            self.topics[topic.name] = entry
+            self.topics_by_id[topic.topic_id] = entry
+        entry.topic = topic
+        entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
+
+    def opened(self, taken: Taken) -> None:
+        """Serve partitions that were claimed."""
+        for tp, log in taken.logs.items():
+            entry = self.topics_by_id.get(tp.topic_id)
+            if entry is None:
+                log.close()  # its topic was deleted meanwhile
+                continue
+            if tp not in taken.fresh:
+                log.settled_ms = self.ports.now_ms() + SETTLED_MS
+            log.start_epoch(log.leader_epoch, log.log_end)
+            entry.logs[tp.partition] = log
+            if log.state is State.LOADING:
+                self._loading.begin(self._spawn, log)
+        self.cluster.wake()
+
+    def pause(self, log: PartitionLog) -> None:
+        """Admit nothing for a while: batches wait, and who reads notices nothing."""
+        log.paused = True
+
+    def resume(self, log: PartitionLog) -> None:
+        """Admit what waits; if it was retired meanwhile, that is refused."""
+        log.paused = False
+        if log.state is not State.LOADING or log.damage:
+            log.unpark()
+
+    def retire(self, log: PartitionLog) -> None:
+        """Admit nothing and show nothing any more; what was admitted is still committed."""
+        for waiter in log.retire():
+            waiter.lost(log)
+        log.paused = False
+        log.unpark()  # they are refused now, and so answered
+
+    def gone(self, log: PartitionLog) -> None:
+        """It was released: others may lead it."""
+        log.close()
+        self.manifests.forget(log)
+        entry = self.topics_by_id.get(log.topic_id)
+        if entry is not None and entry.logs[log.partition] is log:
+            entry.logs[log.partition] = None
+
+    def remove_topic(self, topic_id: UUID) -> None:
+        """Stop serving a topic that was deleted, or is about to be."""
+        self._going.add(topic_id)
+        entry = self.topics_by_id.pop(topic_id, None)
+        if entry is None:
+            return
+        if self.topics.get(entry.topic.name) is entry:
+            del self.topics[entry.topic.name]
+        for log in entry.logs:
+            if log is not None:
+                for waiter in log.close():
+                    waiter.lost(log)
+                log.unpark()  # they are refused now, and so answered
+                self.manifests.forget(log)
+        self.keeper.topic_gone(topic_id)
+
+    async def refresh(self, log: PartitionLog) -> None:
+        """An object of *log* is not there (any more): learn its manifest and flush records anew.
+
+        Raises:
+            UnavailableError: the session ended first.
+        """
+        self.manifests.drop(log)
+        try:
+            await self._relocation.look_again(log)
+        except FencedError as error:
+            raise UnavailableError(f"{log.topic}-{log.partition} is not led here") from error
+
+    def _published(
+        self,
+        seq: int,
+        record: FlushRecord,
+        footer: bytes,
+        slices: list[tuple[PartitionLog, Slice]],
+    ) -> None:
+        self.footers.keep(record.object_key, footer)
+        ends = [(TopicPartition(log.topic_id, log.partition), s.end) for log, s in slices]
+        self.keeper.committed(seq, record, ends)

@@ -1,0 +1,4 @@
+"""Reads of objects and flush records that any session wrote, with their caches.
+
+Shell.
+"""

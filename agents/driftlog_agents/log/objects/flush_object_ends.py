@@ -1,0 +1,117 @@
+"""Where partitions end by the flush objects in the bucket, whatever the metadata store names.
+
+    LIST flush/ ──▶ objects not read before ──▶ the last 16 KiB, more where the footer is larger
+                                                   └─▶ by partition: largest end, newest epoch
+
+For a metadata store that is older than the bucket (`loss`).  A flush object never changes, so each
+is read once in a session, for all partitions; what was read when a read fails or its caller has
+gone is kept.  An object that was collected since still counts: its offsets were given out.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from driftlog_agents.foundation.tasks import first_of
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering import layout
+from driftlog_tiering.flush_object import Footer, decode_footer
+from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectInfo, ObjectStore
+
+READS_AT_ONCE: Final = 32
+_DEADLINE_S: Final = 10.0
+_TAILS_BYTES: Final = (16 * 1024, 256 * 1024)
+"""Read of an object before all of it is: its footer is at its end."""
+
+
+class FlushObjectEnds:
+    """See the module; of one session."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._read: set[str] = set()
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        self._reading = asyncio.Lock()
+
+    async def of(self, tp: TopicPartition) -> tuple[int, int]:
+        """The largest end of *tp* in any flush object, and its newest leader epoch there; 0 and -1:
+        it is in none.
+
+        Raises:
+            UnavailableError: the bucket does not answer; what was read is kept.
+        """
+        async with self._reading:
+            limit = asyncio.Semaphore(READS_AT_ONCE)
+
+            async def read(info: ObjectInfo) -> None:
+                async with limit:
+                    await self._note(info)
+
+            pages = aiter(self._objects.list(layout.FLUSH_PREFIX))
+            while (page := await in_time(lambda: anext(pages, None))) is not None:
+                await do_all(read(info) for info in page.objects if info.key not in self._read)
+        return self._ends.get(tp, (0, -1))
+
+    async def _note(self, info: ObjectInfo) -> None:
+        try:
+            footer = await self._footer(info)
+        except NotFoundError:
+            return  # it is gone by now, or one node of the store says so
+        self._read.add(info.key)
+        for s in () if footer is None else footer.slices():
+            assert footer is not None
+            tp = TopicPartition(s.topic_id, s.partition)
+            end, epoch = self._ends.get(tp, (0, -1))
+            epochs = footer.columns[2][s.first : s.first + s.count]
+            self._ends[tp] = max(end, s.end), max(epoch, *epochs)
+
+    async def _footer(self, info: ObjectInfo) -> Footer | None:
+        """None: it is no flush object (a probe)."""
+        size = info.size_bytes
+        for wanted in (*(tail for tail in _TAILS_BYTES if tail < size), size):
+            start = size - wanted
+            data = await in_time(
+                lambda start=start: self._objects.get(info.key, start, size)  # type: ignore[misc]
+            )
+            footer = _footer_in(data)
+            if footer is not None:
+                return footer
+        return None
+
+
+async def in_time(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What a store answers.
+
+    Raises:
+        UnavailableError: it does not, in time.
+    """
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            return await ask()
+    except (OutcomeUnknownError, TimeoutError) as error:
+        raise UnavailableError(str(error) or "the bucket does not answer in time") from error
+
+
+async def do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do them all; raises what the first one that fails raises."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in works:
+                tasks.create_task(work)
+    except BaseExceptionGroup as group:
+        raise first_of(group) from group
+
+
+def _footer_in(data: Buffer) -> Footer | None:
+    """The footer at the end of *data*, if all of it is there."""
+    whole = bytes(data)
+    at = len(whole)
+    while (at := whole.rfind(b"DLFF", 0, at)) >= 0:
+        try:
+            return decode_footer(whole[at:])
+        except CorruptError:
+            continue
+    return None

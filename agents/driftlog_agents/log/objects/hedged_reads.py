@@ -1,0 +1,83 @@
+"""A read that is asked for a second time when its answer is late, for answers get lost.
+
+    ask ──answer──▶ it
+        ──late──▶ ask once more ──▶ the first that answers; the other is given up
+
+For small reads that others wait for, such as partitions that were taken over: there twice the
+bytes cost less than waiting out a deadline.  Late is what takes longer than nearly all did lately:
+where a store is slow for all, twice the requests would make it slower.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from driftlog_agents.foundation.rate_limit import HedgeBudget
+from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+
+T = TypeVar("T")
+
+_SHARE: Final = 0.05
+"""Of all reads, asked for once more as soon as they are late; the others when they seem lost."""
+
+_NO_ANSWER: Final = (UnavailableError, OutcomeUnknownError)
+
+
+async def hedged(ask: Callable[[], Coroutine[Any, Any, T]], late_s: float) -> T:
+    """What *ask* returns or raises, asked again if it takes longer than *late_s*.
+
+    Raises:
+        UnavailableError, OutcomeUnknownError: nobody answered who was asked.
+    """
+    tasks = [asyncio.create_task(ask())]
+    try:
+        await asyncio.wait(tasks, timeout=late_s)
+        if not tasks[0].done():
+            tasks.append(asyncio.create_task(ask()))
+        while True:
+            waiting = [task for task in tasks if not task.done()]
+            for task in tasks:
+                if task.done() and not isinstance(task.exception(), _NO_ANSWER):
+                    return task.result()
+            if not waiting:
+                return tasks[0].result()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class HedgedReads:
+    """Reads of one kind, and when each is late.
+
+    Args:
+        late_s: none is before.
+    """
+
+    def __init__(self, late_s: float, now_ms: Callable[[], float]) -> None:
+        self._late_ms = late_s * 1000
+        self._now_ms = now_ms
+        self._hedging = HedgeBudget(_SHARE, self._late_ms, self._late_ms)
+
+    async def read(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `hedged`."""
+        began_ms = self._now_ms()
+        due_ms = self._hedging.due_ms(began_ms)
+        asked = 0
+
+        async def timed() -> T:
+            nonlocal asked
+            asked += 1
+            self._hedging.put()
+            if asked > 1:
+                self._hedging.take()
+            sent_ms = self._now_ms()
+            found = await ask()
+            self._hedging.succeeded(self._now_ms() - sent_ms)
+            return found
+
+        late_ms = self._late_ms if due_ms is None else due_ms - began_ms
+        return await hedged(timed, late_ms / 1000)

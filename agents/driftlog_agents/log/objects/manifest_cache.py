@@ -1,0 +1,157 @@
+"""The newest manifest of each led partition, and the producer snapshot that it names.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from driftlog_agents.foundation.offload import Offload, inline
+from driftlog_agents.log.objects.hedged_reads import hedged
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering import layout
+from driftlog_tiering.manifest import Manifest
+from driftlog_tiering.manifests import load_at_least
+from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
+
+_DEADLINE_S: Final = 5.0
+"""For what takes a few requests of kilobytes.  Longer: whoever waits for one whose answer was lost,
+such as an idempotent producer behind a takeover, waits longer; shorter: more is asked twice."""
+_LATE_S: Final = 1.0
+"""Asked for once more after this."""
+_LONGEST_S: Final = 30.0
+"""Each that is missed doubles the next, up to this: a store that is slow for all is waited for."""
+
+_T = TypeVar("_T")
+
+
+class ManifestCache:
+    """The newest manifest of each led partition, read when it is first needed.
+
+    Args:
+        offload: ``await offload(fn, *args)`` runs *fn* off the event loop.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        now_ms: Callable[[], float],
+        offload: Offload = inline,
+        strangers: UnknownKeys | None = None,
+    ) -> None:
+        self._objects = objects
+        self._offload = offload
+        self._now_ms = now_ms
+        self._read_at_ms: dict[PartitionLog, float] = {}
+        self._deadline_s = _DEADLINE_S
+        self._newest: dict[PartitionLog, Manifest] = {}
+        self._locks: dict[PartitionLog, asyncio.Lock] = {}
+        self._strangers = strangers or UnknownKeys()
+
+    async def get(self, log: PartitionLog) -> Manifest:
+        """The newest manifest, at least at the version that the partition's key names.
+
+        Raises:
+            CorruptManifestError: missing or damaged.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the store; try again.
+        """
+        if (known := self._current(log)) is not None:
+            return known
+        try:
+            async with self._locks.setdefault(log, asyncio.Lock()):
+                while (known := self._current(log)) is None:
+                    tp = TopicPartition(log.topic_id, log.partition)
+                    wanted = log.manifest_version
+                    began_ms = self._now_ms()
+                    found = await self._in_time(
+                        partial(load_at_least, self._objects, log.topic, tp, wanted, self._strange)
+                    )
+                    if log.state is State.CLOSED:
+                        return found  # and nobody would forget it
+                    newest = self._newest.get(log)
+                    if newest is None or newest.version < found.version:  # or sealed meanwhile
+                        self._newest[log] = found
+                        self._read_at_ms[log] = began_ms
+                return known
+        finally:
+            if log.state is State.CLOSED:
+                self._locks.pop(log, None)
+
+    def _strange(self, key: str) -> None:
+        self._strangers.is_ours(key, layout.parse_manifest_key)
+
+    async def read_back(self, log: PartitionLog, version: int) -> Manifest:
+        """The newest manifest as the bucket has it, at least at *version*; `put` notes it.
+
+        Raises: as `get`.
+        """
+        tp = TopicPartition(log.topic_id, log.partition)
+        return await self._in_time(
+            partial(load_at_least, self._objects, log.topic, tp, version, self._strange)
+        )
+
+    async def _in_time(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                found = await hedged(ask, _LATE_S)
+        except TimeoutError:
+            self._deadline_s = min(2 * self._deadline_s, _LONGEST_S)
+            raise
+        self._deadline_s = _DEADLINE_S
+        return found
+
+    def _current(self, log: PartitionLog) -> Manifest | None:
+        """The newest, if it is known and the partition's key names no newer one."""
+        known = self._newest.get(log)
+        return known if known is not None and known.version >= log.manifest_version else None
+
+    def known(self, log: PartitionLog) -> Manifest | None:
+        """The newest manifest, if it was read before."""
+        return self._newest.get(log)
+
+    def put(self, log: PartitionLog, manifest: Manifest) -> None:
+        """Note a newer one, read or made just now."""
+        if log.state is not State.CLOSED:
+            self._newest[log] = manifest
+            self._read_at_ms[log] = self._now_ms()
+
+    def read_at_ms(self, log: PartitionLog) -> float:
+        """When the read of the known manifest began; of none, now."""
+        return self._read_at_ms.get(log, self._now_ms())
+
+    def drop(self, log: PartitionLog) -> None:
+        """What is known may be old: it is read again when it is needed."""
+        self._newest.pop(log, None)
+        self._locks.pop(log, None)
+
+    def forget(self, log: PartitionLog) -> None:
+        """The partition is not led any more: it is closed, and nothing of it is kept."""
+        assert log.state is State.CLOSED
+        self.drop(log)
+        self._read_at_ms.pop(log, None)
+
+    async def producers(self, manifest: Manifest) -> ProducerStates:
+        """Producer state at the manifest's end; times are those of flushes.
+
+        Raises:
+            CorruptSnapshotError: damaged or missing.
+        """
+        if manifest.producers is None:
+            return ProducerStates()
+        key = manifest.producers.key
+        try:
+            data = await self._in_time(partial(self._objects.get, key))
+            offset, states = await self._offload(ProducerStates.decode, data)
+        except NotFoundError as error:
+            raise CorruptSnapshotError(f"{key}: missing") from error
+        except CorruptSnapshotError as error:
+            raise CorruptSnapshotError(f"{key}: {error}") from error
+        if offset != manifest.end:
+            raise CorruptSnapshotError(f"{key} is of {offset}, not of {manifest.end}")
+        assert isinstance(states, ProducerStates)
+        return states

@@ -1,0 +1,4 @@
+"""One led partition: its offsets, its producers, its unsealed tail.
+
+Shell.
+"""

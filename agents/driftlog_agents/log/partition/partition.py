@@ -1,0 +1,427 @@
+"""One led partition: which offsets exist, which are committed, and where their batches are.
+
+    sealed_end, log_start ≤ high_watermark ≤ log_end
+
+    │ sealed segments │ committed flushes (the tail) │ admitted, in flight │
+    log_start      sealed_end                  high_watermark           log_end
+
+Records may be deleted up to the high watermark: then log start is in the tail, and what is below
+it is sealed all the same, so that the log has no gap.
+
+1. Offsets are dense: an admitted batch starts at `log_end`.
+2. `high_watermark` moves only over committed flushes, in order, and never back.
+3. The tail's slices join without a gap from at or below `sealed_end` to `high_watermark`.
+4. A duplicate is answered with its original's offset, once the original is committed.
+
+Pure.
+"""
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from driftlog_tiering.producers import ProducerBatch, ProducerStates, Refusal
+
+NO_PRODUCER_ID: Final = -1
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class BatchSource(Protocol):
+    """The batches of one flush, in its footer's order; see `log.tail`."""
+
+    def index_of(self, offset: int, first: int, count: int) -> int:
+        """Index of the batch in ``[first, first + count)`` that holds *offset*."""
+        ...
+
+
+class StoredAt(NamedTuple):
+    """Which object of the bucket holds the batches of a slice, and where in it.
+
+    It never changes: a rewrite gives the log another slice, and a read that holds this one goes on
+    with this object, which stays for its grace period.
+    """
+
+    object_key: str
+    shift_bytes: int
+    """From a batch's position in its flush to its position in the object."""
+
+
+class TailSlice(NamedTuple):
+    """What one committed flush holds of one partition: ``[base, end)``, in *count* batches.
+
+    Made by `log.tail.tail_slice`.
+    """
+
+    base: int
+    end: int
+    data: BatchSource
+    first: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
+    size_bytes: int
+    stored_at: StoredAt
+    flushed_at_ms: int = 0
+    """When its first batch was flushed, by the wall clock of the agent that did; 0: not known."""
+    flushed_until_ms: int = 0
+    """The same of what was flushed last in it: a rewrite has several flushes in one slice."""
+
+
+_base: Final = itemgetter(0)
+"""Of a slice."""
+
+
+class Waiter(Protocol):
+    """A request that waits for the high watermark: `Produce` with acks=all, or a fetch."""
+
+    def committed(self, log: "PartitionLog") -> None:
+        """The high watermark reached what was asked for."""
+        ...
+
+    def synced(self, log: "PartitionLog") -> None:
+        """The batch is in the buffer file and on the disk: acks=1 may be answered."""
+        ...
+
+    def unsynced(self, log: "PartitionLog") -> None:
+        """The disk did not take the batch: acks=1 waits for the commit."""
+        ...
+
+    def lost(self, log: "PartitionLog") -> None:
+        """It never will, here: the session is over, or the partition is led elsewhere."""
+        ...
+
+
+class State(Enum):
+    """What a partition admits."""
+
+    LOADING = "loading"
+    """Its offsets are known, its producers not yet: what cannot be judged waits, or is refused
+    where `damage` says that they cannot be read."""
+    ONLINE = "online"
+    OFFLINE = "offline"
+    """Its parts do not join; `offline_reason` says why.  An operator is needed."""
+    CLOSED = "closed"
+    """No longer led by this session."""
+
+
+class PartitionLog:
+    """The state of one partition at its leader."""
+
+    __slots__ = (
+        "_bases",
+        "_flushed_ms",
+        "_known_ms",
+        "busy",
+        "damage",
+        "epochs",
+        "full",
+        "high_watermark",
+        "leader_epoch",
+        "leader_revision",
+        "log_end",
+        "log_start",
+        "manifest_version",
+        "not_in_file_end",
+        "offline_reason",
+        "parked",
+        "partition",
+        "partition_revision",
+        "paused",
+        "producers",
+        "recovered_end",
+        "refused_ms",
+        "sealed_end",
+        "sealed_slices",
+        "sessions",
+        "settled_ms",
+        "slices",
+        "state",
+        "topic",
+        "topic_bytes",
+        "topic_id",
+        "unsealed_batches",
+        "unsealed_bytes",
+        "waiters",
+        "waiting_duplicates",
+        "waiting_fetches",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        leader_epoch: int,
+        log_start: int = 0,
+        sealed_end: int = 0,
+    ) -> None:
+        assert 0 <= log_start
+        self.topic = topic
+        self.topic_id = topic_id
+        self.topic_bytes = topic_id.bytes
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log_start = log_start
+        self.sealed_end = sealed_end
+        self.high_watermark = sealed_end
+        self.log_end = sealed_end
+        self.recovered_end = sealed_end
+        """Where it ended when it was taken over: below it a manifest may be another leader's."""
+        self.not_in_file_end = 0
+        """End of the last batch that the buffer file does not hold; 0: none."""
+        self.producers = ProducerStates()
+        self.epochs: list[tuple[int, int]] = []
+        """(leader epoch, start offset), ascending in both."""
+        self.state = State.ONLINE
+        self.offline_reason = ""
+        self.damage = ""
+        """Why nothing of it is sealed: an object is missing or damaged.  Its tail goes on."""
+        self.full = False
+        """Damaged, and as much is unsealed as may be: it takes no more."""
+        self.slices: list[TailSlice] = []
+        self.sealed_slices: list[TailSlice] = []
+        """Below the tail: sealed, but still in memory or in buffer files; `SealedCache`'s."""
+        self._bases: list[int] = []
+        self._known_ms = array("d")
+        self._flushed_ms = array("d")
+        """By slice: since when it is known here, by a clock that never goes back; and when it was
+        flushed, by wall clocks, but no later than what follows it."""
+        self.waiters: deque[tuple[int, Waiter]] = deque()
+        """(end offset, waiter) in the order of admission, and so ascending."""
+        self.waiting_duplicates: list[tuple[int, Waiter]] = []
+        self.waiting_fetches: dict[Waiter, None] = {}
+        self.parked: list[Callable[[], None]] = []
+        """Requests that wait until the producers are loaded, or a pause is over; the shell's."""
+        self.paused = False
+        """Batches wait before their admission, while a hand-over waits for what is in flight."""
+        self.busy: deque[Any] = deque()
+        """Batches that are looked into off the loop, and those that came behind them."""
+        self.sessions: tuple[str, ...] = ()
+        self.settled_ms = 0.0
+        """Until then producers may still send again what the leader before did not take."""
+        self.refused_ms = 0.0
+        """Until then producers that are not known may send again what was refused here."""
+        self.leader_revision = 0
+        self.partition_revision = 0
+        self.manifest_version = 0
+        self.unsealed_bytes = 0
+        self.unsealed_batches = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.topic}-{self.partition} epoch {self.leader_epoch} "
+            f"[{self.log_start}, {self.sealed_end}, {self.high_watermark}, {self.log_end})>"
+        )
+
+    # ── Admission ──
+
+    def judge(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, records: int
+    ) -> ProducerBatch | Refusal | None:
+        """Whether a batch may be appended; without a producer id it always may."""
+        if producer_id == NO_PRODUCER_ID:
+            return None
+        return self.producers.check(producer_id, producer_epoch, base_sequence, records)
+
+    def append(
+        self,
+        records: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        now_ms: float,
+    ) -> int:
+        """Give a batch that was judged fit its base offset."""
+        assert records > 0
+        base = self.log_end
+        if producer_id != NO_PRODUCER_ID:
+            self.producers.append(producer_id, producer_epoch, base_sequence, records, base, now_ms)
+        self.log_end = base + records
+        return base
+
+    def start_epoch(self, epoch: int, start: int) -> None:
+        """Note that batches of *epoch* begin at *start* (`LeaderEpochFileCache#assign`)."""
+        if self.epochs and self.epochs[-1][0] >= epoch:
+            assert self.epochs[-1][0] == epoch, "leader epochs never go back"
+            return
+        while self.epochs and self.epochs[-1][1] >= start:
+            self.epochs.pop()  # an epoch in which nothing was written
+        self.epochs.append((epoch, start))
+
+    def unpark(self) -> None:
+        """Let all go on that wait before their admission, in the order in which they came."""
+        parked, self.parked = self.parked, []
+        for resume in parked:
+            resume()
+
+    # ── Commit ──
+
+    def commit(self, tail: TailSlice, now_ms: float) -> list[Waiter]:
+        """A flush with this slice is committed: returns whom that satisfies."""
+        assert tail.base == self.high_watermark, f"{tail.base} does not continue {self!r}"
+        assert tail.end <= self.log_end
+        self.restore(tail, now_ms)
+        return self._satisfied()
+
+    def restore(self, tail: TailSlice, now_ms: float) -> None:
+        """Add a committed slice to the tail, without regard to what is admitted (takeover)."""
+        assert tail.base <= self.high_watermark < tail.end or tail.base == self.high_watermark
+        self.slices.append(tail)
+        self._bases.append(tail.base)
+        self._known_ms.append(now_ms)
+        self._note_flush(tail.flushed_at_ms or math.inf)
+        self.high_watermark = tail.end
+        if self.log_end < tail.end:
+            self.log_end = tail.end
+        self.unsealed_bytes += tail.size_bytes
+        self.unsealed_batches += tail.count
+
+    def _note_flush(self, at_ms: float) -> None:
+        """The slice that was just added was flushed at *at_ms*, so what is before it was not
+        flushed later: a wall clock that was ahead for a time makes nothing young for long."""
+        times = self._flushed_ms
+        times.append(at_ms)
+        at = len(times) - 2
+        while at >= 0 and times[at] > at_ms:
+            times[at] = at_ms
+            at -= 1
+
+    def _satisfied(self) -> list[Waiter]:
+        ready: list[Waiter] = []
+        waiters, high_watermark = self.waiters, self.high_watermark
+        while waiters and waiters[0][0] <= high_watermark:
+            ready.append(waiters.popleft()[1])
+        if self.waiting_duplicates:
+            ready.extend(w for end, w in self.waiting_duplicates if end <= high_watermark)
+            self.waiting_duplicates = [
+                (end, w) for end, w in self.waiting_duplicates if end > high_watermark
+            ]
+        return ready
+
+    def retire(self) -> list[Waiter]:
+        """Admit nothing and show nothing any more; what was admitted is still committed, and its
+        producers are answered then.  Returns the fetches that wait, to be told so."""
+        self.state = State.CLOSED
+        waiting = list(self.waiting_fetches)
+        self.waiting_fetches.clear()
+        return waiting
+
+    def close(self) -> list[Waiter]:
+        """Stop leading: returns everyone who waits, to be told so."""
+        self.state = State.CLOSED
+        waiting = [w for _, w in self.waiters] + [w for _, w in self.waiting_duplicates]
+        waiting.extend(self.waiting_fetches)
+        self.waiters.clear()
+        self.waiting_duplicates.clear()
+        self.waiting_fetches.clear()
+        return waiting
+
+    # ── Tail ──
+
+    def unsealed_age_ms(self, now_ms: float, wall_ms: float) -> float:
+        """How long ago the oldest slice of the tail was flushed; 0: there is none.
+
+        By wall clocks the age counts from the flush, under every leader.  By *now_ms*, which never
+        goes back, it counts from when this leader learned of the slice: a wall clock that stands or
+        was set back makes no slice younger than that.  A clock that was set forward makes it older.
+        """
+        if not self.slices:
+            return 0.0
+        return max(0.0, now_ms - self._known_ms[0], wall_ms - self._flushed_ms[0])
+
+    def seal(self, end: int) -> list[TailSlice]:
+        """Everything below *end* is sealed; returns the slices that are wholly so, now dropped.
+
+        What is left is as old as it was.
+        """
+        assert self.sealed_end <= end <= self.high_watermark
+        self.sealed_end = end
+        gone = 0
+        while gone < len(self.slices) and self.slices[gone].end <= end:
+            gone += 1
+        dropped = self.slices[:gone]
+        del self.slices[:gone], self._bases[:gone]
+        del self._known_ms[:gone], self._flushed_ms[:gone]
+        for tail in dropped:
+            self.unsealed_batches -= tail.count
+            self.unsealed_bytes -= tail.size_bytes
+        return dropped
+
+    def trim(self, tail: TailSlice) -> None:
+        """Drop what is sealed of the oldest slice: *tail* is the rest of it."""
+        first = self.slices[0]
+        assert first.base < tail.base <= self.sealed_end
+        assert tail.end == first.end
+        self.slices[0] = tail
+        self._bases[0] = tail.base
+        self.unsealed_batches -= first.count - tail.count
+        self.unsealed_bytes -= first.size_bytes - tail.size_bytes
+
+    def move(self, index: int, stored_at: StoredAt) -> None:
+        """The batches of the slice at *index* are in another object by now: put a slice in its
+        place that says so."""
+        self.slices[index] = self.slices[index]._replace(stored_at=stored_at)
+
+    def find(self, offset: int) -> TailSlice | None:
+        """The tail's slice that holds *offset*; None if it is sealed or not committed."""
+        if not self.slices or not self._bases[0] <= offset < self.high_watermark:
+            return None
+        tail = self.slices[bisect_right(self._bases, offset) - 1]
+        assert tail.base <= offset < tail.end, f"a gap in the tail of {self!r} at {offset}"
+        return tail
+
+    def find_here(self, offset: int) -> TailSlice | None:
+        """As `find`, and in what is sealed and perhaps still here."""
+        tail = self.find(offset)
+        if tail is None and self.sealed_slices:
+            index = bisect_right(self.sealed_slices, offset, key=_base) - 1
+            if index >= 0 and offset < self.sealed_slices[index].end:
+                return self.sealed_slices[index]
+        return tail
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many committed bytes a fetch from *offset* on would find in the tail.
+
+        What is sealed counts as a lot: nobody waits for more of it.
+        """
+        if offset >= self.high_watermark:
+            return 0
+        if not self.slices or offset < self._bases[0]:
+            return 1 << 31
+        first = bisect_right(self._bases, offset) - 1
+        return sum(tail.size_bytes for tail in self.slices[first : first + 64])
+
+    def index_of(self, tail: TailSlice) -> int:
+        """Where *tail* stands in `slices`."""
+        return bisect_right(self._bases, tail.base) - 1
+
+    # ── Epochs ──
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the record at *offset* (historical, for ListOffsets)."""
+        i = bisect_right(self.epochs, offset, key=lambda entry: entry[1])
+        return self.epochs[i - 1][0] if i else UNDEFINED_EPOCH
+
+    def end_offset_for_epoch(self, requested: int) -> tuple[int, int]:
+        """(epoch, end offset) for OffsetForLeaderEpoch: `LeaderEpochFileCache#endOffsetFor`."""
+        if requested == UNDEFINED_EPOCH:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if requested == self.leader_epoch:
+            return requested, self.high_watermark
+        if requested > self.leader_epoch or not self.epochs:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        i = bisect_right(self.epochs, requested, key=lambda entry: entry[0])
+        # Kafka forgets the epochs below log start; here they tell what is in the log (`recovery`).
+        first = max(bisect_right(self.epochs, self.log_start, key=lambda entry: entry[1]) - 1, 0)
+        end = self.high_watermark
+        if i <= first:
+            end = max(self.epochs[first][1], self.log_start)
+        elif i < len(self.epochs):
+            end = self.epochs[i][1]
+        return (self.epochs[i - 1][0] if i > first else requested), min(end, self.high_watermark)

@@ -1,0 +1,56 @@
+"""Sealed ranges that memory or buffer files still hold: read here, not from the bucket.
+
+    sealed ──▶ remembered, oldest first ──▶ forgotten when its file is used again, or
+                                            when too many batches are remembered
+
+Consumers a little behind the tail would otherwise ask the bucket for what was sealed a
+moment ago.  What is forgotten is read from its segment.
+
+Shell.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from driftlog_agents.log.partition.local_reads import is_local
+from driftlog_agents.log.partition.partition import PartitionLog, State, TailSlice
+from driftlog_agents.log.partition.tail import FlushBatches
+
+_MAX_BATCHES: Final = 500_000
+"""About 30 MB of positions, however small the batches are."""
+
+
+class SealedCache:
+    """Of one session."""
+
+    def __init__(self, max_batches: int = _MAX_BATCHES) -> None:
+        self._max_batches = max_batches
+        self._remembered: deque[tuple[PartitionLog, TailSlice]] = deque()
+        self._batches = 0
+
+    def add(self, log: PartitionLog, sealed: Iterable[TailSlice]) -> None:
+        """*sealed* left the tail of *log* just now, in offset order."""
+        for tail in sealed:
+            if _is_here(tail):
+                log.sealed_slices.append(tail)
+                self._remembered.append((log, tail))
+                self._batches += tail.count
+        self.trim()
+
+    def trim(self) -> None:
+        """Forget what is not here any more, and what is too much."""
+        while self._remembered:
+            log, tail = self._remembered[0]
+            wanted = self._batches <= self._max_batches and log.state is not State.CLOSED
+            if wanted and _is_here(tail):
+                return
+            self._remembered.popleft()
+            self._batches -= tail.count
+            forgotten = log.sealed_slices.pop(0)
+            assert forgotten is tail, "slices of a partition are forgotten in their order"
+
+
+def _is_here(tail: TailSlice) -> bool:
+    assert isinstance(tail.data, FlushBatches)
+    return is_local(tail.data)

@@ -1,0 +1,37 @@
+"""Wait until what was admitted to a partition is committed, or lost.
+
+Shell.
+"""
+
+import asyncio
+
+from driftlog_agents.log.partition.partition import PartitionLog
+
+
+class Arrival:
+    """A `Waiter` that sets an event when its partition's last batches are committed, or lost.
+
+    Args:
+        any_of: an event of several; it is set as well.
+    """
+
+    def __init__(self, any_of: asyncio.Event | None = None) -> None:
+        self.event = asyncio.Event()
+        self._any_of = any_of
+
+    def committed(self, log: PartitionLog) -> None:
+        self._arrived()
+
+    def synced(self, log: PartitionLog) -> None:
+        raise AssertionError("it waits for the commit")
+
+    unsynced = synced
+
+    def lost(self, log: PartitionLog) -> None:
+        # Its topic was deleted.  (When the session is lost nobody waits any more.)
+        self._arrived()
+
+    def _arrived(self) -> None:
+        self.event.set()
+        if self._any_of is not None:
+            self._any_of.set()

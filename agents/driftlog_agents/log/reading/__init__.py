@@ -1,0 +1,4 @@
+"""Reads of the log: tail, flush objects and segments, by offset and by time.
+
+Shell.
+"""

@@ -1,0 +1,363 @@
+"""Reading the log back, wherever it is: memory, buffer files, flush objects, sealed segments.
+
+    offset      log_start ........ sealed_end ................ high_watermark
+    is in       segments │ tail: flush object │ buffer file │ memory
+    read by     SegmentReads     FlushReads       `read_local`
+
+1. Nobody reads at or above the high watermark, nor below log start.
+2. Batches come whole and in order, without a hole between them.
+3. What cannot be read is an error that names the object; it is never skipped.
+4. Cold reads have their own threads, memory and requests (`ReadSettings`): they slow neither
+   producers nor who reads the recent log.
+
+What a read has looked up may be sealed, consolidated or recycled while it awaits the bucket.
+What it holds then is still the log: committed batches never change.  An object that is gone was
+replaced, so the read looks again, once, after `refresh`.  If it is missing still, consumers are
+told to ask again for half a minute, and it is looked for again; after that they are told of damage.
+
+Shell.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.ranged_reads import (
+    DamagedObjectError,
+    MissingObjectError,
+    RangedReads,
+    ReadSettings,
+)
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.local_reads import read_local
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.flush_objects import FlushReads
+from driftlog_agents.log.reading.segments import Batches, SegmentReads
+from driftlog_agents.log.reading.timestamps import TimeReads
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.model import TopicPartition
+from driftlog_tiering import layout
+from driftlog_tiering.batch import Codec
+from driftlog_tiering.manifest import Manifest
+from driftlog_tiering.manifests import MissingManifestError
+from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+
+__all__ = [
+    "DamagedObjectError",
+    "LogReader",
+    "MissingObjectError",
+    "OffsetOutOfRangeError",
+    "ReadSettings",
+    "holds_zstd",
+    "read_local",
+]
+
+T = TypeVar("T")
+
+_READERS: Final = 4_096
+"""Consumers that are remembered as reading on; each takes ~200 bytes."""
+
+_ATTRIBUTES_LOW_BYTE: Final = 22
+
+_LOST_MS: Final = 30_000.0
+"""An object that is missing for so long is told as damage.  Shorter: a 404 that is not true ends
+consumers; longer: nobody is told, for clients ask again for ever."""
+
+_Place = tuple[UUID, int, int]
+"""Topic id, partition, offset."""
+
+
+class OffsetOutOfRangeError(RefusedError):
+    """The offset is below log start or above the log's end."""
+
+    def __init__(self, log: PartitionLog, offset: int) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {log.topic}-{log.partition} is not within "
+            f"[{log.log_start}, {log.log_end}]",
+        )
+
+
+def holds_zstd(batches: Sequence[Buffer]) -> bool:
+    """Whether a client that asks with Fetch < 10 cannot read them (KIP-110: error 76)."""
+    return any(batch[_ATTRIBUTES_LOW_BYTE] & 7 == Codec.ZSTD for batch in batches)
+
+
+class LogReader:
+    """Reads of all partitions that an agent leads.
+
+    Args:
+        offload: ``await offload(fn, *args)`` runs CPU work on threads of cold reads; inline in
+            the simulator.
+        manifest: the partition's manifest, at least up to its sealed end.
+        refresh: an object that a partition's state names is gone: learn its manifest and
+            flush records anew.
+        now_ms: a clock that never goes back.
+        decoding: what is large is decoded by one at a time, in the process.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        offload: Offload,
+        manifest: Callable[[PartitionLog], Awaitable[Manifest]],
+        refresh: Callable[[PartitionLog], Awaitable[None]],
+        now_ms: Callable[[], float],
+        settings: ReadSettings | None = None,
+        decoding: BatchDecoder | None = None,
+    ) -> None:
+        self._settings = settings or ReadSettings()
+        decoding = decoding or BatchDecoder()
+        self._provider = manifest
+        self._refresh = refresh
+        self._log = structlog.get_logger()
+        self._now_ms = now_ms
+        self.objects = RangedReads(store, self._settings, now_ms)
+        self.segments = SegmentReads(
+            reads=self.objects,
+            offload=offload,
+            settings=self._settings,
+            now_ms=now_ms,
+            decoding=decoding,
+        )
+        self.flushes = FlushReads(
+            reads=self.objects, offload=offload, settings=self._settings, now_ms=now_ms
+        )
+        self._times = TimeReads(
+            segments=self.segments,
+            flushes=self.flushes,
+            manifest=self._manifest,
+            decoding=decoding,
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+        self._expected: OrderedDict[_Place, None] = OrderedDict()
+        self._manifests_missing: dict[PartitionLog, str] = {}
+        """Partitions whose manifest, or a list of it, was not there when it was looked for last."""
+        self._ahead: set[_Place] = set()
+        """What is being read ahead now."""
+        self.damaged_reads = 0
+        """Reads that failed for a missing or damaged object: somebody must look."""
+        self.prefetches = 0
+
+    async def run(self) -> None:
+        """Read ahead of consumers who read on, until cancelled; without it nobody does."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    # ── By offset ──
+
+    def read_local(self, log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] | None:
+        """See `local_reads.read_local`."""
+        return read_local(log, offset, max_bytes)
+
+    async def read(
+        self,
+        log: PartitionLog,
+        offset: int,
+        max_bytes: int,
+        *,
+        zstd: bool,
+        codec: Codec | None = None,
+    ) -> list[Buffer]:
+        """Whole batches from the one that holds *offset* on: at most *max_bytes*, or one.
+
+        Empty at the high watermark, and above it up to the log's end.
+
+        Args:
+            zstd: re-encoded batches may be zstd (Fetch ≥ 10); else they come uncompressed.
+                Batches of the tail come as they were produced: see `holds_zstd`.
+            codec: the topic's ``compression.type``; None is ``producer``.
+
+        Raises:
+            OffsetOutOfRangeError: below log start, or above the log's end.
+            RefusedError: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR (offline).
+            DamagedObjectError: an object is damaged, or missing for long.
+            UnavailableError: a store, each time, or an object is missing; the client may ask again.
+        """
+        found = await self._looking_again(
+            log, lambda: self._read(log, offset, max_bytes, codec, zstd)
+        )
+        if found is None:
+            return []
+        self._read_ahead(log, offset, found)
+        return found.buffers
+
+    async def _read(
+        self, log: PartitionLog, offset: int, max_bytes: int, codec: Codec | None, zstd: bool
+    ) -> Batches | None:
+        _check_led(log)
+        if not log.log_start <= offset <= log.log_end:
+            raise OffsetOutOfRangeError(log, offset)
+        if offset >= log.high_watermark:
+            return None
+        here = read_local(log, offset, max_bytes)
+        if here is not None:
+            return Batches(here, -1, -1)
+        tail = log.find(offset)
+        if tail is not None:
+            return await self.flushes.read(log, tail, offset, max_bytes)
+        manifest = await self._manifest(log)
+        if offset < max(log.log_start, manifest.log_start):
+            raise OffsetOutOfRangeError(log, offset)  # deleted while we asked
+        if offset >= manifest.end:
+            raise MissingObjectError(f"the segment of offset {offset} of {manifest.key}")
+        return await self.segments.read(manifest, offset, max_bytes, codec, zstd=zstd)
+
+    # ── By time ──
+
+    async def find_timestamp(
+        self, log: PartitionLog, target_ms: int
+    ) -> tuple[int, int, int] | None:
+        """(offset, timestamp ms, leader epoch) of the first record at or after *target_ms*, in
+        offset order, within [log start, high watermark); None: there is none.
+
+        Of a batch that cannot be decoded the first offset and the largest timestamp stand in.
+
+        Raises: as `read`, but for the offset.
+        """
+        _check_led(log)
+        return await self._looking_again(log, lambda: self._times.find(log, target_ms))
+
+    async def max_timestamp(self, log: PartitionLog) -> tuple[int, int, int] | None:
+        """(offset, timestamp ms, leader epoch) of the first record with the largest timestamp
+        (ListOffsets −3); None: no record has any.
+
+        Raises: as `find_timestamp`.
+        """
+        _check_led(log)
+        return await self._looking_again(log, lambda: self._times.max(log))
+
+    # ── Looking again ──
+
+    async def _looking_again(self, log: PartitionLog, attempt: Callable[[], Awaitable[T]]) -> T:
+        try:
+            try:
+                result = await attempt()
+            except MissingObjectError as error:
+                if error.known:
+                    raise
+                self._log.info("object_gone", object=error.key, advice="looked up again")
+                await self._renew(log)
+                result = await attempt()
+        except MissingObjectError as error:
+            self.damaged_reads += 1
+            self._missing(log, error)
+            raise
+        except DamagedObjectError:
+            self.damaged_reads += 1
+            raise
+        _check_led(log)
+        return result
+
+    def _missing(self, log: PartitionLog, error: MissingObjectError) -> None:
+        """
+        Raises:
+            ObjectUnavailableError: it may be given in a moment.
+        """
+        now_ms, missing = self._now_ms(), self.objects.missing
+        if not error.known and missing.failed(error.key, now_ms):
+            self._log.error(
+                "object_missing",
+                log=repr(log),
+                object=error.key,
+                advice="it is looked for again as long as consumers ask for it; put it back.  If "
+                "it is gone for good: driftlog partitions accept-loss",
+            )
+        if missing.lasted_ms(error.key, now_ms) < _LOST_MS:
+            raise ObjectUnavailableError(error.key, "missing") from error
+
+    async def _renew(self, log: PartitionLog) -> None:
+        try:
+            await self._refresh(log)
+        except (OutcomeUnknownError, TimeoutError) as error:
+            raise UnavailableError(f"{log!r}: {error!r}") from error
+
+    async def _manifest(self, log: PartitionLog) -> Manifest:
+        missing = self._manifests_missing.get(log)
+        if missing is not None and self.objects.missing.waits(missing, self._now_ms()):
+            raise MissingObjectError(missing, known=True)
+        try:
+            manifest = await self._provider(log)
+        except (OutcomeUnknownError, TimeoutError) as error:
+            raise UnavailableError(f"the manifest of {log!r}: {error!r}") from error
+        except MissingManifestError as error:
+            if log.state is not State.CLOSED:
+                self._manifests_missing = {
+                    other: key
+                    for other, key in self._manifests_missing.items()
+                    if other.state is not State.CLOSED
+                }
+                self._manifests_missing[log] = error.key
+            raise MissingObjectError(error.key) from error
+        except (CorruptError, NotFoundError) as error:
+            tp = TopicPartition(log.topic_id, log.partition)
+            raise DamagedObjectError(layout.manifest_prefix(log.topic, tp), str(error)) from error
+        if missing is not None:
+            self._manifests_missing.pop(log, None)
+            self.objects.missing.found(missing)
+        return manifest
+
+    # ── Reading ahead ──
+
+    def _read_ahead(self, log: PartitionLog, offset: int, found: Batches) -> None:
+        """Note where this reader will go on; if it came from where one did, load what follows."""
+        if found.end < 0:
+            return
+        reads_on = self._expected.pop((log.topic_id, log.partition, offset), self) is None
+        _remember(self._expected, (log.topic_id, log.partition, found.end))
+        following = (log.topic_id, log.partition, found.unit_end)
+        if not reads_on or self._tasks is None or following in self._ahead:
+            return
+        if self._settings.prefetch_row_groups:
+            self._ahead.add(following)
+            self._tasks.create_task(self._prefetch(log, following))
+
+    async def _prefetch(self, log: PartitionLog, place: _Place) -> None:
+        self.prefetches += 1
+        offset = place[2]
+        try:
+            for _ in range(self._settings.prefetch_row_groups):
+                if log.state is not State.ONLINE or offset >= log.high_watermark:
+                    return
+                tail = log.find(offset)
+                if tail is not None:
+                    await self.flushes.prefetch(tail, offset)
+                    return
+                following = await self.segments.prefetch(await self._manifest(log), offset)
+                if following is None:
+                    return
+                offset = following
+        except (UnavailableError, CorruptError) as error:
+            # The read itself meets it again, and tells who asked.
+            self._log.debug("prefetch_failed", partition=repr(log), error=str(error))
+        finally:
+            self._ahead.discard(place)
+
+
+def _check_led(log: PartitionLog) -> None:
+    match log.state:
+        case State.CLOSED:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        case State.OFFLINE:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, log.offline_reason)
+        case State.LOADING | State.ONLINE:
+            return
+
+
+def _remember(places: OrderedDict[_Place, None], place: _Place) -> None:
+    places[place] = None
+    places.move_to_end(place)
+    if len(places) > _READERS:
+        places.popitem(last=False)

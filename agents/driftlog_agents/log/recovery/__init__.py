@@ -1,0 +1,4 @@
+"""Recovery: batches that a dead session buffered on this disk and did not commit.
+
+Shell.
+"""

@@ -1,0 +1,4 @@
+"""Sealing: committed batches become Parquet segments.
+
+Shell.
+"""

@@ -1,0 +1,169 @@
+"""Which partition is sealed next, and up to where.
+
+A partition is due when it has `segment.bytes` of committed batches, or the flush of its oldest
+is `segment.ms` ago (a day below 1 MiB: small files cost Spark dearly), or too many sessions
+have flushed what it has, so that its key stays short however often agents start.  Above the agent's
+bounds the fullest is due whatever its age, and at twice the bounds producers wait, so that
+what is unsealed stays bounded.  A partition that cannot be sealed, for something in it is
+damaged, is never due; such partitions have the same bounds for themselves.
+
+Pure.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from driftlog_agents.log.ingest.flush_pipeline import MiB
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.partition.tail import unsealed_sessions
+
+_HELD: Final = 2.0
+_RELEASED: Final = 1.98
+_CAUGHT_UP: Final = 1.5
+_NEAR: Final = 1.8
+"""Of the bounds; 0.02 are 80 MiB of 4 GiB: less than the memory that flushes are written from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealSettings:
+    """When batches become segments."""
+
+    segment_bytes: int = 128 * MiB
+    """As received.  Larger: fewer files for Spark, more that is unsealed."""
+
+    segment_ms: float = 3_600_000
+    """Longer: fewer and larger files, and Spark sees the log later."""
+
+    small_bytes: int = MiB
+    small_ms: float = 86_400_000
+    """Below `small_bytes` a partition waits this long."""
+
+    unsealed_bytes: int = 4096 * MiB
+    unsealed_bytes_per_partition: int = 16 * MiB
+    unsealed_batches: int = 2_000_000
+    """Bounds of all unsealed data of the agent; bytes: the larger of the two."""
+
+    sessions: int = 8
+    """That may have flushed what a partition has unsealed; with more of them it is sealed early.
+    Each takes 35 bytes of the partition's key, and a takeover reads the flush records of each.
+    Fewer: a partition whose agents start often gets more and smaller segments."""
+
+    check_interval_ms: float = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSealPolicy:
+    """What a topic says for itself; None: the agent's setting."""
+
+    segment_bytes: int | None = None
+    segment_ms: float | None = None
+
+
+def can_be_sealed(log: PartitionLog) -> bool:
+    """Whether sealing makes less of what *log* has unsealed: it is led, and nothing is damaged."""
+    return not log.damage and log.state in (State.ONLINE, State.LOADING)
+
+
+def due(
+    logs: Iterable[PartitionLog],
+    settings: SealSettings,
+    sealing_of: dict[str, TopicSealPolicy],
+    now_ms: float,
+    wall_ms: float,
+) -> list[tuple[PartitionLog, int]]:
+    """Partitions to seal now and the end of each, the most urgent first.
+
+    *now_ms* never goes back; *wall_ms* is the time since 1970, as flushes are stamped.
+    """
+    candidates = [log for log in logs if log.slices and can_be_sealed(log)]
+    chosen = [
+        log
+        for log in candidates
+        if _is_due(
+            log,
+            settings,
+            sealing_of.get(log.topic, TopicSealPolicy()),
+            log.unsealed_age_ms(now_ms, wall_ms),
+        )
+    ]
+    # Near the end of all room not even for those that are due: they may fail again and again.
+    if (full := fullness(candidates, settings)) > _NEAR or (full > 1 and not chosen):
+        batches = sum(log.unsealed_batches for log in candidates)
+        by_batches = batches > settings.unsealed_batches
+        fullest = max(
+            (log for log in candidates if log not in chosen),
+            key=lambda log: log.unsealed_batches if by_batches else log.unsealed_bytes,
+            default=None,
+        )
+        if fullest is not None:
+            chosen.append(fullest)
+    chosen.sort(key=lambda log: -log.unsealed_bytes)
+    return [
+        (log, seal_end(log, segment_bytes(settings, sealing_of.get(log.topic)))) for log in chosen
+    ]
+
+
+def fullness(logs: Collection[PartitionLog], settings: SealSettings) -> float:
+    """What *logs* have that is unsealed, as a share of what an agent may have; above 1 some is
+    sealed early."""
+    bound = max(settings.unsealed_bytes, settings.unsealed_bytes_per_partition * len(logs))
+    return max(
+        sum(log.unsealed_bytes for log in logs) / bound,
+        sum(log.unsealed_batches for log in logs) / settings.unsealed_batches,
+    )
+
+
+class SealingLag:
+    """Whether producers wait for sealing.
+
+    At twice the bounds they do, and go on as soon as it is a little less: they come at the rate
+    of sealing then.  Let go for long they would come in bursts, faster than can be flushed.
+    """
+
+    __slots__ = ("behind", "held", "near")
+
+    def __init__(self) -> None:
+        self.held = False
+        """Producers wait."""
+        self.behind = False
+        """They did, and sealing has not caught up since."""
+        self.near = False
+        """It is a matter of moments."""
+
+    def update(self, fullness: float) -> None:
+        """Look again."""
+        self.held = fullness > (_RELEASED if self.held else _HELD)
+        self.behind = self.held or (self.behind and fullness > _CAUGHT_UP)
+        self.near = fullness > _NEAR
+
+
+def segment_bytes(settings: SealSettings, topic: TopicSealPolicy | None) -> int:
+    """What a segment of the topic is to reach."""
+    if topic is None or topic.segment_bytes is None:
+        return settings.segment_bytes
+    return topic.segment_bytes
+
+
+def _is_due(
+    log: PartitionLog, settings: SealSettings, topic: TopicSealPolicy, age_ms: float
+) -> bool:
+    if log.unsealed_bytes >= segment_bytes(settings, topic):
+        return True
+    if len(log.sessions) > settings.sessions < len(unsealed_sessions(log, log.sealed_end)):
+        return True
+    if topic.segment_ms is not None:
+        return age_ms >= topic.segment_ms
+    if log.unsealed_bytes < settings.small_bytes:
+        return age_ms >= max(settings.small_ms, settings.segment_ms)
+    return age_ms >= settings.segment_ms
+
+
+def seal_end(log: PartitionLog, wanted_bytes: int) -> int:
+    """Where a segment from the sealed end on reaches *wanted_bytes*, at a slice's end."""
+    size = 0
+    for tail in log.slices:
+        size += tail.size_bytes
+        if size >= wanted_bytes:
+            return tail.end
+    return log.high_watermark

@@ -1,0 +1,80 @@
+"""Deletion of records: log start moves, for good, before anybody is told so.
+
+    DeleteRecords ──▶ the partition's key: log start ──▶ the log ──▶ answered
+                                                            │
+                         the manifest follows (`sealer`) ◀─┘
+
+Log start never goes back, and never passes the high watermark.  What is below it is not read any
+more at once; its segments go when the manifest has forgotten them, and what of it is not sealed
+yet is sealed first, so that the log has no gap.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from driftlog_agents.log.leadership.partition_keys import PartitionKeys
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.model import PartitionState
+
+_Failed = FencedError | UnavailableError | CorruptError | None
+
+
+class RecordDeletion:
+    """Moves the log starts of one session's partitions.
+
+    Args:
+        spawn: runs a write as long as the session lasts: nobody who waits for it may end it.
+    """
+
+    def __init__(
+        self,
+        keys: PartitionKeys,
+        spawn: Callable[[Coroutine[Any, Any, _Failed]], asyncio.Task[_Failed]],
+    ) -> None:
+        self._keys = keys
+        self._spawn = spawn
+        self._writes: set[asyncio.Task[_Failed]] = set()
+
+    async def delete_to(self, log: PartitionLog, offset: int) -> int:
+        """Delete what is below *offset*, if anything; returns log start, which is stored.
+
+        Whoever is cancelled in here does not know whether it happened.
+
+        Raises:
+            FencedError: the partition is led elsewhere.
+            UnavailableError: it is not led here any more.
+            CorruptError: one of its keys is missing or cannot be read.
+        """
+        assert 0 <= offset <= log.high_watermark
+        if offset <= log.log_start:
+            return log.log_start
+        write = self._spawn(self._write(log, offset))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        await asyncio.wait((write,))
+        if write.cancelled():
+            raise UnavailableError(f"{log.topic}-{log.partition}: its session is over")
+        failed = write.result()
+        if failed is not None:
+            raise failed
+        return log.log_start
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        for write in self._writes:
+            write.cancel()
+
+    async def _write(self, log: PartitionLog, offset: int) -> _Failed:
+        def deleted(state: PartitionState) -> PartitionState:
+            return replace(state, log_start=max(state.log_start, offset))
+
+        try:
+            await self._keys.write(log, deleted)
+        except (FencedError, UnavailableError, CorruptError) as error:
+            return error
+        return None

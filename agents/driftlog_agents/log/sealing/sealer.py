@@ -1,0 +1,616 @@
+"""Sealing: committed batches become one Parquet segment, and then are forgotten.
+
+    due ──▶ read batches ──▶ decode, write Parquet (worker thread) ──▶ PUT segment
+        ──▶ PUT producer snapshot ──▶ manifest edit ──▶ read the manifest back
+        ──▶ partition's key: sealed end, manifest version ──▶ drop the tail below it
+        ──▶ forget flush records that nobody needs
+
+*Sealed* means below the sealed end in the partition's key, and nothing else does.  A
+manifest that is ahead of the key is adopted: the key is written first.  Whatever fails
+on the way leaves objects that no manifest names, and the next attempt starts afresh.
+
+Adopted is a manifest that ends at or below where the log ended when this session took it over, or
+where an edit of this session ends: what a session has taken only that session seals.  (The newest
+manifest itself may be a former leader's: its edit of log start, which came late, on top of ours.)
+Any other manifest has other records at the same offsets (the metadata store went back): the
+partition goes offline.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Final
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.log.leadership.partition_keys import PartitionKeys
+from driftlog_agents.log.objects.availability import Availability
+from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.manifest_check import older_than_bucket
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog, State
+from driftlog_agents.log.partition.sealed_cache import SealedCache
+from driftlog_agents.log.partition.tail import session_of, unsealed_sessions
+from driftlog_agents.log.sealing.policy import (
+    SealingLag,
+    SealSettings,
+    TopicSealPolicy,
+    can_be_sealed,
+    due,
+    fullness,
+    seal_end,
+    segment_bytes,
+)
+from driftlog_agents.log.sealing.segment_writer import (
+    FILLING,
+    LookAgain,
+    SealedRangeWriter,
+    Spool,
+    nowhere_else,
+)
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata.errors import (
+    FencedError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import leader_key
+from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_tiering import layout
+from driftlog_tiering.batch import BatchHeader
+from driftlog_tiering.manifest import (
+    AddSegments,
+    LeaderEpoch,
+    Manifest,
+    ProducerSnapshotRef,
+    ReplaceSegments,
+    SegmentRef,
+    SetLogStart,
+)
+from driftlog_tiering.manifest_codec import CorruptManifestError
+from driftlog_tiering.manifests import VoidEditError, commit_edit
+from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.producers import ProducerStates
+
+__all__ = ["Sealer", "Spool"]
+
+_EDIT_DEADLINE_MS: Final = 30_000
+_MANIFEST_AGE_MS: Final = 3_600_000
+"""Read again after this: no edit may be based on what was read more than 6 h ago."""
+
+_NOT_SERVED: Final = (State.CLOSED, State.OFFLINE)
+
+_AT_ONCE: Final = FILLING + 1
+"""Partitions sealed at once: some fill a segment while another's is put and made known."""
+
+
+class Sealer:
+    """Seals the partitions of one session.
+
+    Args:
+        sealed: told of each partition's new sealed end.
+        buffering: sessions that stay in the list of a partition although all is sealed.
+        look_again, decoding: see `SealedRangeWriter`.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        keys: PartitionKeys,
+        objects: ObjectStore,
+        probes: BucketProbes,
+        logs: Callable[[], Iterable[PartitionLog]],
+        manifests: ManifestCache,
+        settings: SealSettings,
+        topic_sealing: Callable[[], dict[str, TopicSealPolicy]],
+        offload: Offload,
+        spool: Callable[[], AbstractContextManager[Spool]],
+        rng: Random,
+        now_ms: Callable[[], float],
+        wall_ms: Callable[[], int],
+        producer_expiration_ms: float,
+        sealed: Callable[[TopicPartition, int], None],
+        buffering: Callable[[TopicPartition], set[str]],
+        counters: LogCounters,
+        backpressure: Backpressure,
+        outage: FailureTracker,
+        look_again: LookAgain = nowhere_else,
+        decoding: BatchDecoder | None = None,
+    ) -> None:
+        self._session = session
+        self._keys = keys
+        self._objects = objects
+        self._probes = probes
+        self._logs = logs
+        self._manifests = manifests
+        self._settings = settings
+        self._topic_sealing = topic_sealing
+        self._writing = SealedRangeWriter(
+            objects=objects,
+            offload=offload,
+            spool=spool,
+            rng=rng,
+            counters=counters,
+            look_again=look_again,
+            decoding=decoding,
+        )
+        self._rng = rng
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._producer_expiration_ms = producer_expiration_ms
+        self._offload = offload
+        self._sealed = sealed
+        self._buffering = buffering
+        self._sealing: dict[PartitionLog, asyncio.Event] = {}
+        """A partition is sealed by one at a time; set when that is over."""
+        self._edits: dict[PartitionLog, list[AddSegments]] = {}
+        """What this session has added since the last known edit, or may have."""
+        self._cache = SealedCache()
+        self._counters = counters
+        self._backpressure = backpressure
+        self.lag = SealingLag()
+        self._blocked = Availability[PartitionLog](rng.random)
+        """Partitions that need an object that cannot be read: tried again, after a while."""
+        self._failing: dict[PartitionLog, Patience] = {}
+        """Partitions whose last attempt failed."""
+        self.outage = outage
+        """Since when no attempt to seal has come to its end."""
+        self._log = structlog.get_logger()
+
+    async def run(self) -> None:
+        """Seal what is due until cancelled.
+
+        Raises:
+            FencedError: the session, or a partition, is somebody else's now.
+        """
+        while True:
+            await asyncio.sleep(self._settings.check_interval_ms / 1000)
+            while await self._round():
+                pass  # what came meanwhile may be due too
+
+    async def _round(self) -> bool:
+        """Attempt what is due, some at once: while one is put another is compressed.
+
+        False: nothing was sealed.
+        """
+        self._cache.trim()
+        self._bound_damaged()
+        self._failing = {
+            log: failing for log, failing in self._failing.items() if log.state not in _NOT_SERVED
+        }
+        self._edits = {log: e for log, e in self._edits.items() if log.state is not State.CLOSED}
+        self._blocked.keep_only(lambda log: log.state not in _NOT_SERVED)
+        now_ms = self._now_ms()
+        # What is blocked has its damage noted, and is not due for that.
+        work = due(
+            self._logs(), self._settings, self._topic_sealing(), now_ms, float(self._wall_ms())
+        )
+        work.extend(
+            (log, self.next_end(log, log.high_watermark))
+            for log in self._logs()
+            if log in self._blocked and not self._blocked.waits(log, now_ms)
+        )
+        # Nothing is sealed of these: their manifests follow log start.
+        work.extend((log, 0) for log in self._logs() if self._is_behind(log))
+        before = self._counters.segments_sealed
+        waiting = iter(work)
+
+        async def attempts() -> None:
+            for log, end in waiting:
+                await self._attempt(log, end)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(_AT_ONCE, len(work))):
+                tasks.create_task(attempts())
+        return self._counters.segments_sealed > before
+
+    async def _attempt(self, log: PartitionLog, end: int) -> None:
+        """Seal, or note why not; of a topic that was deleted meanwhile there is nothing to say."""
+        sent_ms = self._now_ms()
+        try:
+            await self.seal(log, end)
+        except (*UNANSWERED, *ANSWERED) as error:
+            why = str(error) or repr(error)
+            answered = isinstance(error, ANSWERED)
+            if log.state not in _NOT_SERVED and not answered:
+                self._failed(log, why, sent_ms)
+            if await self._is_unavailable(log, answered=answered):
+                self._cannot_read(log, why)  # of a topic that was deleted: nothing
+        else:
+            self._failing.pop(log, None)
+            if self.outage.ended(self._now_ms()):
+                self._log.info("sealing_goes_on", failures=self.outage.failures)
+            if self._blocked.found(log):
+                log.damage = ""
+                log.full = False
+                self._log.info("seal_unblocked", partition=_name(log))
+
+    async def _is_unavailable(self, log: PartitionLog, *, answered: bool) -> bool:
+        """Else a partition whose attempts fail for ever would keep all producers waiting."""
+        if log in self._blocked:
+            return True
+        failing = self._failing.setdefault(log, Patience(self._probes, self._now_ms))
+        return await failing.is_over(answered=answered)
+
+    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
+        if self.outage.failed(error, sent_ms, self._now_ms()):
+            self._log.warning(
+                "seal_failed",
+                partition=_name(log),
+                error=error,
+                failures=self.outage.failures,
+                advice="tried again; until then Spark does not see what is not sealed",
+            )
+
+    def _cannot_read(self, log: PartitionLog, error: str) -> None:
+        self._failing.pop(log, None)
+        if log.state is State.CLOSED:
+            return
+        log.damage = error
+        if self._blocked.failed(log, self._now_ms()):
+            self._log.error(
+                "seal_blocked",
+                partition=_name(log),
+                error=error,
+                unsealed_bytes=log.unsealed_bytes,
+                advice="the agent looks for the object again, at least once a minute; put it back. "
+                "Until then nothing more of this partition is sealed",
+            )
+
+    async def hold_back(self) -> None:
+        """Keep producers waiting while sealing is too far behind, until cancelled."""
+        interval_s = self._settings.check_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s / 20 if self.lag.near else interval_s)
+            logs = [log for log in self._logs() if can_be_sealed(log)]
+            was_behind = self.lag.behind
+            self.lag.update(fullness(logs, self._settings))
+            self._backpressure.set("sealing", held=self.lag.held)
+            if self.lag.behind == was_behind:
+                continue
+            if was_behind:
+                self._log.info("sealing_caught_up")
+            else:
+                self._log.warning(
+                    "sealing_behind",
+                    unsealed_bytes=sum(log.unsealed_bytes for log in logs),
+                    advice="producers are slowed to the rate of sealing: give the agent more "
+                    "cores, or the partitions to more agents",
+                )
+
+    def _bound_damaged(self) -> None:
+        """What cannot be sealed may not grow for ever."""
+        damaged = [log for log in self._logs() if log.damage]
+        if not damaged:
+            return
+        full = fullness(damaged, self._settings) > 1
+        for log in damaged:
+            if full and not log.full:
+                self._log.error(
+                    "partition_full",
+                    partition=_name(log),
+                    unsealed_bytes=log.unsealed_bytes,
+                    damage=log.damage,
+                    advice="it takes no more records until the object is back and it is sealed",
+                )
+            log.full = full
+
+    def next_end(self, log: PartitionLog, wanted: int) -> int:
+        """Where the next segment of *log* ends on the way to *wanted*."""
+        sealing = self._topic_sealing().get(log.topic)
+        return min(wanted, seal_end(log, segment_bytes(self._settings, sealing)))
+
+    async def seal(self, log: PartitionLog, end: int | None = None) -> int:
+        """Seal *log* up to *end* (default: its high watermark); returns its sealed end.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.  Or the
+                partition is not served here (any more).
+            CorruptError, NotFoundError: the manifest or a flush object is damaged.
+            FencedError: the partition is led elsewhere.
+        """
+        while (another := self._sealing.get(log)) is not None:
+            await another.wait()
+        over = self._sealing[log] = asyncio.Event()
+        try:
+            if log.state in _NOT_SERVED:
+                raise UnavailableError(f"{_name(log)} is not led here")
+            manifest = await self._adopt(log)
+            end = log.high_watermark if end is None else min(end, log.high_watermark)
+            if end > log.sealed_end:
+                await self._seal(log, manifest, end)
+            if self._is_behind(log):
+                await self._move_log_start(log)
+            return log.sealed_end
+        finally:
+            del self._sealing[log]
+            over.set()
+
+    async def _adopt(self, log: PartitionLog) -> Manifest:
+        """The partition's manifest, with its key not behind it."""
+        if self._now_ms() - self._manifests.read_at_ms(log) > _MANIFEST_AGE_MS:
+            self._manifests.drop(log)
+        manifest = await self._manifests.get(log)
+        if manifest.end > log.sealed_end:
+            # An earlier attempt got as far as the manifest: what it sealed is sealed.
+            if not self._is_of_this_log(log, manifest):
+                await self._must_be_deposed(log, manifest)
+            await self._write_key(log, manifest)
+        return manifest
+
+    def _is_of_this_log(self, log: PartitionLog, manifest: Manifest) -> bool:
+        """Whether what *manifest* has sealed is what *log* has: see the module."""
+        if manifest.end <= log.recovered_end:
+            return True
+        return any(_is_on_top(manifest, edit) for edit in self._edits.get(log, ()))
+
+    async def _must_be_deposed(self, log: PartitionLog, manifest: Manifest) -> None:
+        """Another agent has sealed what is not in our log: it leads the partition, or it did so
+        for a metadata store that is newer than this one.
+
+        Raises:
+            FencedError: the partition is led elsewhere.
+            UnavailableError: it is not led here any more, or it is offline from now on.
+        """
+        tp = TopicPartition(log.topic_id, log.partition)
+        leader = await self._session.read(leader_key(tp))
+        if log.state in _NOT_SERVED or leader is None:
+            raise UnavailableError(f"{_name(log)} is not led here any more")
+        if leader.mod_revision != log.leader_revision:
+            raise FencedError(f"{_name(log)} is led elsewhere")
+        log.state = State.OFFLINE
+        log.offline_reason = older_than_bucket(log, manifest)
+        self._log.error(
+            "partition_offline",
+            partition=_name(log),
+            reason=log.offline_reason,
+            advice="nothing more is read from it or written to it: it is not known which of its "
+            "records are the ones that were acknowledged first",
+        )
+        raise UnavailableError(log.offline_reason)
+
+    # ── One segment ──
+
+    async def _seal(self, log: PartitionLog, manifest: Manifest, end: int) -> None:
+        base = log.sealed_end
+        if manifest.end != base:
+            raise CorruptManifestError(
+                f"{manifest.key} ends at {manifest.end}, and its partition is sealed up to {base}"
+            )
+        started_ms = self._now_ms()
+        read_at_ms = int(self._manifests.read_at_ms(log))
+        segments: list[SegmentRef] = []
+        try:
+            newest = await self.extend(log, manifest, end, segments, read_at_ms=read_at_ms)
+        except VoidEditError as error:
+            # Another session of ours was faster, or a lost attempt was taken: adopt what is there.
+            self._manifests.put(log, error.manifest)
+            self._log.info("seal_void", partition=_name(log), reason=str(error))
+            return
+        self._manifests.put(log, newest)
+        if newest.end != end:  # otherwise it is ours, for the edit is in it
+            await self._must_be_deposed(log, newest)
+        await self._write_key(log, newest)
+        size = sum(segment.size_bytes for segment in segments)
+        self._counters.segments_sealed += len(segments)
+        self._log.info(
+            "segment_sealed",
+            partition=_name(log),
+            base=base,
+            end=end,
+            bytes=size,
+            ms=round(self._now_ms() - started_ms),
+        )
+
+    async def extend(
+        self,
+        log: PartitionLog,
+        manifest: Manifest,
+        end: int,
+        segments: list[SegmentRef],
+        *,
+        read_at_ms: int,
+        lost: tuple[LeaderEpoch, ...] | None = None,
+    ) -> Manifest:
+        """Add ``[manifest.end, end)`` of *log* to *manifest*; returns the newest.  *segments* gets
+        those that were made; none of a range that is *lost*: of that its leader epochs are given.
+
+        Raises:
+            VoidEditError: another edit was faster.
+            UnavailableError, OutcomeUnknownError, TimeoutError: a store; try again.
+            CorruptError, NotFoundError: the manifest or a flush object is damaged.
+        """
+        base = manifest.end
+        states = await self._manifests.producers(manifest)  # first: it may be damaged
+        headers: list[BatchHeader] = []
+        if lost is None:
+            segments += await self._writing.write(log, base, end, headers)
+        producers = await self._snapshot(log, states, headers, end)
+        edit = AddSegments(
+            base=base,
+            end=end,
+            segments=tuple(segments),
+            leader_epochs=_epochs(headers) if lost is None else lost,
+            producers=producers,
+        )
+        edits = self._edits.setdefault(log, [])
+        edits.append(edit)
+        try:
+            edited = await commit_edit(
+                self._objects,
+                manifest,
+                edit,
+                self._nonce(),
+                read_at_ms=read_at_ms,
+                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
+                now_ms=lambda: int(self._now_ms()),
+            )
+        except (VoidEditError, UnavailableError):
+            edits.remove(edit)  # it was not made, and never will be
+            raise
+        return await self._manifests.read_back(log, edited.version)
+
+    async def drop_segments(
+        self, manifest: Manifest, segments: Sequence[SegmentRef], *, read_at_ms: int
+    ) -> Manifest:
+        """Make the ranges of *segments* empty; returns the manifest without them.
+
+        Raises:
+            VoidEditError: another edit was faster.
+            UnavailableError, OutcomeUnknownError: a store; try again.
+            CorruptError: a list of older segments is damaged.
+        """
+        for run in _neighbours(segments):
+            manifest = await commit_edit(
+                self._objects,
+                manifest,
+                ReplaceSegments(replaced=run, added=()),
+                self._nonce(),
+                read_at_ms=read_at_ms,
+                deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
+                now_ms=lambda: int(self._now_ms()),
+            )
+        return manifest
+
+    # ── Deleted records ──
+
+    def _is_behind(self, log: PartitionLog) -> bool:
+        """Whether the manifest still names what is below log start, as far as is known here."""
+        if not log.log_start or not log.manifest_version or not can_be_sealed(log):
+            return False
+        manifest = self._manifests.known(log)
+        return manifest is None or min(log.log_start, manifest.end) > manifest.log_start
+
+    async def _move_log_start(self, log: PartitionLog) -> None:
+        """Let the manifest forget what is below log start, which the partition's key has: Spark
+        does not see it any more, and the collector takes the segments."""
+        manifest = await self._manifests.get(log)
+        edited = await commit_edit(
+            self._objects,
+            manifest,
+            SetLogStart(min(log.log_start, manifest.end)),
+            self._nonce(),
+            read_at_ms=int(self._manifests.read_at_ms(log)),
+            deadline_ms=int(self._now_ms()) + _EDIT_DEADLINE_MS,
+            now_ms=lambda: int(self._now_ms()),
+            # It applies to whatever manifest is the newest, also to the next leader's.
+            wanted=lambda: log.state not in _NOT_SERVED,
+        )
+        self._manifests.put(log, edited)
+        self._log.info("log_start_moved", partition=_name(log), log_start=edited.log_start)
+
+    # ── What goes along ──
+
+    async def _snapshot(
+        self, log: PartitionLog, states: ProducerStates, headers: list[BatchHeader], end: int
+    ) -> ProducerSnapshotRef | None:
+        """Producer state at exactly *end*: the previous snapshot's and the sealed batches'."""
+        times = [
+            (tail.base, tail.flushed_until_ms, session_of(tail))
+            for tail in log.slices
+            if tail.base < end
+        ]
+        encoded = await self._offload(
+            _encoded, states, headers, times, end, self._producer_expiration_ms
+        )
+        if encoded is None:
+            return None
+        tp = TopicPartition(log.topic_id, log.partition)
+        key = layout.producer_snapshot_key(log.topic, tp, end, self._nonce())
+        await self._writing.put(key, [encoded])
+        return ProducerSnapshotRef(offset=end, key=key)
+
+    async def _write_key(self, log: PartitionLog, manifest: Manifest) -> None:
+        """Write sealed end and manifest version to the partition's key: now it is sealed."""
+        end = manifest.end
+        mine = self._session.session_id
+        tp = TopicPartition(log.topic_id, log.partition)
+        needed = unsealed_sessions(log, end) | self._buffering(tp)
+
+        def sealed(state: PartitionState) -> PartitionState:
+            return PartitionState(
+                sealed_end=end,
+                manifest_version=manifest.version,
+                log_start=max(state.log_start, manifest.log_start),
+                sessions=tuple(s for s in state.sessions if s in needed or s == mine),
+            )
+
+        await self._keys.write(log, sealed)
+        self._edits.pop(log, None)
+        self._cache.add(log, log.seal(end))
+        self._sealed(tp, end)
+
+    def _nonce(self) -> str:
+        return f"{self._rng.getrandbits(64):016x}"
+
+
+def _is_on_top(manifest: Manifest, edit: AddSegments) -> bool:
+    """Whether what *manifest* has sealed last is what *edit* adds."""
+    if manifest.end != edit.end:
+        return False
+    # None in the manifest: they are in a list, or below log start.
+    ours, theirs = edit.segments[-1:], manifest.segments[-1:]
+    return not ours or not theirs or ours[0].key == theirs[0].key
+
+
+def _encoded(
+    states: ProducerStates,
+    headers: Sequence[BatchHeader],
+    times: Sequence[tuple[int, int, str]],
+    end: int,
+    expiration_ms: float,
+) -> bytes | None:
+    """The snapshot at *end*, of *states* and the batches since; None: it has no producers.
+
+    *times*: (base offset, when the batches from there on were flushed, ms since 1970, by which
+    session).  Every leader computes the same snapshot, with one exception: after a takeover one
+    entry may stand for several flushes, and then some producers are remembered longer.
+    """
+    at = -1
+    for header in headers:
+        while at + 1 < len(times) and times[at + 1][0] <= header.base_offset:
+            at += 1
+            states.flushed(times[at][2], float(times[at][1]))
+        if header.producer_id != NO_PRODUCER_ID:
+            states.append(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_offset_delta + 1,
+                header.base_offset,
+                float(times[at][1]),
+            )
+    if times:  # otherwise the range is empty: what was in it is lost
+        states.settle(expiration_ms)
+    return states.encode(end) if len(states) else None
+
+
+def _epochs(headers: list[BatchHeader]) -> tuple[LeaderEpoch, ...]:
+    epochs: list[LeaderEpoch] = []
+    for header in headers:
+        if not epochs or epochs[-1].epoch < header.partition_leader_epoch:
+            epochs.append(LeaderEpoch(header.partition_leader_epoch, header.base_offset))
+    return tuple(epochs)
+
+
+def _name(log: PartitionLog) -> str:
+    return f"{log.topic}-{log.partition}"
+
+
+def _neighbours(segments: Sequence[SegmentRef]) -> list[tuple[SegmentRef, ...]]:
+    """*segments*, which ascend, in runs without a hole."""
+    runs: list[tuple[SegmentRef, ...]] = []
+    for segment in segments:
+        if runs and runs[-1][-1].end == segment.base:
+            runs[-1] += (segment,)
+        else:
+            runs.append((segment,))
+    return runs

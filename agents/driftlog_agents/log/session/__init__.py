@@ -1,0 +1,4 @@
+"""One session: its lease, its commits, its producer ids, its counters.
+
+Shell.
+"""

@@ -1,0 +1,462 @@
+"""One session: its lease, its fencing key, its commits.
+
+    open ──▶ alive ──▶ closed (revoked by us)
+               │
+               └─▶ lost: the lease ran out, by the store's clock or by our own
+
+The session is valid until (when the last good keep-alive was *sent* + TTL): what the
+store may already have given to somebody else is not served.  The clock counts the
+time the machine was suspended.  A store that is not the one that the process has seen
+(`driftlog_metadata.witness`) ends it at once.  Keep-alives may be sent from a thread
+(`keep_alive`); what it shares with the event loop are two floats and a flag, each with one
+writer or one value.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+import structlog
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.log.session.keep_alive import KeepAlive
+from driftlog_metadata import transactions
+from driftlog_metadata.codec import decode_head
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import CLUSTER_KEY, agent_key, head_key, session_key
+from driftlog_metadata.model import Agent, FlushRecord
+from driftlog_metadata.store import (
+    Get,
+    KeyValue,
+    LeaseNotFoundError,
+    MetadataStore,
+    TxnResult,
+)
+from driftlog_metadata.witness import OwnSession
+from driftlog_metadata.witnessed_store import WitnessedStore
+
+_T = TypeVar("_T")
+
+
+class CommitOutcome(Enum):
+    """What a commit transaction came to."""
+
+    COMMITTED = "committed"
+    UNKNOWN = "unknown"
+    """Refused, or the answer lost: repeat it."""
+    DEAD = "dead"
+    """The session is over; this flush is not committed and never will be.  (Unless the head cannot
+    be read: then an attempt whose answer was lost may have been.)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """How long an agent may be silent, and how long it waits for the store."""
+
+    ttl_ms: int = 6_000
+    """The lease.  Shorter: a dead agent's partitions move sooner, a slow one loses its session."""
+
+    request_deadline_ms: float = 1_000
+    """Of one keep-alive or transaction, before it is repeated; up to four times as long with a
+    store that has let several run out, until it answers in time again."""
+
+    retry_ms: float = 100
+
+
+class Session:
+    """See the module.  `open` it once; then `keep_alive` runs until the session is over.
+
+    Args:
+        keep_alive: sends keep-alives from elsewhere; None: they are a task on the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WitnessedStore,
+        agent: Agent,
+        settings: SessionSettings,
+        now_ms: Callable[[], float],
+        keep_alive: KeepAlive | None = None,
+        outage: FailureTracker | None = None,
+    ) -> None:
+        self._store = store
+        self._witness = store.witness
+        self._agent = agent
+        self._settings = settings
+        self._now_ms = now_ms
+        self._elsewhere = keep_alive
+        self._log = structlog.get_logger()
+        self.session_id = agent.session_id
+        self.lease_id = transactions.lease_id_of(agent.session_id)
+        self.revision = 0
+        """Create revision of the session's key: the fence."""
+        self._renewed_until_ms = 0.0
+        self._over = ""
+        """Why it is; set once, by whoever learns of it first, and never cleared."""
+        self.outage = outage or FailureTracker()
+        """Since when the metadata store has not answered; keep-alives have one of their own, for
+        they may be sent from another thread."""
+        self._renewal_outage = FailureTracker()
+        self._timeouts = 0
+        """Requests that ran out of time since one was answered in the time that they first have."""
+        self._committed = OwnSession(agent.session_id)
+        """What the witness remembers when this session is over."""
+        self._ticked_ms = math.inf
+        """When the event loop last said that it goes on; inf: keep-alives are sent on it."""
+
+    @property
+    def valid_until_ms(self) -> float:
+        """Until when nobody else may be given what we lead; 0: the session is over.
+
+        An answer to a keep-alive that comes after the end does not bring it back.
+        """
+        ended = self._over or self._witness.evidence is not None
+        return 0.0 if ended else self._renewed_until_ms
+
+    @property
+    def alive(self) -> bool:
+        """Whether, by our own clock, nobody else may have been given what we lead."""
+        return self._now_ms() < self.valid_until_ms
+
+    def end(self, why: str) -> None:
+        """Serve nothing any more, whatever the lease does.  From any thread."""
+        self._over = self._over or why
+
+    @property
+    def node_id(self) -> int:
+        """Of the agent whose session it is."""
+        return self._agent.node_id
+
+    async def open(self) -> None:
+        """Grant the lease and create the session's keys; repeats until it is answered.
+
+        Raises:
+            FencedError: the lease ended meanwhile, begin another session; or the store is not the
+                one that this process has seen.
+        """
+        key = session_key(self.session_id)
+        agent_kv = await self._look()
+        sent = self._now_ms()
+        await self._repeat(lambda: self._store.grant_lease(self.lease_id, self._settings.ttl_ms))
+        while self._now_ms() - sent > self._settings.ttl_ms / 2:
+            sent = self._now_ms()  # it may have been granted at the first attempt, long ago
+            await self._repeat(lambda: self._store.keep_alive(self.lease_id))
+        self._renewed_until_ms = sent + self._settings.ttl_ms
+        while not self.revision:
+            txn = transactions.open_session(
+                self._agent, agent_kv.mod_revision if agent_kv else 0, self.cluster
+            )
+            result = await self._repeat(lambda txn=txn: self._txn(txn))  # type: ignore[misc]
+            if result.succeeded:
+                self.revision = result.revision
+                break
+            mine, agent_kvs, head, cluster = result.reads
+            self.check_cluster(cluster)
+            if mine:
+                self.revision = mine[0].create_revision  # our own attempt, its answer lost
+                assert mine[0].key == key
+                break
+            if head:
+                raise FencedError("the session's lease ended while it was being opened")
+            agent_kv = agent_kvs[0] if agent_kvs else None
+        self._committed.valid_until_ms = self._renewed_until_ms
+        self._witness.session = self._committed
+
+    async def _look(self) -> KeyValue | None:
+        """The agent's key; and whether the store has what the last session of this process left.
+
+        Raises:
+            FencedError: the store is not the one that this process has seen.
+        """
+        before = self._witness.head_there
+        reads = [Get(agent_key(self._agent.node_id)), Get(CLUSTER_KEY)]
+        if before is not None:
+            reads.append(Get(head_key(before.session_id)))
+        result = await self._repeat(lambda: self._store.txn((), reads))
+        agent_kvs, cluster, *head = result.reads
+        self.check_cluster(cluster)
+        if before is not None:
+            try:
+                self._witness.read_head(head[0], before, before.committed)
+            except CorruptError as error:
+                # It is there; what it said before is not known, so it is evidence of nothing.
+                self._say_unreadable(head_key(before.session_id), error)
+            self._witness.check()
+        return agent_kvs[0] if agent_kvs else None
+
+    @property
+    def cluster(self) -> bytes:
+        """The value of the cluster's key, which no claim is made without."""
+        assert self._witness.cluster is not None, "a session before the cluster was joined"
+        return self._witness.cluster
+
+    def check_cluster(self, kvs: Sequence[KeyValue]) -> None:
+        """What a linearizable read of the cluster's key gave.
+
+        Raises:
+            FencedError: the store is not of our cluster.
+        """
+        self._witness.read_cluster(kvs)
+        self._witness.check()
+
+    async def keep_alive(self) -> None:
+        """Renew the lease every TTL/3 until the session is lost.
+
+        Raises:
+            FencedError: the lease is gone, or too old by our own clock, or the event loop stood
+                still for a whole TTL.
+        """
+        if self._elsewhere is None:
+            await self._renewing(self._store)
+        else:
+            self._ticked_ms = self._now_ms()
+            await self._elsewhere(self._renewing, self._tick)
+
+    def _tick(self) -> None:
+        """The event loop goes on; and looks for itself, should whoever renews have ended."""
+        self._ticked_ms = now_ms = self._now_ms()
+        self._check(now_ms)
+
+    def _check(self, now_ms: float) -> None:
+        self._check_store()
+        if self._over:
+            raise FencedError(f"the session is over: {self._over}")
+        if now_ms >= self.valid_until_ms:
+            raise FencedError("the session's lease could not be renewed in time")
+
+    # ── Keep-alives: on the event loop, or on the one that `keep_alive` has elsewhere ──
+
+    async def _renewing(self, store: MetadataStore) -> None:
+        while True:
+            # From when the last one was sent: its answer may have been long in coming.
+            due_ms = self._renewed_until_ms - self._settings.ttl_ms * 2 / 3
+            await asyncio.sleep(max(0.0, due_ms - self._now_ms()) / 1000)
+            await self._renew(store)
+
+    async def _renew(self, store: MetadataStore) -> None:
+        while True:
+            sent = self._now_ms()
+            self._check(sent)
+            if sent - self._ticked_ms >= self._settings.ttl_ms:
+                await self._stop_for_a_loop_that_stands_still(store, sent - self._ticked_ms)
+            try:
+                async with asyncio.timeout(self._patience_ms(sent) / 1000):
+                    await store.keep_alive(self.lease_id)
+            except LeaseNotFoundError as error:
+                self.end(str(error))
+                raise
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                if self._elsewhere is None and isinstance(error, TimeoutError):
+                    self._timeouts += 1
+                text = str(error) or "no answer in time"
+                if self._renewal_outage.failed(text, sent, self._now_ms()):
+                    self._log.warning("keep_alive_failed", session=self.session_id, error=text)
+                await asyncio.sleep(self._settings.retry_ms / 1000)
+            else:
+                self._renewed_until_ms = sent + self._settings.ttl_ms
+                self._committed.valid_until_ms = self._renewed_until_ms
+                self._renewal_outage.ended(self._now_ms())
+                return
+
+    def _patience_ms(self, sent: float) -> float:
+        """For an answer to one keep-alive.
+
+        A store of its own goes on to the next endpoint by itself, after a second at each: it is
+        given the time for all of them.
+        """
+        left_ms = max(self.valid_until_ms - sent, self._settings.request_deadline_ms)
+        return left_ms if self._elsewhere is not None else min(self._deadline_ms, left_ms)
+
+    async def _stop_for_a_loop_that_stands_still(
+        self, store: MetadataStore, since_ms: float
+    ) -> None:
+        why = "the event loop stood still for the session's whole time to live"
+        self.end(why)  # before anybody else can be given anything
+        self._log.error(
+            "event_loop_stood_still",
+            session=self.session_id,
+            seconds=round(since_ms / 1000, 1),
+            advice="the session ends, and others take over; if the machine was not suspended or "
+            "starved of CPU, please report this",
+        )
+        with contextlib.suppress(UnavailableError, OutcomeUnknownError, TimeoutError):
+            async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                await store.revoke_lease(self.lease_id)
+        raise FencedError(why)
+
+    async def commit(self, seq: int, record: FlushRecord) -> CommitOutcome:
+        """Send the commit of flush *seq* once, and say what came of it."""
+        txn = transactions.commit(self.session_id, self.revision, seq, record)
+        sent = self._now_ms()
+        try:
+            result = await self._txn(txn)
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._check_store()
+            if not self._over:
+                self._is_away(error, sent)
+            return CommitOutcome.UNKNOWN
+        self._is_there()
+        _, head = result.reads if not result.succeeded else ((), ())
+        try:
+            committed = result.succeeded or bool(head and decode_head(head[0].value) >= seq)
+        except CorruptError as error:
+            # Every commit compares the head: none will succeed any more.
+            self._say_unreadable(head_key(self.session_id), error)
+            self.end("its head cannot be read")
+            return CommitOutcome.DEAD
+        if committed:
+            self._committed.committed = max(self._committed.committed, seq)
+            return CommitOutcome.COMMITTED
+        if head or sent < self.valid_until_ms:
+            self._witness.read_head(head, self._committed, self._committed.committed)
+            self._check_store()
+        self.end("a commit of it was refused")
+        return CommitOutcome.DEAD
+
+    def _say_unreadable(self, key: str, error: CorruptError) -> None:
+        self._log.error(
+            "head_unreadable",
+            session=self.session_id,
+            error=f"{key}: {error}",
+            advice="the agent goes on with another session; find out what wrote that key: no "
+            "driftlog of this release does",
+        )
+
+    def _check_store(self) -> None:
+        """End the session if the store is not the one that this process has seen."""
+        if self._witness.evidence is not None:
+            self.end(self._witness.evidence.reason)
+
+    async def close(self) -> None:
+        """Revoke the lease: what we led may be claimed at once."""
+        self.end("it was closed here")
+        try:
+            # No longer, however slow the store is: who stops waits for it, and the lease runs out.
+            async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                await self._store.revoke_lease(self.lease_id)
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._log.warning("lease_not_revoked", error=repr(error), advice="it will run out")
+
+    # ── Requests that are repeated until they are answered ──
+
+    async def transact(self, txn: transactions.Txn) -> TxnResult:
+        """Send a guarded transaction until it is answered, while the session lives.
+
+        Raises:
+            FencedError: the session ended first, also because the store is not the one that this
+                process has seen; whether it was applied is not known.
+        """
+        return await self._repeat(lambda: self._txn(txn), while_alive=True)
+
+    async def read_prefix(self, prefix: str) -> list[KeyValue]:
+        """Every key under *prefix*, repeated until it is answered.
+
+        Raises:
+            FencedError: the session ended first.
+        """
+        _, kvs = await self._repeat(
+            lambda: self._store.get_prefix(prefix), while_alive=True, larger=True
+        )
+        return kvs
+
+    async def read(self, key: str) -> KeyValue | None:
+        """One key; as `read_prefix`."""
+        return await self._repeat(lambda: self._store.get(key), while_alive=True)
+
+    async def revoke(self, lease_id: int) -> None:
+        """End the lease of a session that is known to be dead; as `read_prefix`."""
+        await self._repeat(lambda: self._store.revoke_lease(lease_id), while_alive=True)
+
+    async def _txn(self, txn: transactions.Txn) -> TxnResult:
+        return await self._store.txn(txn.compares, txn.then, txn.otherwise)
+
+    async def _repeat(
+        self,
+        request: Callable[[], Awaitable[_T]],
+        *,
+        while_alive: bool = False,
+        larger: bool = False,
+    ) -> _T:
+        """*larger*: its answer may take long by its size, so each deadline is twice the last."""
+        size = 1
+        while True:
+            sent = self._now_ms()
+            try:
+                async with asyncio.timeout(self._deadline_ms * size / 1000):
+                    answer = await request()
+                self._is_there()
+                if self._now_ms() - sent < self._settings.request_deadline_ms:
+                    self._timeouts = 0
+                return answer
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._witness.check()
+                self._is_away(error, sent)
+                if isinstance(error, TimeoutError):
+                    self._timeouts += 1
+                    size *= 2 if larger else 1
+            if while_alive and not self.alive:
+                raise FencedError("the session ended while the metadata store did not answer")
+            await asyncio.sleep(self._settings.retry_ms / 1000)
+
+    @property
+    def _deadline_ms(self) -> float:
+        """Of the next request.  The same for several, for an answer that was lost is not worth
+        more; then longer: a store that needs more than that for each would never be heard."""
+        longer = 1 << min(max(0, self._timeouts - 2), 2)
+        return self._settings.request_deadline_ms * longer
+
+    def _is_away(self, error: Exception, sent_ms: float) -> None:
+        text = str(error) or "no answer in time"
+        if self.outage.failed(text, sent_ms, self._now_ms()):
+            self._log.warning(
+                "metadata_store_away",
+                error=text,
+                failures=self.outage.failures,
+                seconds=round(self.outage.lasted_ms(self._now_ms()) / 1000, 1),
+                advice="tried again; nothing is committed until it answers, and nothing is led "
+                "once the session's time is up",
+            )
+
+    def _is_there(self) -> None:
+        now_ms = self._now_ms()
+        lasted_ms = self.outage.lasted_ms(now_ms)
+        if self.outage.ended(now_ms):
+            self._log.info("metadata_store_back", seconds=round(lasted_ms / 1000, 1))
+
+
+async def close_head(session: Session, old_session_id: str) -> int:
+    """Mark an old session's head *closed*, so that nothing of it is committed any more.
+
+    Returns the revision at which it was opened, which orders sessions; 0: it never was.
+
+    Raises:
+        FencedError: the present session ended first.
+    """
+    kv = await session.read(head_key(old_session_id))
+    opened = kv.create_revision if kv is not None else 0
+    while kv is not None and not _is_closed(kv):
+        result = await session.transact(transactions.close_head(old_session_id, kv.mod_revision))
+        if result.succeeded:
+            break
+        kv = result.reads[0][0] if result.reads[0] else None
+    return opened
+
+
+def _is_closed(head: KeyValue) -> bool:
+    """One that cannot be read is closed again, whatever it said."""
+    try:
+        return decode_head(head.value) < 0
+    except CorruptError:
+        return False

@@ -1,0 +1,45 @@
+"""Health of a session: since when each kind of work has failed, and why.
+
+Each part notes its own attempts; `health/write_health_monitor`, `/readyz` and `metrics` read them.
+
+Pure.
+"""
+
+from dataclasses import dataclass, field
+
+from driftlog_agents.foundation.failure_tracker import FailureTracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHealth:
+    """One outage for each kind of work."""
+
+    requests: FailureTracker = field(default_factory=FailureTracker)
+    """To the metadata store."""
+    flushes: FailureTracker = field(default_factory=FailureTracker)
+    """PUTs and commits."""
+    footers: FailureTracker = field(default_factory=FailureTracker)
+    """Reads of flush objects' footers."""
+    manifest_checks: FailureTracker = field(default_factory=FailureTracker)
+    """Comparisons of partition keys with their manifests, at a claim."""
+    loading: FailureTracker = field(default_factory=FailureTracker)
+    """Reads of manifests and producer snapshots of partitions led here."""
+    sealing: FailureTracker = field(default_factory=FailureTracker)
+    consolidation: FailureTracker = field(default_factory=FailureTracker)
+
+    def reads(self, now_ms: float) -> FailureTracker:
+        """The longest outage that goes on of what reads the bucket; one without a beginning: none.
+
+        A claimed partition has no leader until its footers are read, and at a start not before the
+        manifests that judge what the disk has left.  What cannot be sealed keeps producers waiting
+        once there is enough of it; what cannot be consolidated fills etcd.
+        """
+        outages = (
+            self.footers,
+            self.manifest_checks,
+            self.loading,
+            self.sealing,
+            self.consolidation,
+        )
+        going_on = [outage for outage in outages if outage.goes_on(now_ms)]
+        return max(going_on, key=lambda outage: outage.lasted_ms(now_ms), default=FailureTracker())

@@ -1,0 +1,4 @@
+"""Limits of connections: how many, how fast, and what they hold.
+
+Shell.
+"""

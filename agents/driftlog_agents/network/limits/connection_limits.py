@@ -1,0 +1,102 @@
+"""Which connections are taken, and when: by their number, by address, and by how fast they come.
+
+    accepted ──▶ refused? ──▶ too many: closed
+                    │
+                    └──▶ waits ──rate, addresses in turn──▶ served
+
+Connections over the rate wait (Kafka's ``max.connection.creation.rate`` delays them, too), those of
+each address behind one another: an address that opens thousands holds up none of the others.
+
+Pure.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+from driftlog_agents.foundation.rate_limit import TokenBucket
+
+_BURST_S: Final = 5
+"""Connections of so many seconds may come at once, after a quiet time: a fleet that restarts."""
+
+C = TypeVar("C")
+
+
+class ConnectionLimits(Generic[C]):
+    """Counts connections, and keeps those that wait.
+
+    Args:
+        most: over all addresses.
+        per_address: of each that has no override.
+        rate: of connections a second.
+    """
+
+    def __init__(
+        self, *, most: int, per_address: int, overrides: Mapping[str, int], rate: float
+    ) -> None:
+        self._most = most
+        self._per_address = per_address
+        self._overrides = overrides
+        self._bucket = TokenBucket(rate, max(1.0, rate * _BURST_S))
+        self._open: Counter[str] = Counter()
+        self._total = 0
+        self._waiting: dict[str, deque[C]] = {}
+        """In the order in which addresses have their turn."""
+
+    def refused_by(self, address: str) -> str | None:
+        """The config by which one more of *address* is refused; None: it is counted."""
+        if self._total >= self._most:
+            return "max.connections"
+        override = self._overrides.get(address)
+        if override is not None:
+            if self._open[address] >= override:
+                return "max.connections.per.ip.overrides"
+        elif self._open[address] >= self._per_address:
+            return "max.connections.per.ip"
+        self._open[address] += 1
+        self._total += 1
+        return None
+
+    def left(self, address: str) -> None:
+        """One that was counted is gone."""
+        self._total -= 1
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+    def wait(self, address: str, connection: C) -> None:
+        """It has its turn when `next` returns it."""
+        self._waiting.setdefault(address, deque()).append(connection)
+
+    def next(self, now_ms: float, is_gone: Callable[[C], bool]) -> C | None:
+        """One whose turn it is; None: none waits, or they have to wait until `ready_at_ms`.
+
+        Those that are gone while they wait take no turn: *is_gone* has closed them.
+        """
+        while self._waiting:
+            address = next(iter(self._waiting))
+            queue = self._waiting[address]
+            if is_gone(queue[0]):
+                queue.popleft()
+                self.left(address)
+                if not queue:
+                    del self._waiting[address]
+                continue
+            if not self._bucket.take(now_ms):
+                return None
+            connection = queue.popleft()
+            del self._waiting[address]
+            if queue:
+                self._waiting[address] = queue
+            return connection
+        return None
+
+    def ready_at_ms(self, now_ms: float) -> float | None:
+        """When `next` has one; None: none waits."""
+        return self._bucket.ready_at_ms(now_ms) if self._waiting else None
+
+    def drain(self) -> list[C]:
+        """Those that wait, which wait no longer."""
+        waiting = [connection for queue in self._waiting.values() for connection in queue]
+        self._waiting.clear()
+        return waiting

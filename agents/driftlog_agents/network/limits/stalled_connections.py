@@ -1,0 +1,105 @@
+"""Closes connections that hold memory and do not move, while others wait for it.
+
+    frames     one that is not complete, and of which nothing comes
+    requests   the connection whose requests hold most, when none of those that wait could go on
+    answers    those that hold most, and are not taken
+
+A look every half a second, while anybody waits; a connection is closed when it has stood still for
+`Server.stalled_ms`.
+
+Shell.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from driftlog_agents.network.connection import Connection
+    from driftlog_agents.network.server import Server
+
+_SHARE: Final = 8
+"""Of the room for answers, one part in so many is made at each look."""
+
+
+class StalledConnections:
+    """Looks when it is told to."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._welcomed = 0
+        self._granted: tuple[float, int] | None = None
+        """Since when requests wait for memory, and how many had got some then."""
+
+    def look(self, now_ms: float) -> bool:
+        """Close those that stand still; whether anybody waits still."""
+        server = self._server
+        self._frames(now_ms)
+        self._requests(now_ms)
+        self._answers(now_ms)
+        return server.frame_budget.pressed or server.requests.budget.pressed or _crowded(server)
+
+    def _frames(self, now_ms: float) -> None:
+        server = self._server
+        budgets = (server.frame_budget, server.requests.budget)
+        welcomed = sum(budget.welcomed for budget in budgets)
+        strangers_progress, self._welcomed = welcomed != self._welcomed, welcomed
+        pressed = any(budget.pressed for budget in budgets)
+        for connection in list(server.connections):
+            if pressed:
+                connection.look_for_progress(now_ms, strangers_progress=strangers_progress)
+            else:
+                connection.forget_progress()
+
+    def _requests(self, now_ms: float) -> None:
+        server, budget = self._server, self._server.requests.budget
+        if not budget.waiting:
+            self._granted = None
+            return
+        since_ms, granted = self._granted or (now_ms, budget.granted)
+        if granted != budget.granted:
+            since_ms, granted = now_ms, budget.granted
+        self._granted = since_ms, granted
+        if now_ms - since_ms < server.stalled_ms:
+            return
+        self._granted = None
+        largest = max(server.connections, key=_request_bytes, default=None)
+        if largest is not None and largest.request_bytes:
+            server.refusals.count("queued.max.request.bytes")
+            largest.hang_up(
+                "requests_given_up",
+                f"its requests hold {largest.request_bytes} bytes, more than any other's, and "
+                f"others have waited {server.stalled_ms / 1000:g} s for memory",
+            )
+
+    def _answers(self, now_ms: float) -> None:
+        server = self._server
+        if not _crowded(server):
+            for connection in server.connections:
+                connection.answers.forget()
+            return
+        stalled = [c for c in server.connections if c.takes_nothing(now_ms)]
+        stalled.sort(key=_answer_bytes, reverse=True)
+        freed = 0
+        for connection in stalled:
+            if freed * _SHARE >= server.answers.limit_bytes:
+                break
+            freed += connection.answers.held_bytes
+            server.refusals.count("driftlog.max.response.queue.bytes")
+            connection.hang_up(
+                "answers_not_taken",
+                f"{connection.answers.held_bytes} bytes of answers wait for this client, which "
+                f"took hardly any in {server.stalled_ms / 1000:g} s, while others wait for the "
+                f"memory",
+            )
+
+
+def _crowded(server: "Server") -> bool:
+    """Whether answers wait for room, or take more than there is."""
+    return server.answers.waiting > 0 or server.answers.held_bytes > server.answers.limit_bytes
+
+
+def _request_bytes(connection: "Connection") -> int:
+    return connection.request_bytes
+
+
+def _answer_bytes(connection: "Connection") -> int:
+    return connection.answers.held_bytes

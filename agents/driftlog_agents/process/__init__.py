@@ -1,0 +1,4 @@
+"""The process: options, wiring, identity, HTTP port, metrics.
+
+Shell.
+"""

@@ -1,0 +1,470 @@
+"""The agent process: identity, listeners, and one session of the log after the other.
+
+    start ──▶ join cluster ──▶ bind ──▶ ┌─ session ──▶ ready: listen ──▶ … ─┐
+                                        └──────── lost: back off ◀──────────┘
+    stop ──▶ refuse new work, flush, release, answer, close
+
+The only place that builds the parts of an agent.  It builds them from `AgentPorts` alone: `main`
+gives it sockets, disks and stores, the simulation and the tests give it theirs.
+
+When the metadata store is not the one that the process has seen (`health/metadata_store_monitor`),
+the session ends and no other one begins: a restart is how an operator accepts the store as it is.
+
+Shell.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Final, Protocol
+
+import structlog
+
+from driftlog_agents.cluster.node_ids import NodeIds
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.histogram import Histogram
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.tasks import first_of
+from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
+from driftlog_agents.handlers.dispatcher import Dispatcher
+from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
+from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
+from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
+from driftlog_agents.health.write_health import WriteHealthSettings
+from driftlog_agents.health.write_health_monitor import WriteHealthMonitor, set_within
+from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
+from driftlog_agents.log.objects.footer_cache import FooterCache
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.reading.reader import LogReader, ReadSettings
+from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
+from driftlog_agents.log.sealing.sealer import Spool
+from driftlog_agents.log.session.backpressure import Backpressure
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_agents.log.session.keep_alive import KeepAlive
+from driftlog_agents.log.session.session_health import SessionHealth
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_agents.network.server import Dispatch
+from driftlog_agents.process.allocator import give_back
+from driftlog_agents.process.cluster_identity import Identity, WrongClusterError
+from driftlog_agents.topics.service import Topics
+from driftlog_metadata.codec import encode_cluster
+from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.model import Agent, Listener
+from driftlog_metadata.quota import Quota
+from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.witness import StoreWitness
+from driftlog_metadata.witnessed_store import WitnessedStore
+from driftlog_tiering.object_store import ObjectStore
+
+_BACKOFF_S: Final = (0.1, 5.0)
+"""First and longest wait before a new session after a lost one; with jitter."""
+
+_NODE_ID_KEPT_MS: Final = 6 * 86_400_000.0
+"""Less than a node id is kept without an agent (`node_ids`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What `driftlog dev` and `driftlog agent run` turn."""
+
+    rack: str | None = None
+    http_address: str = ""
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    reads: ReadSettings = field(default_factory=ReadSettings)
+    collector: CollectorSettings = field(default_factory=CollectorSettings)
+    fitness: WriteHealthSettings = field(default_factory=WriteHealthSettings)
+
+
+class RequestServer(Protocol):
+    """Where the requests of clients come from."""
+
+    async def bind(self) -> tuple[Listener, ...]:
+        """Take the addresses, and accept nobody yet; returns what clients are told.
+
+        Raises:
+            ListenError: an address cannot be used.
+        """
+        ...
+
+    def start(self, dispatch: Dispatch) -> None:
+        """Accept connections, and give each request to *dispatch*; harmless when repeated.
+
+        Raises:
+            ListenError: another process, bound as well, was faster.
+        """
+        ...
+
+    def hold_producers(self, held: bool) -> None:
+        """Read nothing from producers while *held*; consumers are served."""
+        ...
+
+    async def run(self) -> None:
+        """Look after connections until cancelled."""
+        ...
+
+    async def stop(self) -> None:
+        """Accept no more, send the answers that are there, and close every connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPorts:
+    """Everything outside the agent that it touches."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    disk: AgentDisk
+    identity: Identity
+    server: RequestServer
+    connect: Callable[[Agent], PartitionLeaderClient]
+    """A way to another agent."""
+    rng: Random
+    now_ms: Callable[[], float]
+    """A clock that never goes back and counts the time that the machine was suspended."""
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970, by a clock that may jump or stand."""
+    offload_seal: Offload
+    offload_read: Offload
+    offload_produce: Offload
+    offload_rewrite: Offload
+    """For what takes long of Produce."""
+    offload_disk: Offload
+    """For what a broken disk may never finish."""
+    spool: Callable[[], AbstractContextManager[Spool]]
+    keep_alive: KeepAlive | None = None
+    """None: keep-alives are sent from the event loop."""
+    usage: Ask | None = None
+    """How full the metadata store is; None: it has no quota."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """What the server counts its refusals in, too."""
+
+
+class AgentProcess:
+    """See the module."""
+
+    def __init__(self, settings: AgentSettings, ports: AgentPorts) -> None:
+        self.settings = settings
+        self._ports = ports
+        self._metadata = WitnessedStore(ports.metadata, StoreWitness(ports.now_ms))
+        self.store_watch = MetadataStoreMonitor(self._metadata)
+        self._log = structlog.get_logger()
+        self._stopping = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.listeners: tuple[Listener, ...] = ()
+        """What clients are told to connect to; the first is the bootstrap address that people are
+        told, and the one by which agents reach each other."""
+        self.broker: Broker
+        self.dispatcher: Dispatcher
+        self.collector: Collector
+        self.fitness: WriteHealthMonitor
+        self.quota = Quota()
+        self.refusals = ports.refusals
+        self.decoding = BatchDecoder(
+            settings.broker.limits.batches,
+            self.refusals.count,
+            settle=partial(ports.offload_read, give_back),
+        )
+        self._strangers = UnknownKeys()
+        self.sessions = 0
+        self.counters = LogCounters()
+        """Of the log, over all sessions."""
+        self.group_counters: Counter[str] = Counter()
+        """Of groups, over all sessions, by the name of their metric."""
+        self.group_loads = Histogram()
+        """How long it took to claim and read a group."""
+        self.engine: Engine | None = None
+        """The log of the present session; None: between two sessions."""
+        self._footers: FooterCache | None = None
+        """Of the last session: the next one takes over from what that one wrote."""
+
+    def stop(self) -> None:
+        """Drain and leave (SIGTERM)."""
+        self._stopping.set()
+        if self.engine is not None:
+            self.engine.stop()
+
+    async def run(self) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            WrongClusterError: the stores are not of one cluster.
+            ListenError: the listener's address cannot be used.
+        """
+        if not await self._prepared():
+            return
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self.dispatcher.run()),
+                tasks.create_task(self._ports.server.run()),
+                tasks.create_task(self.broker.reader.run()),
+                tasks.create_task(self.broker.cluster.run()),
+                tasks.create_task(self.broker.topics.run()),
+                tasks.create_task(self.collector.run()),
+                tasks.create_task(self.store_watch.run()),
+            ]
+            if self._ports.usage is not None:
+                watch = EtcdQuotaMonitor(self.quota, self._ports.usage)
+                background.append(tasks.create_task(watch.run()))
+            await self._sessions()
+            await self._ports.server.stop()
+            for task in background:
+                task.cancel()
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT`` of the first listener."""
+        return f"{self.listeners[0].host}:{self.listeners[0].port}"
+
+    # ── Start ──
+
+    async def _prepared(self) -> bool:
+        """Prepare, unless `stop` comes first: a store that is slow holds up nobody who leaves."""
+        prepare = asyncio.create_task(self._prepare())
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([prepare, stop], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            given_up = not prepare.done()
+            prepare.cancel()
+            stop.cancel()
+            await asyncio.gather(prepare, stop, return_exceptions=True)
+        if given_up and (prepare.cancelled() or prepare.exception() is not None):
+            if not prepare.cancelled():
+                self._log.warning("start_given_up", error=repr(prepare.exception()))
+            return False
+        await prepare  # raises what it raised
+        return True
+
+    async def _prepare(self) -> None:
+        settings, ports = self.settings, self._ports
+        cluster, number = await ports.identity.join(self._metadata, self._strangers)
+        self._metadata.witness.cluster = encode_cluster(cluster)
+        self._node_id = number
+        self.listeners = await ports.server.bind()
+        self._started_at_ms = max(0, ports.wall_ms())
+        self.broker = Broker(
+            cluster_id=cluster.cluster_id,
+            agent=self._agent(),
+            settings=settings.broker,
+            metadata=self._metadata,
+            objects=ports.objects,
+            reader=LogReader(
+                store=ports.objects,
+                offload=ports.offload_read,
+                manifest=self._manifest,
+                refresh=self._refresh,
+                now_ms=ports.now_ms,
+                settings=settings.reads,
+                decoding=self.decoding,
+            ),
+            wall_ms=ports.wall_ms,
+            refusals=self.refusals,
+        )
+        self.broker.topics = Topics(self.broker)
+        self.broker.producer_ids = ProducerIds(self.broker)
+        self.collector = Collector(
+            metadata=self._metadata,
+            objects=ports.objects,
+            disk=ports.disk,
+            offload=ports.offload_seal,
+            settings=settings.collector,
+            wanted=lambda: self.broker.view.controller_id == number,
+            confirm=self.store_watch.confirm,
+            node_ids=NodeIds(self._metadata, confirm=self.store_watch.confirm),
+            strangers=self._strangers,
+        )
+        self.fitness = WriteHealthMonitor(
+            node_id=number,
+            metadata=self._metadata,
+            objects=ports.objects,
+            disk=ports.disk,
+            view=self.broker.cluster.view,
+            rng=ports.rng,
+            now_ms=ports.now_ms,
+            offload=ports.offload_disk,
+            settings=settings.fitness,
+        )
+        lanes = ConversionLanes(
+            light=ports.offload_produce,
+            heavy=ports.offload_rewrite,
+            decoding=self.decoding,
+            now_ms=ports.now_ms,
+        )
+        self.dispatcher = Dispatcher(self.broker, lanes.run, ports.now_ms)
+
+    def _agent(self) -> Agent:
+        return Agent(
+            node_id=self._node_id,
+            session_id=f"{self._ports.rng.getrandbits(128):032x}",
+            listeners=self.listeners,
+            http_address=self.settings.http_address,
+            rack=self.settings.rack,
+            started_at_ms=self._started_at_ms,
+        )
+
+    async def _manifest(self, log: PartitionLog) -> Any:
+        engine = self.broker.engine
+        if engine is None:
+            raise UnavailableError("between two sessions")
+        return await engine.manifests.get(log)
+
+    async def _refresh(self, log: PartitionLog) -> None:
+        engine = self.broker.engine
+        if engine is not None:
+            await engine.refresh(log)
+
+    # ── Sessions ──
+
+    async def _sessions(self) -> None:
+        first, longest = _BACKOFF_S
+        backoff = first
+        self._served_ms = self._ports.now_ms()
+        while not self._stopping.is_set():
+            if self.store_watch.evidence is not None:
+                await self._stopping.wait()
+                return
+            began = self._ports.now_ms()
+            try:
+                await self._session()
+            except WrongClusterError:
+                raise
+            except FencedError as error:
+                if self.store_watch.evidence is not None:
+                    continue  # `health/metadata_store_monitor` says so
+                self._log.warning(
+                    "session_lost",
+                    reason=str(error),
+                    advice="what was not committed was answered as failed; a new session "
+                    "begins as soon as the metadata store answers",
+                )
+                await self.fitness.lost()
+                await self.fitness.until_fit(self._stopping)
+            if self._stopping.is_set():
+                return
+            if self._ports.now_ms() - began > 60_000:
+                backoff = first
+            if await set_within(self._stopping, backoff * self._ports.rng.uniform(0.5, 1.0)):
+                return
+            backoff = min(longest, backoff * 2)
+
+    async def _session(self) -> None:
+        ports = self._ports
+        self.broker.agent = self._agent()
+        backpressure = Backpressure(ports.server.hold_producers)
+        engine = Engine(
+            ports=Ports(
+                metadata=self._metadata,
+                objects=ports.objects,
+                disk=ports.disk,
+                rng=ports.rng,
+                now_ms=ports.now_ms,
+                wall_ms=ports.wall_ms,
+                offload=ports.offload_seal,
+                offload_read=ports.offload_read,
+                spool=ports.spool,
+                decoding=self.decoding,
+                keep_alive=ports.keep_alive,
+                quota=self.quota,
+                connect=ports.connect,
+                strangers=self._strangers,
+                backpressure=backpressure,
+                health=SessionHealth(),
+                counters=self.counters,
+            ),
+            agent=self.broker.agent,
+            cluster=self.broker.cluster,
+            settings=self.settings.engine,
+            topic_sealing=self.broker.topics.sealing,
+        )
+        if self._footers is not None:
+            engine.footers.inherit(self._footers)
+        self._footers = engine.footers
+        groups = GroupCoordinator(
+            engine=engine,
+            cluster=self.broker.cluster,
+            settings=self.settings.broker.groups,
+            wall_ms=ports.wall_ms,
+            limits=self.settings.broker.limits,
+            refusals=self.refusals,
+            counters=self.group_counters,
+            loads=self.group_loads,
+        )
+        self.broker.engine = self.engine = engine
+        self.broker.groups = groups
+        if self._stopping.is_set():
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beside = [
+                    tasks.create_task(self._when_ready(engine)),
+                    tasks.create_task(self._keep_node_id(engine)),
+                    tasks.create_task(self.fitness.watch(engine)),
+                    tasks.create_task(groups.run()),
+                ]
+                try:
+                    await engine.run()
+                finally:
+                    for task in beside:
+                        task.cancel()
+        except* WrongClusterError as group:
+            raise WrongClusterError(str(first_of(group))) from group
+        except* FencedError as group:
+            raise FencedError(str(first_of(group))) from group
+        finally:
+            self.broker.engine = self.engine = self.broker.groups = None
+            backpressure.close()
+
+    async def _keep_node_id(self, engine: Engine) -> None:
+        """Note until when the agent was there; end it when its node id may be another's by now.
+
+        Raises:
+            WrongClusterError: it may.
+        """
+        while True:
+            if engine.session.alive:
+                self._served_ms = self._ports.now_ms()
+            elif self._ports.now_ms() - self._served_ms > _NODE_ID_KEPT_MS:
+                raise WrongClusterError(
+                    f"no session for {_NODE_ID_KEPT_MS / 86_400_000:.0f} days: the node id "
+                    f"{self._node_id} may be another agent's by now.  Start this agent again"
+                )
+            await asyncio.sleep(1)
+
+    async def _when_ready(self, engine: Engine) -> None:
+        await engine.ready.wait()
+        self._ports.server.start(self.dispatcher.dispatch)  # other agents name this one already
+        while True:
+            try:
+                await self.broker.topics.reconcile()
+                break
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("topic_files_not_checked", error=str(error), advice="tried again")
+                await asyncio.sleep(1)
+        self.sessions += 1
+        self.ready.set()
+
+
+def now_ms() -> float:
+    """Milliseconds of a clock that never goes back and counts suspended time."""
+    return _clock(_BOOT_TIME) * 1000
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+_clock = time.clock_gettime
+_BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has none

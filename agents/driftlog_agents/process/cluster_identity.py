@@ -1,0 +1,405 @@
+"""Who this agent is, and whether metadata store and bucket belong together.
+
+    metadata store      bucket's cluster.json     start?
+    none                none, and no objects      yes: a new cluster
+    id, no node id      none, and no objects      yes: the first start was cut off
+    none; or no node id none, and objects         no: they may be a cluster's that lost its mark
+    id, node ids        none                      no: the location is not this cluster's
+    none                id                        no: another metadata store is missing
+    id                  the same id               yes
+    id                  another id                no: two clusters on one prefix
+
+Node ids are given out behind the mark in the bucket.  Who finds a cluster without one waits for a
+moment: agents that start together, each with a place of its own, are to find that out, and who
+made the cluster is about to mark its bucket.
+
+A store that fails is asked again for a while (`foundation/start_retry`); every request here may be
+repeated.
+
+Shell.
+"""
+
+import asyncio
+import base64
+import json
+from functools import partial
+from random import Random, SystemRandom
+from typing import Final, Protocol
+from uuid import UUID
+
+import structlog
+
+from driftlog_agents.foundation.start_retry import patiently
+from driftlog_agents.log.local.disk import AgentDisk
+from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
+from driftlog_metadata.codec import (
+    decode_agent,
+    decode_cluster,
+    decode_node_id_use,
+    encode_cluster,
+    encode_node_id_use,
+)
+from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.keys import (
+    CLUSTER_KEY,
+    NODE_IDS_PREFIX,
+    TOPICS_PREFIX,
+    agent_key,
+    node_id_key,
+    parse_node_id_key,
+    parse_topic_key,
+    session_key,
+)
+from driftlog_metadata.model import FORMAT_VERSION, Cluster, NodeIdUse
+from driftlog_metadata.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
+from driftlog_tiering import bucket_files, layout
+from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+
+_METADATA: Final = "the metadata store"
+
+_COPY_S: Final = 20.0
+"""More than a session lasts by default whose agent has ended."""
+
+_LOOK_S: Final = 0.5
+
+_MARKED_S: Final = 5.0
+"""How long who made a cluster may take to mark its bucket, before others take it for gone."""
+
+
+class WrongClusterError(FencedError):
+    """Metadata store, bucket and data directory do not belong together, or the directory is a copy
+    of one that is in use; the message says what to do."""
+
+
+class Identity(Protocol):
+    """Who an agent is."""
+
+    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
+        """The cluster that the stores belong to, and this agent's node id.
+
+        *strangers*: what this agent said of other people's keys.
+
+        Raises:
+            WrongClusterError, CorruptError, StoreError: the agent cannot start.
+        """
+        ...
+
+
+class ClusterIdentity:
+    """The identity that the stores and the directory give; see the module.
+
+    Args:
+        location: of the objects, for people.
+        session_ms: how long a session lives whose agent has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        disk: AgentDisk,
+        location: str,
+        session_ms: float,
+        rng: Random,
+    ) -> None:
+        self._objects = objects
+        self._disk = disk
+        self._location = location
+        self._session_ms = session_ms
+        self._rng = rng
+
+    async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
+        cluster = await join_cluster(metadata, self._objects, self._location, self._rng, strangers)
+        number = await node_id(
+            metadata, self._disk, cluster, self._session_ms, self._rng, strangers
+        )
+        return cluster, number
+
+
+async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:
+    """Find out, before anything is written, whether the bucket answers and may be used.
+
+    Raises:
+        WrongClusterError: it is somebody's, and there is no metadata store to be of that cluster.
+        CorruptError: whose it is cannot be read.
+        StoreError: it does not answer.
+    """
+    in_bucket = await _read_bucket(objects, location)
+    if has_metadata:
+        return
+    if in_bucket is not None:
+        raise _not_known(location, in_bucket)
+    await _check_empty(objects, location)
+
+
+async def join_cluster(
+    metadata: MetadataStore,
+    objects: ObjectStore,
+    location: str,
+    rng: Random,
+    strangers: UnknownKeys | None = None,
+) -> Cluster:
+    """The cluster that both stores belong to; makes one where neither knows any.
+
+    *strangers*: what this agent said of other people's keys.
+
+    Raises:
+        WrongClusterError: see the table above.
+        StoreError: a store does not answer.
+    """
+    strangers = strangers or UnknownKeys()
+    in_bucket = await _read_bucket(objects, location)
+    kv = await patiently(partial(metadata.get, CLUSTER_KEY), _METADATA)
+    if kv is None and in_bucket is not None:
+        raise _not_known(location, in_bucket)
+    if kv is None:
+        await _check_empty(objects, location)
+    value, made = (kv.value, False) if kv is not None else await _create(metadata, rng)
+    cluster = decode_cluster(value)
+    if cluster.format_version > FORMAT_VERSION:
+        raise WrongClusterError(
+            f"the cluster's format is {cluster.format_version}, this release knows "
+            f"{FORMAT_VERSION}: upgrade driftlog"
+        )
+    if in_bucket is None and not made:
+        in_bucket = await _marked_by_another(metadata, objects, location, strangers)
+    if in_bucket is None:
+        if await _has_agents(metadata, strangers):
+            raise WrongClusterError(
+                f"{location} has no cluster.json, but cluster {cluster.cluster_id} has had agents: "
+                f"is the location right?  All of them need the one that this cluster was made "
+                f"with: give each the same --store.  If it is the right one, and its cluster.json "
+                f"is lost, put it back, with exactly this in it: "
+                f"{bucket_files.encode_cluster(cluster).decode().strip()}"
+            )
+        if not made:
+            await _check_empty(objects, location)
+        in_bucket = await _mark_bucket(objects, location, cluster)
+    if in_bucket.cluster_id != cluster.cluster_id:
+        raise WrongClusterError(
+            f"{location} belongs to cluster {in_bucket.cluster_id}, and this metadata store to "
+            f"{cluster.cluster_id}: two clusters cannot share a prefix.  Choose another location, "
+            f"or the metadata store of {in_bucket.cluster_id} (its --dir, or its --etcd)"
+        )
+    return cluster
+
+
+def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
+    return WrongClusterError(
+        f"{location} belongs to cluster {cluster.cluster_id}, which this metadata store does not "
+        f"know.  Start with that cluster's metadata store (its --dir, or its --etcd), or choose "
+        f"another location.  Where that store is lost, a backup of it starts too, and costs what "
+        f"came after it: records acknowledged since may be lost, and partitions that were sealed "
+        f"since stay offline"
+    )
+
+
+async def _check_empty(objects: ObjectStore, location: str) -> None:
+    """Refuse to make a cluster where there are objects: they may be all that is left of one."""
+    found = await patiently(partial(_first_object, objects), location)
+    if found is None or await _read_bucket(objects, location) is not None:
+        return  # who starts together with us has marked it meanwhile
+    raise WrongClusterError(
+        f"{location} has no cluster.json, and there are objects (such as {found!r}): no cluster is "
+        f"made there, for they may be a cluster's that lost its cluster.json.  If they are, start "
+        f"with that cluster's metadata store (its --dir, or its --etcd): the refusal of that start "
+        f"says what to put into cluster.json.  If not, choose an empty location"
+    )
+
+
+async def _first_object(objects: ObjectStore) -> str | None:
+    """A key that is neither a folder marker nor a probe of an agent's; None: there is none."""
+    async for page in objects.list(""):
+        for info in page.objects:
+            is_marker = not info.size_bytes and (not info.key or info.key.endswith("/"))
+            if not is_marker and not info.key.startswith(PROBES_PREFIX):
+                return info.key
+    return None
+
+
+async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
+    try:
+        found = await patiently(partial(objects.get, layout.CLUSTER_KEY), location)
+        return bucket_files.decode_cluster(found)
+    except NotFoundError:
+        return None
+
+
+async def _has_agents(metadata: MetadataStore, strangers: UnknownKeys) -> bool:
+    """Whether there are node ids or topics: somebody has a bucket with this cluster's mark."""
+    for prefix, parse in ((NODE_IDS_PREFIX, parse_node_id_key), (TOPICS_PREFIX, parse_topic_key)):
+        _, kvs = await patiently(partial(metadata.get_prefix, prefix), _METADATA)
+        if any(strangers.is_ours(kv.key, parse) for kv in kvs):
+            return True
+    return False
+
+
+async def _marked_by_another(
+    metadata: MetadataStore, objects: ObjectStore, location: str, strangers: UnknownKeys
+) -> Cluster | None:
+    """The mark that somebody else puts there who starts as well; None: nobody did."""
+    until = asyncio.get_running_loop().time() + _MARKED_S
+    while True:
+        has_agents = await _has_agents(metadata, strangers)
+        found = await _read_bucket(objects, location)
+        if found is not None or has_agents or asyncio.get_running_loop().time() >= until:
+            return found
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _create(metadata: MetadataStore, rng: Random) -> tuple[bytes, bool]:
+    """The cluster's value, and whether it was made here, as far as is known."""
+    value = encode_cluster(Cluster(_kafka_id(rng)))
+    compares, then = [CreateRevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)]
+    result = await patiently(partial(metadata.txn, compares, then, [Get(CLUSTER_KEY)]), _METADATA)
+    found = value if result.succeeded else result.reads[0][0].value
+    return found, found == value
+
+
+async def _mark_bucket(objects: ObjectStore, location: str, cluster: Cluster) -> Cluster:
+    body = [bucket_files.encode_cluster(cluster)]
+    try:
+        await patiently(partial(objects.create, layout.CLUSTER_KEY, body), location)
+    except AlreadyExistsError:
+        return await patiently(partial(_read_mark, objects), location)
+    return cluster
+
+
+async def _read_mark(objects: ObjectStore) -> Cluster:
+    """The mark, which is there: a node of the store that does not show it yet is asked again."""
+    try:
+        return bucket_files.decode_cluster(await objects.get(layout.CLUSTER_KEY))
+    except NotFoundError as error:
+        raise UnavailableError(f"{layout.CLUSTER_KEY} exists, and is not found") from error
+
+
+def _kafka_id(rng: Random) -> str:
+    """A random id as Kafka writes them: base64url of 16 bytes without padding (Uuid#toString)."""
+    raw = UUID(int=rng.getrandbits(128), version=4).bytes
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+async def node_id(
+    metadata: MetadataStore,
+    disk: AgentDisk,
+    cluster: Cluster,
+    session_ms: float = 0.0,
+    rng: Random | None = None,
+    strangers: UnknownKeys | None = None,
+) -> int:
+    """This directory's node id: kept on the disk, allocated in the metadata store.
+
+    An id of which no agent lived for a week may be given to another directory (`node_ids`).
+
+    *session_ms*: how long a session lives whose agent has ended.  *rng*: gives the directory its
+    own id.  *strangers*: as `join_cluster`.
+
+    Raises:
+        CorruptError: the file on the disk is damaged.
+        WrongClusterError: it is another cluster's, or an agent on a copy of the directory lives.
+        StoreError: a store does not answer.
+    """
+    stored = disk.load("node_id.json")
+    directory = f"{(rng or SystemRandom()).getrandbits(128):032x}"
+    if stored is not None:
+        try:
+            found = json.loads(stored)
+            number, of = int(found["node_id"]), str(found["cluster_id"])
+            known = None if found.get("directory") is None else str(found["directory"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError(
+                "node_id.json in the data directory is damaged: remove it to get a new node id"
+            ) from error
+        if of != cluster.cluster_id:
+            raise WrongClusterError(
+                f"the data directory belongs to cluster {of}, and the metadata store to "
+                f"{cluster.cluster_id}: start it with the --etcd and the --store that it had "
+                f"before, or as another agent with an empty --dir"
+            )
+        if await _is_ours(metadata, number, known):
+            await _wait_until_alone(metadata, disk, number, max(_COPY_S, session_ms / 1000 + 5))
+            return number
+        structlog.get_logger().warning(
+            "node_id_given_up",
+            node_id=number,
+            advice="no agent of this directory lived for a week, or its metadata store is an older "
+            "one, and the id may be another agent's: this agent gets a new one",
+        )
+        directory = known or directory
+    _, kvs = await patiently(partial(metadata.get_prefix, NODE_IDS_PREFIX), _METADATA)
+    strangers = strangers or UnknownKeys()
+    taken = {strangers.parsed(kv.key, parse_node_id_key) for kv in kvs}
+    number = 1
+    while True:
+        while number in taken:
+            number += 1
+        key = node_id_key(number)
+        # One that was taken without an answer is nobody's for a week: there are enough of them.
+        put = Put(key, encode_node_id_use(NodeIdUse(directory)))
+        result = await patiently(
+            partial(metadata.txn, [CreateRevisionIs(key, 0)], [put]), _METADATA
+        )
+        if result.succeeded:
+            break
+        number += 1
+    kept = {"node_id": number, "cluster_id": cluster.cluster_id, "directory": directory}
+    await disk.save("node_id.json", json.dumps(kept).encode())
+    return number
+
+
+async def _is_ours(metadata: MetadataStore, number: int, directory: str | None) -> bool:
+    """Whether the node id is still this directory's; if so, its key says so, and no mark is on it.
+
+    A mark is taken off before the agent's session begins: the id is not deleted meanwhile.
+    """
+    key = node_id_key(number)
+    while True:
+        kv = await patiently(partial(metadata.get, key), _METADATA)
+        if kv is None:
+            return False
+        try:
+            use = decode_node_id_use(kv.value)
+        except CorruptError:
+            return True  # nobody takes it: it is there, and cannot be read
+        if use.directory not in (None, directory):
+            return False
+        if use == NodeIdUse(directory):
+            return True
+        compares = [ModRevisionIs(key, kv.mod_revision)]
+        put = Put(key, encode_node_id_use(NodeIdUse(directory)))
+        result = await patiently(partial(metadata.txn, compares, [put]), _METADATA)
+        if result.succeeded:
+            return True
+
+
+async def _wait_until_alone(
+    metadata: MetadataStore, disk: AgentDisk, number: int, longest_s: float
+) -> None:
+    """Two agents of one node id would each hide the other: its partitions, its address."""
+    found = await patiently(partial(metadata.get, agent_key(number)), _METADATA)
+    if found is None:
+        return
+    try:
+        session_id = decode_agent(found.value).session_id
+        if session_id in disk.sessions():
+            return  # it was on this disk, which is locked: it is over
+    except (CorruptError, UnavailableError):
+        return  # sessions deal with both
+    clock = asyncio.get_running_loop().time
+    until_s, told = clock() + longest_s, False
+    while await patiently(partial(metadata.get, session_key(session_id)), _METADATA) is not None:
+        if clock() >= until_s:
+            raise WrongClusterError(
+                f"an agent with this data directory's node id, {number}, is running elsewhere: "
+                "was the directory copied? Start with an empty --dir, or with this one after that "
+                "agent has ended"
+            )
+        if not told:
+            told = True
+            structlog.get_logger().warning(
+                "node_id_in_use",
+                node_id=number,
+                advice=f"waits up to {longest_s:g} s until that agent's session is over",
+            )
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,260 @@
+"""The agent's HTTP port: for Prometheus, for supervisors, and for `driftlog segments seal`.
+
+    GET  /metrics                Prometheus text
+    GET  /healthz                200 while the event loop turns
+    GET  /readyz                 200 while it serves; 503 and why: between two sessions, the
+                                 metadata store went back or is another one, or nothing could be
+                                 committed for a while
+    POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition;
+                                 429 where a topic is sealed too often
+    GET  /partitions/offline     JSON: what this agent is to serve and cannot, and why
+    GET  /topics/{topic}/{partition}/loss
+                                 JSON: what of it is lost for good; nothing is changed
+    POST /topics/{topic}/{partition}/loss
+                                 its body: what GET answered.  Go on without that
+
+Shell.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.recovery.accepted_loss import LedElsewhereError, NotLostError
+from driftlog_agents.process import metrics
+from driftlog_agents.process.agent import now_ms
+from driftlog_agents.process.http_guard import HttpGuard
+from driftlog_agents.process.metrics import Observed
+from driftlog_agents.topics.seal_quota import SEALS, SealQuota
+from driftlog_metadata.errors import CorruptError, FencedError, StoreError
+from driftlog_metadata.model import TopicPartition
+
+_SEAL_DEADLINE_S: Final = 600
+_FAILING_MS: Final = 5_000
+"""Commits that fail for less are a hiccup: the retries are for that."""
+
+_BODY_S: Final = 10.0
+
+_BETWEEN: Final = "the agent is between two sessions: try again"
+
+_RETRY_S: Final = 0.3
+
+_NOT_OURS: Final = (
+    "bring back the right store, or restart every agent to accept this one; the log says more"
+)
+
+_FINISH_S: Final = 1.0
+"""How long leaving waits for answers; a seal may wait for a bucket that is away."""
+
+
+def _is_no_stranger(record: logging.LogRecord) -> bool:
+    """aiohttp tells with a traceback of each client that does not speak HTTP/1, such as etcd's."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+class _Metrics(Collector):
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+
+    def collect(self) -> list[Metric]:
+        return list(metrics.collect(self._observed))
+
+
+class HttpApi:
+    """Serves one agent.
+
+    Args:
+        names: hosts by which the agent is advertised.
+    """
+
+    def __init__(self, observed: Observed, names: Sequence[str] = ()) -> None:
+        self._observed = observed
+        self._agent = observed.agent
+        self._names = names
+        self._runner: web.AppRunner | None = None
+        self._guard: HttpGuard | None = None
+        limits = self._agent.settings.broker.limits
+        self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve on sockets that are bound."""
+        settings = self._agent.settings
+        guard = self._guard = HttpGuard(
+            settings.broker.limits,
+            self._names,
+            self._agent.refusals,
+        )
+        app = web.Application(middlewares=[guard.middleware])
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.post("/topics/{topic}/seal", self._seal),
+                web.get("/partitions/offline", self._offline),
+                web.get("/topics/{topic}/{partition:[0-9]+}/loss", self._examine_loss),
+                web.post("/topics/{topic}/{partition:[0-9]+}/loss", self._accept_loss),
+            ]
+        )
+        logging.getLogger("aiohttp.server").addFilter(_is_no_stranger)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_FINISH_S)
+        await self._runner.setup()
+        assert self._runner.server is not None
+        guard.start(self._runner.server, sockets)
+
+    async def stop(self) -> None:
+        """Close the port."""
+        if self._guard is not None:
+            self._guard.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        if not self._agent.ready.is_set():
+            return web.Response(status=503, text="starting\n")
+        registry = CollectorRegistry()
+        registry.register(_Metrics(self._observed))
+        return web.Response(body=generate_latest(registry), content_type="text/plain")
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if not self._agent.ready.is_set():
+            return web.Response(status=503, text="starting\n")
+        evidence = self._agent.store_watch.evidence
+        if evidence is not None:
+            text = f"{evidence.reason}: {_NOT_OURS}\n"
+            return web.Response(status=503, text=text)
+        if self._agent.fitness.unfit:
+            text = "unfit: it could not commit while others could; the log says why\n"
+            return web.Response(status=503, text=text)
+        engine = self._agent.broker.engine
+        if engine is None or not engine.ready.is_set():
+            return web.Response(status=503, text=f"between two sessions{_why(engine)}\n")
+        outage = engine.health.flushes
+        lasted_ms = outage.lasted_ms(engine.ports.now_ms())
+        if lasted_ms >= _FAILING_MS:
+            text = f"nothing was committed for {lasted_ms / 1000:.0f} s: {outage.error}\n"
+            return web.Response(status=503, text=text)
+        return web.Response(text="ok\n")
+
+    async def _seal(self, request: web.Request) -> web.Response:
+        topic = request.match_info["topic"]
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, _BETWEEN)
+        entry = engine.topics.get(topic)
+        if entry is None:
+            return _error(404, f"there is no topic {topic!r}: driftlog topics list shows what is")
+        wait_s = self._seals.wait_s(topic)
+        if wait_s:
+            self._agent.refusals.count(SEALS)
+            return _error(
+                429,
+                f"{topic} was sealed {self._seals.most} times in a minute ({SEALS}): try again in "
+                f"{wait_s} s.  What is committed is sealed without asking, too (segment.ms, "
+                f"segment.bytes of the topic)",
+                {"Retry-After": str(wait_s)},
+            )
+        sealed: dict[str, int] = {}
+        try:
+            async with asyncio.timeout(_SEAL_DEADLINE_S):
+                for log in [log for log in entry.logs if log is not None]:
+                    sealed[str(log.partition)] = await self._seal_one(log)
+        except (StoreError, CorruptError, TimeoutError) as error:
+            return _error(503, f"{topic} is not sealed: {error or 'it took too long'}")
+        return web.json_response({"topic": topic, "sealed_end": sealed})
+
+    async def _seal_one(self, log: PartitionLog) -> int:
+        """Seal up to what is the high watermark now, in as many segments as it takes."""
+        wanted = log.high_watermark
+        while log.sealed_end < wanted:
+            engine = self._agent.broker.engine
+            if engine is None:
+                raise FencedError("the agent's session ended")
+            before = log.sealed_end
+            end = engine.sealer.next_end(log, wanted)
+            await engine.sealer.seal(log, end)
+            if log.sealed_end == before:
+                await asyncio.sleep(_RETRY_S)
+        return log.sealed_end
+
+    # ── Partitions that are offline ──
+
+    async def _offline(self, _: web.Request) -> web.Response:
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, _BETWEEN)
+        names = {topic_id: entry.topic.name for topic_id, entry in engine.topics_by_id.items()}
+        found = [
+            {"topic": names[tp.topic_id], "partition": tp.partition, "reason": why}
+            for tp, why in engine.offline().items()
+            if tp.topic_id in names
+        ]
+        return web.json_response({"offline": found})
+
+    async def _examine_loss(self, request: web.Request) -> web.Response:
+        return await self._of_loss(request, None)
+
+    async def _accept_loss(self, request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(_BODY_S):
+                shown = await request.json()
+        except TimeoutError:
+            return _error(408, "the body did not come")
+        except ValueError:
+            return _error(400, "the body is not JSON")
+        if not isinstance(shown, dict):
+            return _error(400, "the body is not what GET answers")
+        return await self._of_loss(request, shown)
+
+    async def _of_loss(self, request: web.Request, shown: dict[str, Any] | None) -> web.Response:
+        engine = self._agent.broker.engine if self._agent.ready.is_set() else None
+        if engine is None:
+            return _error(503, _BETWEEN)
+        topic, number = request.match_info["topic"], int(request.match_info["partition"])
+        entry = engine.topics.get(topic)
+        if entry is None or number >= entry.topic.partitions:
+            return _error(404, f"there is no partition {topic}-{number}")
+        tp = TopicPartition(entry.topic.topic_id, number)
+        if engine.find(tp) is None and not engine.leading.is_placed_here(tp):
+            return _error(421, f"{topic}-{number} is placed on another agent: ask that one")
+        try:
+            async with asyncio.timeout(_SEAL_DEADLINE_S):
+                if shown is None:
+                    return web.json_response((await engine.losses.examine(tp)).as_json())
+                loss = await engine.losses.accept(tp, shown, self._agent.broker.wall_ms())
+        except LedElsewhereError as error:
+            return _error(421, f"{topic}-{number}: {error}")
+        except NotLostError as error:
+            return _error(409, f"{topic}-{number}: {error}")
+        except TimeoutError:
+            goes_on = "" if shown is None else ", and goes on: look again later"
+            return _error(503, f"{topic}-{number}: it takes long{goes_on}")
+        except (StoreError, CorruptError) as error:
+            return _error(503, f"{topic}-{number}: {error}")
+        return web.json_response({"goes_on_at": loss.goes_on_at, "audit": loss.key})
+
+
+def _why(engine: Engine | None) -> str:
+    if engine is None or engine.health.requests.since_ms is None:
+        return ""
+    outage = engine.health.requests
+    seconds = outage.lasted_ms(engine.ports.now_ms()) / 1000
+    return f": the metadata store has not answered for {seconds:.0f} s: {outage.error}"
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": message}, status=status, headers=headers)

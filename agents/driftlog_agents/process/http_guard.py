@@ -1,0 +1,187 @@
+"""Who may use the HTTP port: not many at once, not for ever, and no web page.
+
+    connection ──▶ 64 are open? ──▶ one that is idle makes room, else it is closed
+                   no request within 10 s, or between two for 75 s ──▶ closed
+    request    ──▶ another site's page sent it, or a name that is not ours ──▶ 403
+
+A browser sends what any page tells it to, also to 127.0.0.1: such requests carry an ``Origin`` of
+another host, or (DNS rebinding) that page's own name as ``Host``.  What only shows how the agent is
+(`OPEN_PATHS`) answers under every name: monitors use names that an agent does not know.
+
+Shell.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from aiohttp import web
+
+from driftlog_agents.configs.limits import Limits, Refusals
+from driftlog_agents.network.acceptor import HTTP, Accepted, Acceptor
+from driftlog_agents.network.limits.connection_limits import ConnectionLimits
+
+OPEN_PATHS: Final = frozenset({"/metrics", "/healthz", "/readyz"})
+
+_FIRST_S: Final = 10.0
+"""From the connection to the end of the first request's header."""
+
+_IDLE_S: Final = 75.0
+"""Between two requests: longer than monitors wait."""
+
+_LOOK_S: Final = 1.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def is_foreign(host: str, origin: str | None, ours: Iterable[str]) -> str | None:
+    """Why a request with these headers may be another site's; None: it is not.
+
+    Args:
+        ours: names of this machine, beside addresses, ``localhost`` and names without a dot (which
+            no page of the internet can have).
+    """
+    name = _hostname(host)
+    if origin is not None and _hostname(origin.rpartition("://")[2]) != name:
+        return f"its Origin is {origin!r:.200}, which is another site's"
+    if _is_address(name) or "." not in name.rstrip(".") or name.rstrip(".") in ours:
+        return None
+    return f"its Host is {host!r:.200}, which is no address and no name of this agent"
+
+
+def _hostname(host: str) -> str:
+    host = host.lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class HttpGuard:
+    """Of one port.
+
+    Args:
+        names: of this machine, by which it may be asked.
+    """
+
+    def __init__(self, limits: Limits, names: Iterable[str], refusals: Refusals) -> None:
+        self._names = frozenset({*(name.lower() for name in names), socket.gethostname().lower()})
+        self._refusals = refusals
+        self._most = most = limits.driftlog_http_max_connections
+        self._loop = asyncio.get_running_loop()
+        self._seen: dict[Any, tuple[str, float, float]] = {}
+        """Connections that are there: address, when something of it ended last, and how long it may
+        be silent."""
+        self._busy: set[Any] = set()
+        self._server: web.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        accepted: ConnectionLimits[Accepted] = ConnectionLimits(
+            # One more than there may be: it is let in when one that is idle goes.
+            most=most + 1,
+            per_address=most + 1,
+            overrides={},
+            rate=limits.driftlog_http_max_connection_creation_rate,
+        )
+        self._acceptor = Acceptor(accepted, lambda: self._loop.time() * 1000, refusals, HTTP)
+
+    def start(self, server: web.Server, sockets: Iterable[socket.socket]) -> None:
+        """Accept at *sockets*, for *server*."""
+        self._server = server
+        for bound in sockets:
+            self._acceptor.start(bound, self._serve)
+        self._look()
+
+    def stop(self) -> None:
+        """Accept no more."""
+        self._acceptor.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what may be another site's; note who is busy."""
+        foreign = None
+        if request.path not in OPEN_PATHS or "Origin" in request.headers:
+            foreign = is_foreign(request.host, request.headers.get("Origin"), self._names)
+        if foreign is not None:
+            return web.json_response({"error": f"refused: {foreign}"}, status=403)
+        connection = request.protocol
+        self._busy.add(connection)
+        try:
+            return await handler(request)
+        finally:
+            self._busy.discard(connection)
+            if connection in self._seen:
+                address = self._seen[connection][0]
+                self._seen[connection] = address, self._loop.time(), _IDLE_S
+
+    def _serve(self, address: str) -> asyncio.BaseProtocol:
+        assert self._server is not None
+        return _Guarded(self, self._server(), address)
+
+    def came(self, connection: Any, address: str) -> None:
+        """It has a transport, and can be closed from now on."""
+        if len(self._seen) >= self._most:
+            self._refusals.count("driftlog.http.max.connections")
+            idle = [c for c in self._seen if c not in self._busy]
+            if idle:
+                self._close(min(idle, key=lambda c: self._seen[c][1]))
+        self._seen[connection] = address, self._loop.time(), _FIRST_S
+
+    def went(self, connection: Any) -> None:
+        """It is gone; harmless when it was closed here."""
+        if connection in self._seen:
+            address, _, _ = self._seen.pop(connection)
+            self._acceptor.left(address)
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        for connection, (_, since_s, silent_s) in list(self._seen.items()):
+            if connection not in self._busy and now_s - since_s > silent_s:
+                self._close(connection)
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def _close(self, connection: Any) -> None:
+        transport = connection.transport
+        self.went(connection)
+        connection.force_close()
+        if transport is not None:
+            transport.abort()  # what its client does not take is not waited for
+
+
+class _Guarded(asyncio.Protocol):
+    """A connection, whose guard hears when it comes and when it goes."""
+
+    def __init__(self, guard: HttpGuard, connection: Any, address: str) -> None:
+        self._guard = guard
+        self._connection = connection
+        self._address = address
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection.connection_made(transport)
+        self._guard.came(self._connection, self._address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.went(self._connection)
+        self._connection.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.data_received(data)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()

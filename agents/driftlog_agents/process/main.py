@@ -1,0 +1,626 @@
+"""The agent as a process: options to ports to a running agent.
+
+Root.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import shlex
+import signal
+import socket
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.definitions import InvalidConfigError
+from driftlog_agents.configs.group_settings import ClassicSettings, GroupSettings
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.foundation.start_retry import patiently
+from driftlog_agents.health.directory_monitor import DirectoryMonitor
+from driftlog_agents.health.directory_repair import move_back, put_back
+from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
+from driftlog_agents.log.local.posix_disk import PosixDisk
+from driftlog_agents.log.local.spool import spool_in
+from driftlog_agents.log.log_session import EngineSettings
+from driftlog_agents.log.recovery.remote_leader_client import RemoteLeaderClient
+from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.log.sealing.segment_writer import FILLING
+from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
+from driftlog_agents.log.session.producer_memory import ProducerSettings
+from driftlog_agents.log.session.session import SessionSettings
+from driftlog_agents.network.listeners import (
+    AddressTakenError,
+    ListenAt,
+    ListenError,
+    parse_address,
+    read_listeners,
+    refused,
+    take,
+    take_all,
+)
+from driftlog_agents.network.server import Server
+from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings, now_ms, wall_ms
+from driftlog_agents.process.allocator import use_memory_again
+from driftlog_agents.process.cluster_identity import ClusterIdentity, look_first
+from driftlog_agents.process.file_limits import connections_possible
+from driftlog_agents.process.http_api import HttpApi
+from driftlog_agents.process.metrics import Observed
+from driftlog_agents.process.startup_configs import with_configs
+from driftlog_agents.process.thread_pools import on_threads
+from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
+from driftlog_agents.process_log.process_log import ProcessLog
+from driftlog_metadata.errors import (
+    CorruptError,
+    DeclinedError,
+    OutcomeUnknownError,
+    StoreError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import CLUSTER_KEY
+from driftlog_metadata.quota import Usage
+from driftlog_metadata.sqlite_store import SqliteMetadataStore
+from driftlog_tiering.locations import open_object_store
+from driftlog_tiering.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from driftlog_metadata.etcd_client import EtcdSettings
+    from driftlog_metadata.etcd_store import EtcdMetadataStore
+
+DEV_SEAL_MS: Final = 60_000
+"""`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
+
+REBALANCE_DELAY_MS: Final = 3_000
+"""Kafka's default of ``group.initial.rebalance.delay.ms``."""
+
+DEV_REBALANCE_DELAY_MS: Final = 0
+"""`driftlog dev` has the first member of a group wait for nobody, as the server.properties that
+come with Kafka have it."""
+
+_GC_THRESHOLDS: Final = (12_500, 4, 1_000)
+"""The log's objects are many, long-lived and without cycles: look for cycles less often, and at not
+more than 50,000 new objects at once, which takes some 15 ms."""
+
+_DIRECTORY_FLUSHES_PER_SECOND: Final = 200
+"""A directory has no price per PUT: a lockstep producer is not held to 20 answers a second."""
+
+_DIRECTORY_UPLOADS: Final = 2
+"""Each copies what it writes into a buffer of its own (`file_writes`): more of them only take the
+cores from the event loop."""
+
+
+LISTENER: Final = "127.0.0.1:9092"
+"""Where Kafka's clients find the agent unless the command line says otherwise."""
+
+HTTP_LISTENER: Final = "127.0.0.1:9644"
+"""Where /metrics and the like are unless the command line says otherwise."""
+
+_POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"), (1, "rewrite"))
+"""Worker threads of an agent."""
+
+_OVERDUE_S: Final = 28.0
+"""From SIGTERM to the end, whatever happens: more than a drain takes, and less than the 30 s after
+which supervisors kill."""
+
+
+class DirectoryLostError(Exception):
+    """The directory was removed under the agent; the message says what to do."""
+
+
+class StartError(Exception):
+    """The agent cannot start; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of the command line."""
+
+    directory: Path
+    store: str | None = None
+    listeners: tuple[str, ...] = (LISTENER,)
+    """``[NAME://]HOST:PORT`` each; so is what is advertised."""
+    advertised_listeners: tuple[str, ...] = ()
+    http_listener: str | None = None
+    """None: `HTTP_LISTENER`, or a free port where that one is taken."""
+    rack: str | None = None
+    session_timeout_ms: int = 6_000
+    etcd: "EtcdSettings | None" = None
+    """None: the embedded metadata store, in the directory."""
+    seal_ms: float | None = None
+    auto_create_topics: bool = False
+    """Unless ``--config auto.create.topics.enable`` says: a typo would make a topic."""
+    group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
+    log_level: str = "info"
+    configs: tuple[str, ...] = ()
+    """``NAME=VALUE`` each, of broker configs."""
+    banner: Callable[[str], None] = print
+
+
+def run(options: Options) -> int:
+    """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    log = ProcessLog(options.log_level)
+    log.install()
+    if options.store is None or _in_bucket(options.store):
+        os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
+    use_memory_again()
+    code = 0
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        with _runner() as runner:
+            runner.run(_serve(options, log))
+    except* (StartError, DirectoryLostError, ListenError, StoreError, CorruptError) as group:
+        for error in _leaves(group):
+            sys.stderr.write(f"driftlog: {escaped(str(error), OWN_CHARACTERS)}\n")
+        code = 1
+    except* KeyboardInterrupt:  # before there was anything to drain
+        code = 130
+    return code
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop  # noqa: PLC0415  # an extra of the platforms that have it
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _serve(options: Options, log: ProcessLog) -> None:
+    listeners = read_listeners(options.listeners, options.advertised_listeners)
+    location = options.store or str(options.directory / "objects")
+    settings = _settings(options, location)
+    log.set_lines_per_second(settings.broker.limits.driftlog_log_lines_per_second)
+    # Whatever can be refused is, before there is anything on the disk or in the bucket.
+    bound = await take_all(listeners)
+    http_listening = await _take_http(options)
+    _check_rescued(options)
+    async with contextlib.AsyncExitStack() as stack:
+        etcd = await _etcd(options, stack)
+        objects = await _looked_at(options, location, stack)
+        disk = _disk(options.directory)
+        stack.callback(disk.close)
+        if etcd is None:
+            _check_embedded(options, disk)
+        embedded = None if etcd is not None else await _embedded(options, stack)
+        metadata = etcd or embedded
+        assert metadata is not None
+        if objects is None:
+            objects = _opened(location, stack)
+        pools = [ThreadPoolExecutor(n, name) for n, name in _POOLS]
+        for pool in pools:
+            stack.callback(pool.shutdown, cancel_futures=True)
+        refusals = Refusals()
+        server = _server(settings.broker, listeners, bound, refusals)
+        ports = AgentPorts(
+            metadata=metadata,
+            objects=objects,
+            disk=disk,
+            identity=ClusterIdentity(
+                objects=objects,
+                disk=disk,
+                location=location,
+                session_ms=options.session_timeout_ms,
+                rng=SystemRandom(),
+            ),
+            server=server,
+            connect=RemoteLeaderClient,
+            rng=SystemRandom(),
+            now_ms=now_ms,
+            wall_ms=wall_ms,
+            offload_seal=on_threads(pools[0]),
+            offload_read=on_threads(pools[1]),
+            offload_produce=on_threads(pools[2]),
+            offload_rewrite=on_threads(pools[3]),
+            offload_disk=asyncio.to_thread,
+            spool=spool_in(options.directory / "spool"),
+            keep_alive=_keep_alive(options, stack),
+            usage=partial(_usage, etcd) if etcd is not None else None,
+            refusals=refusals,
+        )
+        http_host, http_port = http_listening[0].getsockname()[:2]
+        http_address = f"[{http_host}]" if ":" in http_host else http_host
+        settings = replace(settings, http_address=f"{http_address}:{http_port}")
+        agent = AgentProcess(settings, ports)
+        loop_watch = EventLoopMonitor()
+        http = HttpApi(
+            Observed(
+                agent=agent, server=server, loop_watch=loop_watch, log_lines_dropped=log.dropped
+            ),
+            [at.advertised_host for at in listeners if at.advertised_host],
+        )
+        await http.start(http_listening)
+        stack.push_async_callback(http.stop)
+        watching = asyncio.ensure_future(loop_watch.run())
+        stack.callback(watching.cancel)
+        looks = [disk.removed, *([] if embedded is None else [embedded.removed])]
+        overdue = _Overdue(log)
+        lost = await _run(agent, options, location, overdue, looks)
+        if lost is not None:
+            overdue.call_off()  # nobody else has what the copy saves
+            farewell = await _farewell(options, lost, embedded, disk)
+            overdue.set()
+            raise DirectoryLostError(farewell)
+
+
+def _server(
+    settings: BrokerSettings,
+    listeners: Sequence[ListenAt],
+    bound: Sequence[Sequence[socket.socket]],
+    refusals: Refusals,
+) -> Server:
+    return Server(
+        now_ms=now_ms,
+        socket_request_max_bytes=settings.socket_request_max_bytes,
+        max_connections=settings.max_connections,
+        connections_max_idle_ms=settings.connections_max_idle_ms,
+        limits=settings.limits,
+        refusals=refusals,
+        listeners=listeners,
+        bound=bound,
+    )
+
+
+async def _take_http(options: Options) -> list[socket.socket]:
+    option = "--http-listener"
+    host, port = parse_address(options.http_listener or HTTP_LISTENER, option)
+    try:
+        return await _listened(host, port, option)
+    except AddressTakenError:
+        if options.http_listener is not None:
+            raise
+    found = await _listened(host, 0, option)
+    structlog.get_logger().info(
+        "http_port_taken",
+        wanted=HTTP_LISTENER,
+        used=f"{host}:{found[0].getsockname()[1]}",
+        advice="another agent has it, it seems; --http-listener HOST:PORT chooses one",
+    )
+    return found
+
+
+async def _listened(host: str, port: int, option: str) -> list[socket.socket]:
+    """As `take`; and nobody else can."""
+    found = await take(host, port, option)
+    try:
+        for taken in found:
+            taken.listen()
+    except OSError as error:
+        for taken in found:
+            taken.close()
+        raise refused(error, host, port, option) from error
+    return found
+
+
+async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMetadataStore | None":
+    """etcd, which answers; None: it is not asked for."""
+    if options.etcd is None:
+        return None
+    # Not needed by every agent: it takes 10 MiB and 0.1 s.
+    from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415
+
+    logging.getLogger("grpc").setLevel(logging.WARNING)  # else a line per call where all debug
+    try:
+        store = EtcdMetadataStore(_spread(options.etcd))
+    except ValueError as error:
+        raise StartError(f"--etcd: {error}") from error
+    stack.push_async_callback(store.close)
+    try:
+        await patiently(partial(store.get, CLUSTER_KEY), "etcd")
+    except (UnavailableError, OutcomeUnknownError) as error:
+        raise StartError(
+            f"etcd cannot be used: {error}.  Check --etcd, --etcd-user with "
+            f"DRIFTLOG_ETCD_PASSWORD, the certificates and the network; then start again"
+        ) from error
+    return store
+
+
+def _spread(settings: "EtcdSettings") -> "EtcdSettings":
+    """The first endpoint that answers is used until it fails: agents spread over the members."""
+    endpoints = settings.endpoints
+    return replace(settings, endpoints=tuple(SystemRandom().sample(endpoints, len(endpoints))))
+
+
+def _keep_alive(options: Options, stack: contextlib.AsyncExitStack) -> KeepAlive | None:
+    """A thread with its own way to etcd; None: nobody else can have what the embedded store has."""
+    if options.etcd is None:
+        return None
+    from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415  # as in `_etcd`
+
+    settings = _spread(options.etcd)
+    thread = KeepAliveThread(lambda: EtcdMetadataStore(settings))
+    stack.push_async_callback(thread.close)
+    return thread
+
+
+async def _usage(etcd: "EtcdMetadataStore") -> list[Usage]:
+    return [
+        Usage(
+            member=status.endpoint,
+            size_bytes=status.db_size_bytes,
+            quota_bytes=status.quota_bytes,
+            full=any("NOSPACE" in error for error in status.errors),
+            revision=status.revision,
+        )
+        for status in await etcd.each_status()
+    ]
+
+
+def _database(options: Options) -> Path:
+    return options.directory / "metadata.db"
+
+
+def _rescued(options: Options) -> Path:
+    """Where the metadata are saved of a database that was removed under the agent."""
+    return options.directory / "metadata.db.rescued"
+
+
+def _check_rescued(options: Options) -> None:
+    """Whether the metadata are where an agent that lost its database has saved them."""
+    rescued, database = _rescued(options), _database(options)
+    if options.etcd is None and rescued.exists() and not database.exists():
+        raise StartError(
+            f"{database} is not there, and the last agent on this directory has saved all metadata "
+            f"in {rescued}: move it to {database}, with no -wal and -shm beside it "
+            f"({put_back(str(database), str(rescued), replaced=False)}), and start the agent again"
+        )
+
+
+def _check_embedded(options: Options, disk: PosixDisk) -> None:
+    """Whether the metadata may be in the directory: they are not where an agent has used etcd."""
+    if disk.load("node_id.json") is not None and not _database(options).exists():
+        raise StartError(
+            f"{options.directory} is of an agent that has a node id, and no metadata.db of its "
+            f"own: start it with the --etcd and the --store that it had before; or put metadata.db "
+            f"back where it is lost (a backup loses what was committed after it and not sealed; "
+            f"partitions of which more is sealed than it knows stay offline); or start another "
+            f"agent, with an empty --dir"
+        )
+
+
+async def _farewell(
+    options: Options, lost: str, embedded: SqliteMetadataStore | None, disk: PosixDisk
+) -> str:
+    """What to do after *lost* is lost; a database without a name gets one."""
+    moved_to = disk.moved_to()
+    if moved_to is not None and (embedded is None or embedded.is_whole_in(moved_to)):
+        directory = os.path.abspath(options.directory)
+        return (
+            f"{directory} was moved to {moved_to} while the agent ran, so it has stopped.  What it "
+            f"had acknowledged is in {moved_to} and in the objects: move it back "
+            f"({move_back(directory, str(moved_to))}) and start the agent again, or start it with "
+            f"--dir {shlex.quote(str(moved_to))}"
+        )
+    said = f"{lost} was removed or replaced while the agent ran, so it has stopped."
+    if embedded is None or embedded.removed() is None:
+        return f"{said}  What it had acknowledged was uploaded; start it again"
+    database = _database(options)
+    rescued = _rescued(options)
+    try:
+        await embedded.save_copy(rescued)
+    except (StoreError, OSError, sqlite3.Error) as error:
+        return (
+            f"{said}  The metadata could not be saved ({error}): what was acknowledged since the "
+            f"last backup of {database} is lost"
+        )
+    return (
+        f"{said}  All metadata are saved in {rescued}: move it to {database}, with no -wal and "
+        f"-shm beside it ({put_back(str(database), str(rescued), replaced=database.exists())}), "
+        f"and start the agent again; nothing that was acknowledged with acks=all is missing as "
+        f"long as the objects are there"
+    )
+
+
+async def _embedded(options: Options, stack: contextlib.AsyncExitStack) -> SqliteMetadataStore:
+    store = await SqliteMetadataStore.open(_database(options), lambda: time.time_ns() // 1_000_000)
+    stack.push_async_callback(store.close)
+    return store
+
+
+def _disk(directory: Path) -> PosixDisk:
+    try:
+        disk = PosixDisk(directory)
+    except UnavailableError as error:
+        raise StartError(
+            f"{error}.  Choose with --dir a directory that can be made and written"
+        ) from error
+    if disk.open_to_others:
+        structlog.get_logger().warning(
+            "directory_not_tightened",
+            error=disk.open_to_others,
+            advice="other users may read what producers send: "
+            f"chmod 700 -- {shlex.quote(str(directory))}",
+        )
+    elif disk.tightened:
+        structlog.get_logger().info(
+            "directory_tightened",
+            directory=str(directory),
+            changed=disk.tightened,
+            means="only the agent's user reads its directory; a --store elsewhere is not touched",
+        )
+    return disk
+
+
+def _opened(location: str, stack: contextlib.AsyncExitStack) -> ObjectStore:
+    folder = None if _in_bucket(location) or Path(location).exists() else Path(location)
+    try:
+        objects = open_object_store(location)
+    except (ValueError, UnavailableError) as error:
+        raise StartError(f"--store: {error}") from error
+    if folder is not None:
+        stack.callback(_remove_if_empty, folder)  # a start that is refused leaves no folder
+    stack.push_async_callback(objects.close)
+    return objects
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+async def _looked_at(
+    options: Options, location: str, stack: contextlib.AsyncExitStack
+) -> ObjectStore | None:
+    """The object store, which may be used with DIR; None: it is a part of DIR, which is new."""
+    if options.store is None and not Path(location).exists():
+        return None
+    objects = _opened(location, stack)
+    known = options.etcd is not None or _database(options).exists()
+    try:
+        await look_first(objects, location, has_metadata=known)
+    except DeclinedError:
+        raise  # it says what to do
+    except (UnavailableError, OutcomeUnknownError) as error:
+        raise _no_answer(location, error) from error
+    return objects
+
+
+def _no_answer(location: str, error: Exception) -> StartError:
+    return StartError(
+        f"the store {location} does not answer: {error}.  Check the endpoint (AWS_ENDPOINT_URL; "
+        f"unset for Amazon's), AWS_REGION and the network; then start again"
+    )
+
+
+def _in_bucket(location: str) -> bool:
+    return location.startswith(("s3://", "s3a://"))
+
+
+async def _run(
+    agent: AgentProcess,
+    options: Options,
+    location: str,
+    overdue: "_Overdue",
+    looks: Sequence[Callable[[], str | None]],
+) -> str | None:
+    """Serve until a signal says stop, or a look that something was removed, which is returned."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        agent.stop()
+        overdue.set()
+
+    watch = DirectoryMonitor(looks, stop)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(agent.run())
+        watching = tasks.create_task(watch.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        announce = tasks.create_task(_announce(agent, options, location))
+        await asyncio.wait([running])
+        announce.cancel()
+        watching.cancel()
+    # The timer goes on: what may hang is what follows, too.
+    return watch.lost
+
+
+class _Overdue:
+    """Ends the process `_OVERDUE_S` after `set`, which is harmless when repeated."""
+
+    def __init__(self, log: ProcessLog) -> None:
+        self._log = log
+        self._timer: threading.Timer | None = None
+
+    def set(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(_OVERDUE_S, partial(_end_at_once, self._log))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def call_off(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _end_at_once(log: ProcessLog) -> None:
+    """A stop that hangs must not take a supervisor's patience: nothing that was acknowledged needs
+    the rest of it."""
+    structlog.get_logger().error(
+        "stop_overdue",
+        seconds=_OVERDUE_S,
+        advice="the process ends now, as if it were killed; please report what it waits for, below",
+    )
+    log.say_stacks()
+    log.close()
+    os._exit(1)
+
+
+async def _announce(agent: AgentProcess, options: Options, location: str) -> None:
+    await agent.ready.wait()
+    others = "".join(f", {at.name}://{at.host}:{at.port}" for at in agent.listeners[1:])
+    options.banner(
+        f"driftlog is ready: bootstrap {agent.address}{others}, http "
+        f"{agent.settings.http_address}, objects in {location}"
+    )
+
+
+def _settings(options: Options, location: str) -> AgentSettings:
+    flush = FlushSettings()
+    if not _in_bucket(location):
+        flush = replace(
+            flush,
+            flushes_per_second=_DIRECTORY_FLUSHES_PER_SECOND,
+            burst=_DIRECTORY_FLUSHES_PER_SECOND / 4,
+            max_uploads=_DIRECTORY_UPLOADS,
+        )
+    seal = SealSettings()
+    if options.seal_ms is not None:
+        seal = replace(seal, segment_ms=options.seal_ms, small_ms=options.seal_ms)
+    classic = ClassicSettings(initial_rebalance_delay_ms=options.group_initial_rebalance_delay_ms)
+    broker = BrokerSettings(
+        location=location,
+        seal_ms=options.seal_ms,
+        auto_create_topics_enable=options.auto_create_topics,
+        log_level=options.log_level,
+        groups=GroupSettings(classic=classic),
+    )
+    try:
+        limits = with_configs(broker, options.configs).limits
+        possible = connections_possible(limits.driftlog_http_max_connections)
+        broker = with_configs(replace(broker, max_connections=possible), options.configs)
+    except InvalidConfigError as error:
+        raise StartError(f"--config: {error}") from error
+    if broker.max_connections > possible:
+        structlog.get_logger().warning(
+            "max_connections_lowered",
+            wanted=broker.max_connections,
+            used=possible,
+            advice="so many files may be open less those of the log, the stores and the HTTP port; "
+            "raise the limit (ulimit -n)",
+        )
+        broker = replace(broker, max_connections=possible)
+    return AgentSettings(
+        rack=options.rack,
+        broker=broker,
+        engine=EngineSettings(
+            session=SessionSettings(ttl_ms=options.session_timeout_ms),
+            flush=flush,
+            seal=seal,
+            producers=ProducerSettings(
+                expiration_ms=broker.producer_id_expiration_ms,
+                state_bytes=broker.driftlog_producer_state_max_bytes,
+            ),
+        ),
+    )
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -1,0 +1,311 @@
+"""What an agent counts, as Prometheus reads it.
+
+The machines keep plain numbers; they are read when somebody asks, so counting costs the
+hot path an addition.
+
+Shell.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from driftlog_agents.configs.limits import LOG_LINES, PRODUCER_STATE
+from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
+from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
+from driftlog_agents.network.server import Server
+from driftlog_agents.process.agent import AgentProcess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What metrics are read from."""
+
+    agent: AgentProcess
+    server: Server
+    loop_watch: EventLoopMonitor
+    log_lines_dropped: Callable[[], Mapping[str, int]]
+    """Lines of the process's log that were not written, by reason."""
+
+
+def collect(observed: Observed) -> Iterable[Metric]:
+    """Every metric, with what it says."""
+    agent = observed.agent
+    yield from _requests(observed)
+    yield from _log(agent)
+    yield from _groups(agent)
+    yield from _quota(agent)
+    yield from _process(observed)
+
+
+def _requests(observed: Observed) -> Iterable[Metric]:
+    agent = observed.agent
+    requests = CounterMetricFamily(
+        "driftlog_requests", "Requests taken, by Kafka API", labels=["api"]
+    )
+    for key, count in agent.dispatcher.requests().items():
+        requests.add_metric([key.kafka_name], count)
+    yield requests
+    producing, fetching = agent.dispatcher.producing, agent.dispatcher.fetching
+    yield _counter("driftlog_produced_bytes", "Bytes of batches that clients sent", producing.bytes)
+    yield _counter(
+        "driftlog_produce_errors", "Partitions of Produce requests refused", producing.errors
+    )
+    yield _counter("driftlog_fetched_bytes", "Bytes of batches sent to consumers", fetching.bytes)
+    yield _counter(
+        "driftlog_cold_fetches", "Fetches that had to read from the bucket", fetching.cold_reads
+    )
+    yield _counter(
+        "driftlog_damaged_reads",
+        "Reads that failed for an object that cannot be read: look at the log",
+        agent.broker.reader.damaged_reads,
+    )
+    refused = CounterMetricFamily(
+        "driftlog_refused",
+        "What was refused, closed or kept waiting for a limit, by the config that sets it",
+        labels=["limit"],
+    )
+    left_out = observed.log_lines_dropped()
+    counts = {
+        **agent.broker.refusals.counts,
+        LOG_LINES: left_out.get("rate", 0),
+        PRODUCER_STATE: agent.counters.producers_refused,
+    }
+    for limit, count in sorted(counts.items()):
+        refused.add_metric([limit], count)
+    yield refused
+    dropped = CounterMetricFamily(
+        "driftlog_log_lines_dropped",
+        "Lines of the agent's log that were not written: left out for their rate, because nobody "
+        "reads them (queue), or because the stream is closed or full (write)",
+        labels=["reason"],
+    )
+    for reason, count in left_out.items():
+        dropped.add_metric([reason], count)
+    yield dropped
+    yield _gauge("driftlog_connections", "Open connections", len(observed.server.connections))
+    yield _gauge(
+        "driftlog_overloaded", "1 while producers are kept waiting", int(observed.server.overloaded)
+    )
+    yield _gauge(
+        "driftlog_waiting_batch_bytes",
+        "Batches that wait to be rewritten, or for their partition",
+        observed.agent.dispatcher.producing.waiting.held_bytes,
+    )
+    yield _gauge(
+        "driftlog_incomplete_request_bytes",
+        "Memory of requests that have not arrived whole, and of large Produce requests that wait "
+        "to be admitted",
+        observed.server.frame_budget.held_bytes,
+    )
+    yield _gauge(
+        "driftlog_connections_waiting",
+        "Connections that are not read until there is memory for their requests",
+        observed.server.frame_budget.waiting,
+    )
+    yield _gauge(
+        "driftlog_queued_requests",
+        "Requests that wait for their turn on their connections",
+        observed.server.requests.waiting,
+    )
+    yield _gauge(
+        "driftlog_queued_request_bytes",
+        "Memory of requests other than Produce, until they are answered, and of what was read and "
+        "is not taken yet",
+        observed.server.requests.budget.held_bytes,
+    )
+    yield _gauge(
+        "driftlog_response_queue_bytes",
+        "Memory of answers that clients have not taken",
+        observed.server.answers.held_bytes,
+    )
+    yield _gauge(
+        "driftlog_agents", "Live agents, as this one sees them", len(agent.broker.view.agents)
+    )
+    yield _counter("driftlog_sessions", "Sessions begun by this process", agent.sessions)
+    yield _gauge(
+        "driftlog_unfit",
+        "1 while it takes no partitions because it could not commit while others could",
+        int(agent.fitness.unfit),
+    )
+    yield _gauge(
+        "driftlog_metadata_store_distrusted",
+        "1 since the metadata store went back or was replaced, until the agent is restarted",
+        int(agent.store_watch.evidence is not None),
+    )
+
+
+def _log(agent: AgentProcess) -> Iterable[Metric]:
+    engine = agent.broker.engine
+    counters = agent.counters
+    for name, text in _LOG_COUNTERS.items():
+        yield _counter(f"driftlog_{name}", text, getattr(counters, name))
+    commits = counters.commits
+    yield HistogramMetricFamily(
+        "driftlog_commit_seconds",
+        "Transactions that committed a flush",
+        buckets=list(commits.buckets()),
+        sum_value=commits.sum_s,
+    )
+    if engine is None:
+        return
+    logs = engine.logs()
+    yield _gauge("driftlog_partitions", "Partitions led", len(logs))
+    yield _gauge(
+        "driftlog_offline_partitions",
+        "Partitions that this agent is to serve and cannot: see driftlog partitions offline",
+        len(engine.offline()),
+    )
+    yield _gauge(
+        "driftlog_unavailable_partitions",
+        "Partitions placed here that have no leader while an object cannot be read: see the log",
+        engine.leading.unavailable,
+    )
+    yield _gauge(
+        "driftlog_damaged_partitions",
+        "Partitions that are not sealed for a missing or damaged object: look at the log",
+        sum(1 for log in logs if log.damage),
+    )
+    yield _gauge(
+        "driftlog_pending_bytes", "Admitted and not committed", engine.flusher.pending_bytes
+    )
+    yield _gauge(
+        "driftlog_commits_failing_seconds",
+        "Since when flushes cannot be committed, for the bucket or the metadata store fails",
+        engine.health.flushes.lasted_ms(engine.ports.now_ms()) / 1000,
+    )
+    yield _gauge(
+        "driftlog_unsealed_bytes",
+        "Committed and not sealed",
+        sum(log.unsealed_bytes for log in logs),
+    )
+    yield _gauge(
+        "driftlog_producers",
+        "Idempotent producers that are remembered, each once per partition",
+        engine.producers.producers,
+    )
+    yield _gauge(
+        "driftlog_producer_state_bytes",
+        "What they take, of driftlog.producer.state.max.bytes",
+        engine.producers.used_bytes,
+    )
+    yield _gauge(
+        "driftlog_flush_records", "Flush records in the metadata store", engine.keeper.records
+    )
+
+
+_LOG_COUNTERS: Final = {
+    "partitions_taken_over": "Partitions claimed",
+    "partitions_handed_over": "Partitions released",
+    "flush_puts": "PUTs of flush objects, hedges too",
+    "flush_hedges": "PUTs that were a hedge",
+    "flushes_early": "Flushes cut early",
+    "committed_bytes": "Bytes of committed flushes",
+    "buffer_bytes": "Bytes written to buffer files",
+    "buffer_syncs": "fdatasync calls",
+    "buffer_unreadable": "Failed attempts to read what earlier sessions left in "
+    "DIR/buffer: look at the log",
+    "buffer_damaged_files": "Buffer files of earlier sessions that were read and have damaged "
+    "entries before whole ones: look at the log",
+    "buffer_damaged_entries": "Entries in them that were skipped, at least",
+    "buffer_damaged_bytes": "Bytes in them that were skipped",
+    "producers_refused": "Batches of idempotent producers that were not known, refused "
+    "because no more are remembered: look at the log",
+    "segments_sealed": "Segments sealed",
+    "sealed_bytes": "Bytes sealed, uncompressed",
+    "undecodable_batches": "Batches kept as they came because their records cannot be decoded",
+}
+"""The fields of `LogCounters`."""
+
+
+def _groups(agent: AgentProcess) -> Iterable[Metric]:
+    for name, text in _GROUP_COUNTERS.items():
+        yield _counter(name, text, agent.group_counters[name])
+    loads = agent.group_loads
+    yield HistogramMetricFamily(
+        "driftlog_group_load_seconds",
+        "Claims of groups that are there, until they are served",
+        buckets=list(loads.buckets()),
+        sum_value=loads.sum_s,
+    )
+    coordinator = agent.broker.groups
+    groups = [] if coordinator is None else list(coordinator.groups.values())
+    kinds = GaugeMetricFamily(
+        "driftlog_groups", "Groups coordinated here, by protocol", labels=["protocol"]
+    )
+    for kind in (CLASSIC, CONSUMER):
+        kinds.add_metric([kind], sum(group.kind == kind for group in groups))
+    yield kinds
+    members = sum(len(group.machine.members) for group in groups)
+    yield _gauge("driftlog_group_members", "Members of groups coordinated here", members)
+    held = 0 if coordinator is None else coordinator.budget.held_bytes
+    yield _gauge("driftlog_group_bytes", "Memory that groups coordinated here hold, about", held)
+
+
+_GROUP_COUNTERS: Final = {
+    "driftlog_group_commits": "OffsetCommit requests whose offsets were stored",
+    "driftlog_group_offsets_committed": "Offsets in them",
+    "driftlog_group_offsets_expired": "Offsets forgotten after offsets.retention.minutes",
+    "driftlog_group_rebalances": "Generations and assignments that groups came to here",
+    "driftlog_group_transactions": "Transactions that wrote groups or their offsets",
+    "driftlog_groups_lost": "Groups that another agent had claimed, noticed when they were used",
+}
+"""Of groups, over all sessions of the process."""
+
+
+def _quota(agent: AgentProcess) -> Iterable[Metric]:
+    usage = agent.quota.fullest
+    if usage is None:
+        return
+    yield _gauge(
+        "driftlog_etcd_size_bytes", "Size of etcd's database, where it is fullest", usage.size_bytes
+    )
+    if usage.quota_bytes is not None:
+        yield _gauge("driftlog_etcd_quota_bytes", "What etcd may come to there", usage.quota_bytes)
+        yield _gauge(
+            "driftlog_etcd_quota_share",
+            "Of it that is used: from 0.8 on produce is refused; defragment etcd before",
+            usage.share,
+        )
+    yield _gauge(
+        "driftlog_etcd_refusing_produce",
+        "1 while produce is refused because etcd is full: look at the log",
+        int(bool(agent.quota.refusal)),
+    )
+
+
+def _process(observed: Observed) -> Iterable[Metric]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    unit = 1 if sys.platform == "darwin" else 1024
+    yield _counter(
+        "process_cpu_seconds", "User and system CPU time", usage.ru_utime + usage.ru_stime
+    )
+    yield _gauge(
+        "process_max_resident_memory_bytes", "Largest resident size", usage.ru_maxrss * unit
+    )
+    yield _gauge(
+        "driftlog_event_loop_longest_stall_seconds",
+        "Longest that the event loop was busy, or had no core, in the last minute or two",
+        observed.loop_watch.longest_stall_s,
+    )
+    started = observed.agent.broker.agent.started_at_ms / 1000
+    yield _gauge("process_start_time_seconds", "Since 1970", started)
+    yield _gauge("driftlog_uptime_seconds", "Since the start", time.time() - started)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,131 @@
+"""The topic's files in the bucket, which repeat what its key says.
+
+    key ──▶ topic/{n+1}.json, unless topic/{n}.json says the same ──▶ key again: still so?
+
+Who writes a file reads the key again after it, and goes on until both agree: whoever changed the
+topic last, the newest file is true.  Requests are repeated while the session lives.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import structlog
+
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.topics.host import TopicHost
+from driftlog_metadata.codec import decode_at, decode_topic
+from driftlog_metadata.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.keys import topic_key
+from driftlog_metadata.model import Topic
+from driftlog_metadata.store import KeyValue
+from driftlog_tiering import bucket_files, layout
+from driftlog_tiering.bucket_files import DeletedTopic, TopicFile
+from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
+
+_DEADLINE_S: Final = 10.0
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class TopicBucketFiles:
+    """See the module.
+
+    Every method raises `FencedError` when the session ended first; the next one repairs what is
+    missing.
+    """
+
+    def __init__(self, host: TopicHost) -> None:
+        self._host = host
+        self._log = structlog.get_logger()
+
+    async def create(self, engine: Engine, topic: Topic) -> None:
+        """Version 1, of a topic that was just made."""
+        body = bucket_files.encode_topic(TopicFile(1, topic))
+        where = layout.topic_key(topic.name, topic.topic_id, 1)
+        await self._repeat(engine, lambda: self._create_object(where, body))
+
+    async def update(self, engine: Engine, topic: Topic) -> None:
+        """Make the newest file say what the topic's key says."""
+        key = topic_key(topic.name)
+        while True:
+            kv = await engine.session.read(key)
+            now = None if kv is None else topic_of(kv)
+            if now is None or now.topic_id != topic.topic_id:
+                return  # Deleted meanwhile.
+            newest = await self._repeat(engine, lambda: self._newest(topic))
+            if newest is not None and newest.topic == now:
+                return
+            version = 1 if newest is None else newest.version + 1
+            body = bucket_files.encode_topic(TopicFile(version, now))
+            where = layout.topic_key(topic.name, topic.topic_id, version)
+            if not await self._repeat(engine, lambda w=where, b=body: self._create_object(w, b)):  # type: ignore[misc]
+                await asyncio.sleep(_RETRY_S)  # a listing that is behind does not show it yet
+
+    async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
+        """``deleted.json``, once."""
+        mark = DeletedTopic(topic.name, topic.topic_id, self._host.wall_ms())
+        body = bucket_files.encode_deleted(mark)
+        where = layout.deleted_key(topic.name, topic.topic_id)
+        await self._repeat(engine, lambda: self._create_object(where, body))
+
+    async def _newest(self, topic: Topic) -> TopicFile | None:
+        mark = layout.deleted_key(topic.name, topic.topic_id)
+        newest: str | None = None
+        prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
+        async for page in self._host.objects.list(prefix):
+            for info in page.objects:
+                with suppress(ValueError):  # a stranger's: it is no version of the topic
+                    if info.key != mark:
+                        layout.parse_topic_key(info.key)
+                        newest = info.key
+        if newest is None:
+            return None
+        try:
+            return bucket_files.decode_topic(await self._host.objects.get(newest))
+        except (CorruptError, NotFoundError) as error:
+            # A newer version will say it again.
+            self._log.error("topic_file_damaged", object=newest, error=str(error))
+            version = layout.parse_topic_key(newest).version
+            return TopicFile(version, replace(topic, partitions=0))
+
+    async def _create_object(self, key: str, body: bytes) -> bool:
+        """Create the object; False: one exists and is kept.  Callers read it back and compare."""
+        try:
+            await self._host.objects.create(key, [body])
+        except AlreadyExistsError:
+            return False
+        return True
+
+    async def _repeat(self, engine: Engine, request: Callable[[], Awaitable[T]]) -> T:
+        wait_s = _RETRY_S
+        while True:
+            try:
+                async with asyncio.timeout(_DEADLINE_S):
+                    return await request()
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                self._log.warning("topic_file_request_repeated", error=repr(error))
+            if not engine.session.alive or self._host.engine is not engine:
+                raise FencedError("the session ended while the bucket did not answer")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_RETRY_S)
+
+
+def topic_of(kv: KeyValue) -> Topic:
+    """The topic that a key of one, or a tombstone, has as its value.
+
+    Raises:
+        CorruptError: none, or a newer one; names the key.
+    """
+    return decode_at(kv.key, kv.value, decode_topic)

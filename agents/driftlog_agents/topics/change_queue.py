@@ -1,0 +1,100 @@
+"""Changes of topics: one at a time where they concern one name, and whoever asked may go away.
+
+    asked ──▶ a task, few at a time ──▶ the name's turn ──▶ done ──▶ whoever asked, if still there
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.catalog import unlike
+from driftlog_metadata.errors import CorruptError, FencedError
+
+AT_ONCE: Final = 32
+"""Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
+
+_MAX_PENDING: Final = 20_000
+"""Changes that wait for their turn: two of the largest requests.  More are refused."""
+
+T = TypeVar("T")
+
+
+class TopicChangeQueue:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._log = structlog.get_logger()
+        self.tasks: asyncio.TaskGroup | None = None
+        """Where changes are made; None: the agent is starting or leaving."""
+        self.pending = 0
+        """Changes that were asked for and are not done."""
+        self.making: set[str] = set()
+        """Topics that somebody asked for and that are not there yet."""
+        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    async def owned(self, work: Coroutine[Any, Any, T], making: str = "") -> T:
+        """Do *work* in a task of its own; whoever awaits it here may go away.
+
+        Raises:
+            RefusedError: what *work* raises; NOT_CONTROLLER: the agent or its session is no more.
+        """
+        tasks = self.tasks
+        if tasks is None or self.pending >= _MAX_PENDING:
+            work.close()
+            self.making.discard(making)
+            why = "the agent is starting or leaving" if tasks is None else "too many changes wait"
+            raise RefusedError(ErrorCode.NOT_CONTROLLER, why)
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def do() -> None:
+            try:
+                async with self._limit:
+                    result = await work
+            except RefusedError as error:
+                if not done.done():
+                    done.set_exception(error)
+            except CorruptError as error:
+                self._log.error(
+                    "stored_data_damaged",
+                    error=str(error),
+                    advice="put back what it names; until then this topic cannot be changed",
+                )
+                if not done.done():
+                    done.set_exception(RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            except FencedError as error:
+                self._log.info("topic_change_interrupted", reason=str(error))
+                if not done.done():
+                    refused = RefusedError(ErrorCode.NOT_CONTROLLER, "the session ended: try again")
+                    done.set_exception(refused)
+            else:
+                if not done.done():
+                    done.set_result(result)
+            finally:
+                self.pending -= 1
+                self.making.discard(making)
+                done.cancel()
+
+        self.pending += 1
+        tasks.create_task(do())
+        return await done
+
+    @asynccontextmanager
+    async def only(self, name: str) -> AsyncIterator[None]:
+        """One change at a time of a name, and of those that collide with it."""
+        like = unlike(name)
+        lock, users = self._locks.get(like, (asyncio.Lock(), 0))
+        self._locks[like] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(like)
+            if users > 1:
+                self._locks[like] = lock, users - 1

@@ -1,0 +1,42 @@
+"""What the topic service needs of its agent.
+
+Shell.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.log.log_session import Engine
+from driftlog_metadata.store import MetadataStore
+from driftlog_tiering.object_store import ObjectStore
+
+
+class TopicHost(Protocol):
+    """An agent; `Broker` is one."""
+
+    settings: BrokerSettings
+    metadata: MetadataStore
+    objects: ObjectStore
+    cluster: ClusterWatch
+    refusals: Refusals
+    engine: Engine | None
+    """The session that serves; None between two sessions."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]:
+        """The clock: milliseconds since 1970."""
+        ...
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster, as its watches have told."""
+        ...
+
+    @property
+    def node_id(self) -> int:
+        """Kafka's broker id of this agent."""
+        ...

@@ -1,0 +1,227 @@
+"""Topics in the metadata store: what one session puts there for a change, and then does for it.
+
+    create   topic key (create-only) ──▶ topic/1.json
+    change   topic key (its revision) ──▶ topic/n+1.json
+    delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
+
+1. Each holds the name's turn.  Each may be cut off anywhere and be asked again, by this session or
+   the next: it knows its own attempt, whose answer was lost, and goes on behind it.
+2. Every put compares what it replaces, the tombstone and the session (`_put`).
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from driftlog_agents.log.log_session import Engine
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
+from driftlog_agents.topics.catalog import TopicCatalog
+from driftlog_agents.topics.change_queue import TopicChangeQueue
+from driftlog_metadata.codec import encode_topic
+from driftlog_metadata.errors import FencedError
+from driftlog_metadata.keys import (
+    deleted_key,
+    leaders_prefix,
+    partitions_prefix,
+    session_key,
+    topic_key,
+)
+from driftlog_metadata.model import Topic
+from driftlog_metadata.store import (
+    CreateRevisionIs,
+    Delete,
+    DeletePrefix,
+    Get,
+    KeyValue,
+    ModRevisionIs,
+    Put,
+)
+from driftlog_metadata.transactions import Txn
+
+
+class Change:
+    """One change that was asked for, from session to session.
+
+    Args:
+        timeout_s: how long the client waits; None: as long as it takes.
+    """
+
+    __slots__ = ("_deadline_s", "done", "wanted")
+
+    def __init__(self, timeout_s: float | None) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._deadline_s = None if timeout_s is None else now_s + timeout_s
+        self.wanted: Topic | None = None
+        """What was put, or may have been: an answer may be lost, and its session with it."""
+        self.done: tuple[Topic, int] | None = None
+        """What it came to, and at which revision, once nothing can undo it."""
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the client waits yet."""
+        if self._deadline_s is None:
+            return None
+        return max(self._deadline_s - asyncio.get_running_loop().time(), 0.0)
+
+
+class TopicTransactions:
+    """See the module.  Each returns what it came to, and at which revision.
+
+    All raise RefusedError, with what the change cannot be, and FencedError: the session ended.
+    """
+
+    def __init__(
+        self, turns: TopicChangeQueue, files: TopicBucketFiles, known: TopicCatalog
+    ) -> None:
+        self._turns = turns
+        self._files = files
+        self._known = known
+        self._log = structlog.get_logger()
+
+    async def create(self, engine: Engine, change: Change, topic: Topic) -> tuple[Topic, int]:
+        """Put *topic*, unless one of its name, or one like it, is there."""
+        async with self._turns.only(topic.name):
+            known = self._known.by_name.get(topic.name)
+            if change.wanted is None or known is None or known.topic_id != topic.topic_id:
+                # Somebody may have made it, or one like it, while this waited.
+                self._known.check_new_name(topic.name)
+            change.wanted = topic
+            key = topic_key(topic.name)
+            succeeded, revision, there, _ = await self._put(
+                engine, topic, 0, Put(key, encode_topic(topic))
+            )
+            if not succeeded:
+                if there is None or topic_of(there).topic_id != topic.topic_id:
+                    raise RefusedError(
+                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
+                    )
+                revision = there.mod_revision  # Our own attempt, its answer lost.
+            await self._files.create(engine, topic)
+        self._log.info(
+            "topic_created",
+            topic=topic.name,
+            topic_id=str(topic.topic_id),
+            partitions=topic.partitions,
+        )
+        return topic, revision
+
+    async def update(
+        self, engine: Engine, change: Change, topic: Topic, alter: Callable[[Topic], Topic]
+    ) -> tuple[Topic, int]:
+        """Put what *alter* makes of *topic*; it may be asked again, with what others made of it."""
+        async with self._turns.only(topic.name):
+            key = topic_key(topic.name)
+            kv = await engine.session.read(key)
+            while True:
+                now = None if kv is None else topic_of(kv)
+                if kv is None or now is None or now.topic_id != topic.topic_id:
+                    raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                wanted = now if now == change.wanted else alter(now)
+                if wanted == now:
+                    revision = kv.mod_revision
+                    break
+                change.wanted = wanted
+                succeeded, revision, there, deleted = await self._put(
+                    engine, topic, kv.mod_revision, Put(key, encode_topic(wanted))
+                )
+                if succeeded:
+                    break
+                kv = None if deleted else there
+                if kv is not None and kv.value == encode_topic(wanted):
+                    revision = kv.mod_revision  # Our own attempt, its answer lost.
+                    break
+            await self._files.update(engine, wanted)
+        self._log.info(
+            "topic_changed",
+            topic=wanted.name,
+            partitions=wanted.partitions,
+            configs=dict(wanted.configs),
+        )
+        return wanted, revision
+
+    async def delete(self, engine: Engine, change: Change, topic: Topic) -> tuple[Topic, int]:
+        """Put the tombstone of *topic*, and do all that follows it."""
+        async with self._turns.only(topic.name):
+            tombstone = deleted_key(topic.topic_id)
+            key = topic_key(topic.name)
+            kv = await engine.session.read(key)
+            while True:
+                now = None if kv is None else topic_of(kv)
+                if kv is None or now is None or now.topic_id != topic.topic_id:
+                    if change.wanted is not None:
+                        return topic, 0  # Our own attempt, and others have finished it.
+                    raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+                change.wanted = now
+                succeeded, _, there, deleted = await self._put(
+                    engine, topic, kv.mod_revision, Put(tombstone, encode_topic(now))
+                )
+                if succeeded or deleted:
+                    break
+                kv = there
+            revision = await self.finish_deletion(engine, now)
+        self._log.info("topic_deleted", topic=topic.name, topic_id=str(topic.topic_id))
+        return topic, revision
+
+    async def finish_deletion(self, engine: Engine, topic: Topic) -> int:
+        """All that follows a tombstone; harmless at any time after it.
+
+        Returns the revision at which its keys were gone.
+        """
+        engine.remove_topic(topic.topic_id)
+        self._known.forget(topic)
+        await self._files.mark_deleted(engine, topic)
+        key = topic_key(topic.name)
+        gone = (
+            DeletePrefix(leaders_prefix(topic.topic_id)),
+            DeletePrefix(partitions_prefix(topic.topic_id)),
+        )
+        while True:
+            kv = await engine.session.read(key)
+            revision = 0 if kv is None else kv.mod_revision
+            mine = kv is not None and topic_of(kv).topic_id == topic.topic_id
+            result = await engine.session.transact(
+                Txn(
+                    compares=(ModRevisionIs(key, revision),),
+                    then=(Delete(key), *gone) if mine else gone,
+                )
+            )
+            if result.succeeded:
+                return result.revision
+
+    async def _put(
+        self, engine: Engine, topic: Topic, revision: int, put: Put
+    ) -> tuple[bool, int, KeyValue | None, bool]:
+        """*put*, if the topic's key still has *revision* and the topic is not deleted.
+
+        The session is compared as well: a copy that is late finds it gone and does nothing, so
+        nothing appears that the next session has not read.
+
+        Returns whether it was put, at which revision; if not: the topic's key as it is, and
+        whether there is a tombstone.
+
+        Raises:
+            FencedError: the session ended.
+        """
+        key, tombstone = topic_key(topic.name), deleted_key(topic.topic_id)
+        session = session_key(engine.session.session_id)
+        result = await engine.session.transact(
+            Txn(
+                compares=(
+                    ModRevisionIs(key, revision),
+                    CreateRevisionIs(tombstone, 0),
+                    CreateRevisionIs(session, engine.session.revision),
+                ),
+                then=(put,),
+                otherwise=(Get(key), Get(tombstone), Get(session)),
+            )
+        )
+        if result.succeeded:
+            return True, result.revision, None, False
+        topics, tombstones, sessions = result.reads
+        if not sessions or sessions[0].create_revision != engine.session.revision:
+            raise FencedError("the session ended before the topic was changed")
+        return False, 0, topics[0] if topics else None, bool(tombstones)

@@ -1,0 +1,128 @@
+"""A heavy rewrite holds no light one."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from benchmarks import batches
+from driftlog_agents.configs.topic import TopicLimits
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.handlers.produce.batch_conversion import rewrite
+from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
+from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_tiering import kernel
+from driftlog_tiering.batch import Codec
+from driftlog_tiering.batch_limits import BatchLimits, OverBatchLimitError
+from driftlog_tiering.compression import compress
+from tests.agents.log.lives import make_batch
+from tests.clients.batches import good, with_records
+
+MiB = 1 << 20
+
+
+def thread(stack: ThreadPoolExecutor) -> Offload:
+    async def offload(fn: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(stack, fn, *args)
+
+    return offload
+
+
+def lanes(
+    light: ThreadPoolExecutor, heavy: ThreadPoolExecutor, decoding: BatchDecoder, now: list[float]
+) -> ConversionLanes:
+    return ConversionLanes(
+        light=thread(light), heavy=thread(heavy), decoding=decoding, now_ms=lambda: now[0]
+    )
+
+
+def bomb(size_bytes: int) -> memoryview:
+    """A zstd batch of one record of zeros."""
+    plain = make_batch([bytes(size_bytes)])
+    return memoryview(
+        with_records(
+            good(codec=batches.Codec.ZSTD), lambda _: bytes(compress(Codec.ZSTD, plain[61:]))
+        )
+    )
+
+
+async def test_small_batches_pass_large_ones_that_are_being_rewritten() -> None:
+    """
+    Four batches that come to 20 MiB are rewritten, one at a time, and none of them is done: a
+    hundred small ones are.
+    """
+    hold, begun, heavy_now = threading.Event(), threading.Event(), []
+
+    def held(*args: Any) -> Any:
+        most_bytes = args[3]
+        if most_bytes > 4 * MiB:
+            heavy_now.append(1)
+            begun.set()
+            assert hold.wait(10)
+        return rewrite(*args)
+
+    limits = TopicLimits(max_message_bytes=MiB, codec=Codec.GZIP)
+    large, small = bomb(20 * MiB), memoryview(good(b"x", codec=batches.Codec.ZSTD))
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        work = lanes(one, two, BatchDecoder(), [0.0])
+
+        def asked(batch: memoryview) -> Any:
+            return work.run(held, limits, batch, kernel.check(batch, 0, len(batch)))
+
+        heavy = [asyncio.create_task(asked(large)) for _ in range(4)]
+        assert await asyncio.to_thread(begun.wait, 10)
+        async with asyncio.timeout(10):
+            light = await asyncio.gather(*(asked(small) for _ in range(100)))
+        unfinished = [task.done() for task in heavy]
+        at_once = len(heavy_now)
+        hold.set()
+        done = await asyncio.gather(*heavy)
+
+    assert [False] * 4 == unfinished
+    assert 1 == at_once
+    assert {Codec.GZIP} == {one.checked[1] & 7 for one in [*light, *done]}
+
+
+async def test_small_batches_go_first_and_those_that_wait_move_up() -> None:
+    """
+    A batch of 1 MiB lets pass what is smaller and comes in the next five seconds.
+    """
+    order: list[int] = []
+    hold = threading.Event()
+
+    def rewritten(_: Any, records: memoryview, *__: Any) -> None:
+        assert hold.wait(10)
+        order.append(len(records))
+
+    now = [0.0]
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        work = lanes(one, two, BatchDecoder(), now)
+        tasks = []
+        for at_ms, size in ((0, 7), (0, MiB), (0, 100), (4_000, 101), (6_000, 102)):
+            now[0] = at_ms
+            records = memoryview(bytes(size))
+            tasks.append(asyncio.create_task(work.run(rewritten, None, records, None)))
+            await asyncio.sleep(0)
+        hold.set()
+        await asyncio.gather(*tasks)
+
+    assert [7, 100, 101, MiB, 102] == order
+
+
+async def test_a_batch_that_comes_to_too_much_is_refused_and_counted() -> None:
+    """
+    By the name of the config.
+    """
+    counted: list[str] = []
+    decoding = BatchDecoder(BatchLimits(decompressed_bytes=6 * MiB), counted.append)
+    limits = TopicLimits(max_message_bytes=MiB, codec=Codec.GZIP)
+    batch = bomb(7 * MiB)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        work = lanes(one, two, decoding, [0.0])
+        with pytest.raises(OverBatchLimitError):
+            await work.run(rewrite, limits, batch, kernel.check(batch, 0, len(batch)))
+
+    assert ["driftlog.max.batch.decompressed.bytes"] == counted

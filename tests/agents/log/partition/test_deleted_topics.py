@@ -1,0 +1,72 @@
+"""How many deleted topics are remembered, and what becomes of those that are not."""
+
+import asyncio
+from unittest import mock
+from uuid import UUID
+
+import pytest
+
+from driftlog_agents.log.partition import deleted_topics as gone_topics
+from driftlog_agents.log.partition.deleted_topics import DeletedTopics
+from driftlog_metadata.keys import leader_key, partition_key
+from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.store import Delete
+from tests.agents.log.keeping import NEVER, records
+from tests.agents.log.lives import World, on_virtual_time
+
+
+def test_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    And those that somebody still says are there, however old.
+    """
+    monkeypatch.setattr(gone_topics, "LIMIT", 3)
+    there = {UUID(int=0), UUID(int=2)}
+    gone = DeletedTopics(there.__contains__)
+
+    for n in (*range(10), 9):
+        gone.add(UUID(int=n))
+
+    assert [0, 2, 9] == [n for n in range(10) if UUID(int=n) in gone]
+    assert 3 == len(gone)
+
+
+def test_none_is_forgotten_that_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A deletion may take as long as it takes; there are no more of them than topics.
+    """
+    monkeypatch.setattr(gone_topics, "LIMIT", 2)
+    gone = DeletedTopics(lambda _: True)
+
+    for n in range(5):
+        gone.add(UUID(int=n))
+
+    assert all(UUID(int=n) in gone for n in range(5))
+
+
+@on_virtual_time
+async def test_flush_records_of_a_topic_that_was_forgotten_go_all_the_same() -> None:
+    """
+    What is committed of it late is found to be of a topic that is gone, like any other's.
+    """
+    with mock.patch.object(gone_topics, "LIMIT", 1):
+        world = World(t=1, u=1, v=1)
+        life = await world.start(NEVER)
+        world.bucket.away = True
+        late = life.produce(b"1", topic="u")
+        await asyncio.sleep(1)
+        for name in ("u", "v"):
+            topic_id = world.topics[name].topic_id
+            await world.delete(name)
+            tp = TopicPartition(topic_id, 0)
+            await world.metadata.txn((), [Delete(leader_key(tp)), Delete(partition_key(tp))])
+            life.engine.keeper.topic_gone(topic_id)
+            await asyncio.sleep(1)
+        world.bucket.away = False
+        await asyncio.sleep(5)
+        committed = len(await records(world))
+        await life.engine.keeper.look()
+        await asyncio.sleep(1)
+
+    assert ["lost"] == late.told
+    assert 1 == committed
+    assert {} == await records(world)

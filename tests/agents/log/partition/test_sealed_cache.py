@@ -1,0 +1,165 @@
+"""What was sealed a moment ago is read from memory and buffer files, as long as these have it."""
+
+import asyncio
+import io
+from dataclasses import replace
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+import pytest
+
+from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.ingest.flusher import MemorySettings
+from driftlog_agents.log.partition.local_reads import read_local
+from driftlog_agents.log.partition.partition import State
+from driftlog_agents.log.partition.sealed_cache import SealedCache
+from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time, values_of
+
+
+def settings(cache_bytes: int) -> Any:
+    """Nothing stays in memory, and so much in buffer files of 500 bytes."""
+    return replace(
+        SETTINGS,
+        memory=MemorySettings(memory_bytes=1),
+        buffer=BufferSettings(file_bytes=500, cache_bytes=cache_bytes, disk_bytes=10 * cache_bytes),
+    )
+
+
+def value(n: int) -> bytes:
+    return b"%03d" % n * 100
+
+
+async def sealed(life: Life, first: int, end: int) -> None:
+    """Records ``[first, end)`` of 300 bytes, a flush each, and a segment of them."""
+    for n in range(first, end):
+        assert await life.produce(value(n)).answer() == "committed"
+    assert end == await life.seal()
+
+
+def read(life: Life, offset: int, max_bytes: int = 1 << 20) -> list[bytes] | None:
+    """Values that are here, from the record at *offset* on."""
+    found = read_local(life.log(), offset, max_bytes)
+    if found is None:
+        return None
+    records = [record for batch in found for record in values_of(batch)]
+    assert list(range(offset, offset + len(records))) == [at for at, _, _ in records]
+    return [data for _, _, data in records]
+
+
+@on_virtual_time
+async def test_sealed_records_are_read_without_the_bucket() -> None:
+    """
+    From every offset, into the tail and over it; also after a second segment.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    await sealed(life, 0, 5)
+    await sealed(life, 5, 8)
+    for n in (8, 9):
+        await life.produce(value(n)).answer()
+    requests = world.bucket.requests
+
+    for offset in range(10):
+        assert [value(n) for n in range(offset, 10)] == read(life, offset)
+    assert [value(3)] == read(life, 3, 1)
+    assert [value(4), value(5)] == read(life, 4, 800)
+    assert read(life, 10) is None
+    assert requests == world.bucket.requests
+
+
+@on_virtual_time
+async def test_what_its_file_has_lost_is_the_buckets() -> None:
+    """
+    Files are used again, oldest first: what they held is asked of the segment, and what follows
+    is still here.
+    """
+    world = World()
+    life = await world.start(settings(2_000))
+    await sealed(life, 0, 4)
+    await sealed(life, 4, 12)
+
+    here = [offset for offset in range(12) if read(life, offset) is not None]
+
+    assert 12 > len(here) > 2
+    assert list(range(12 - len(here), 12)) == here
+    assert [value(n) for n in here] == read(life, here[0])
+
+
+@on_virtual_time
+async def test_a_file_whose_sync_failed_is_not_read() -> None:
+    """
+    It stays for what is not committed; what is committed comes from the bucket, for consumers
+    and for the segment: the disk may have lost its pages.
+    """
+    world = World()
+    life = await world.start(replace(settings(0), buffer=BufferSettings(file_bytes=10_000)))
+    for n in range(3):
+        await life.produce(value(n)).answer()
+    assert [value(0), value(1), value(2)] == read(life, 0)
+    world.bucket.away = True
+    life.disk.sync_fails = 1.0
+    life.produce(value(3), acks=ONE)
+    await asyncio.sleep(1)
+    file: Any = life.engine.buffer._files[0].file
+    file.pages.data[:] = bytes(len(file.pages.data))
+
+    assert file.alive
+    assert read(life, 0) is None
+    assert await life.seal() == 3
+    assert not life.log().sealed_slices
+
+
+@pytest.mark.parametrize("older", [True, False])
+@on_virtual_time
+async def test_what_the_disk_lost_unheard_is_sealed_from_the_bucket(older: bool) -> None:
+    """
+    Nobody syncs for acks=all: the page of the third batch has what was there before, an older
+    batch of the same size, or nothing.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    for n in range(6):
+        await life.produce(value(n)).answer()
+    first, second = (use.file for use in list(life.engine.buffer._files)[:2])
+    lost: Any = second
+    size = lost.size
+    lost.pages.data[:size] = cast(Any, first).pages.data[:size] if older else bytes(size)
+
+    assert await life.seal() == 6
+
+    (key,) = [
+        info.key
+        async for page in world.bucket.list("topics/t/")
+        for info in page.objects
+        if info.key.endswith(".parquet")
+    ]
+    segment = pq.read_table(io.BytesIO(await world.bucket.get(key)), columns=["offset", "value"])
+    expected = [(n, value(n)) for n in range(6)]
+    assert expected == list(zip(*(c.to_pylist() for c in segment.columns), strict=True))
+
+
+@on_virtual_time
+async def test_nothing_is_remembered_for_ever() -> None:
+    """
+    Not more batches than the limit, nothing of files that are gone, nothing of deleted topics.
+    """
+    world = World()
+    life = await world.start(settings(1_000_000))
+    cache = life.engine.sealer._cache = SealedCache(max_batches=3)
+    await sealed(life, 0, 10)
+    assert [value(7), value(8), value(9)] == read(life, 7)
+    assert read(life, 6) is None
+    log = life.log()
+
+    for use in life.engine.buffer._files:
+        file: Any = use.file
+        file.alive = False
+    cache.trim()
+    assert (None, []) == (read(life, 9), log.sealed_slices)
+
+    await life.produce(value(10)).answer()
+    assert await life.seal() == 11
+    assert log.sealed_slices
+    log.state = State.CLOSED
+    cache.trim()
+    assert not log.sealed_slices

@@ -1,0 +1,766 @@
+"""Back on its own disk: what is appended again, what is set aside, and when a directory goes."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
+from driftlog_agents.log.partition.partition import State
+from driftlog_agents.log.recovery import recovery
+from driftlog_agents.log.recovery.uncommitted_batches import Leftover, Note
+from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.keys import topic_key
+from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.store import Put
+from driftlog_tiering.batch import check_batch
+from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
+from tests.simulation.sim_disk import SimDisk
+
+A_FILE_EACH = replace(SETTINGS, buffer=BufferSettings(file_bytes=1))
+"""Every turn of the loop that writes begins a new file."""
+
+A_FLUSH_EACH = replace(SETTINGS, flush=replace(SETTINGS.flush, flush_bytes=1))
+
+
+async def settle() -> None:
+    """Until background work that waits for nothing is done."""
+    await asyncio.sleep(3)
+
+
+# ── What is appended again ──
+
+
+@on_virtual_time
+async def test_what_was_synced_is_appended_again_where_it_was() -> None:
+    """
+    Same offset, same leader epoch, same bytes; the next life's own records follow.
+    """
+    world = World()
+    life = await world.start()
+    assert await life.produce(b"in the bucket").answer() == "committed"
+    world.bucket.away = True
+    assert await life.produce(b"on the disk", acks=ONE).answer() == "synced"
+    life.power_off()
+    world.bucket.away = False
+
+    life = await world.start()
+    await life.produce(b"new").answer()
+
+    expected = [(0, 0, b"in the bucket"), (1, 0, b"on the disk"), (2, 1, b"new")]
+    assert expected == await life.committed()
+    life.kill()
+    life = await world.start()
+    assert [(0, 0), (1, 2), (2, 3)] == life.log().epochs
+
+
+@on_virtual_time
+async def test_leftovers_come_before_anything_else_is_admitted() -> None:
+    """
+    The agent is not ready before the last is appended, though none of them is committed yet.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    world.bucket.away = True
+    for n in range(20):
+        await life.produce(b"%d" % n, acks=ONE).answer()
+    life.kill()
+
+    life = await world.start()
+
+    assert (20, 0) == (life.log().log_end, life.log().high_watermark)
+    assert [State.ONLINE] == [life.log().state]
+
+
+@on_virtual_time
+async def test_a_retry_of_a_leftover_is_a_duplicate_answered_when_it_is_committed() -> None:
+    """
+    The producer that lost its connection asks again: the old offset, and not before the bucket
+    has it.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    life.produce(b"a", b"b", producer=7, epoch=0, sequence=0)
+    synced = life.produce(b"c", producer=7, epoch=0, sequence=2, acks=ONE)
+    assert await synced.answer() == "synced"
+    life.power_off()
+
+    life = await world.start()
+    admitted, retry = life.admit(b"a", b"b", producer=7, epoch=0, sequence=0)
+    await settle()
+    assert ((0, False), []) == (admitted, retry.told)
+    world.bucket.away = False
+
+    assert await retry.answer() == "committed"
+    assert life.log().log_end == 3
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 5])
+@pytest.mark.parametrize("power", [False, True])
+@on_virtual_time
+async def test_a_crash_in_the_middle_of_recovery_changes_nothing(crashes: int, power: bool) -> None:
+    """
+    Killed, or without power, before anything of it is committed, each time elsewhere: what was
+    promised is there once, at its offset, and every directory goes in the end.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    world.bucket.away = True
+    expected = []
+    for n in range(10):
+        assert await life.produce(b"%d" % n, acks=ONE).answer() == "synced"
+        expected.append((n, 0, b"%d" % n))
+    for crash in range(crashes):
+        end = life.power_off if power else life.kill
+        end()
+        life = await world.start(A_FILE_EACH, ready=False)
+        await asyncio.sleep(0.002 + 0.001 * crash)  # between two of its files
+        assert not life.engine.ready.is_set()
+    await life.ready()
+    assert await life.produce(b"own", acks=ONE).answer() == "synced"
+    life.power_off()
+    world.bucket.away = False
+
+    life = await world.start()
+    found = await life.committed()
+    await settle()
+
+    assert expected == found[:10]
+    assert [(10, b"own")] == [(offset, value) for offset, _, value in found[10:]]
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_recycled_file_that_has_its_old_name_back_hides_nothing_that_was_promised() -> None:
+    """
+    Its renaming was lost with the power, and its new contents were not: they stand before files
+    that were synced, and are of later offsets.
+    """
+    world = World()
+    recycled = BufferSettings(file_bytes=1, cache_bytes=500)
+    life = await world.start(replace(SETTINGS, buffer=recycled))
+    for value in (b"0", b"1"):
+        await life.produce(value).answer()
+        await asyncio.sleep(2)
+    world.bucket.away = True
+    for value in (b"2", b"3"):
+        assert await life.produce(value, acks=ONE).answer() == "synced"
+    session_id = life.session_id
+    life.produce(b"never synced")
+    await asyncio.sleep(0.05)
+    life.kill()
+    files = world.platter.sessions[session_id]
+    ((number, pages),) = [(n, p) for n, p in files.items() if p.named != (session_id, n)]
+    assert pages.named is not None
+    assert pages.named[1] < min(set(files) - {pages.named[1]})
+    files[pages.named[1]] = files.pop(number)
+    world.bucket.away = False
+
+    life = await world.start()
+    await asyncio.sleep(60)
+
+    assert [b"0", b"1", b"2", b"3"] == [value for *_, value in await life.committed()]
+
+
+@on_virtual_time
+async def test_a_torn_entry_ends_its_file_and_hides_nothing_that_was_promised_later() -> None:
+    """
+    Half a batch over what an earlier use of the file had left; what was synced afterwards is in
+    the next file.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    await life.produce(b"torn on the disk").answer()
+    world.bucket.away = True
+    assert await life.produce(b"promised", acks=ONE).answer() == "synced"
+    life.kill()
+    first, _ = (pages for _, pages in sorted(world.platter.sessions[life.session_id].items()))
+    first.data[-20:] = b"of an earlier use..."
+    world.bucket.away = False
+
+    life = await world.start()
+
+    expected = [(0, 0, b"torn on the disk"), (1, 0, b"promised")]
+    assert expected == await life.committed()
+
+
+@on_virtual_time
+@pytest.mark.parametrize("at", [-1, -70])
+async def test_a_flipped_bit_costs_one_batch_and_is_said(at: int) -> None:
+    """
+    In a batch or in the header before it (*at*: from its end): what was promised before it keeps
+    its place, and what was promised behind it is appended behind that, once and in order.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    for n in range(6):
+        assert await life.produce(b"promised %d" % n, acks=ONE).answer() == "synced"
+    life.kill()
+    [pages] = world.platter.sessions[life.session_id].values()
+    whole = list(entries(bytes(pages.data)))
+    damaged = FILE_HEADER_BYTES
+    damaged += sum(ENTRY_HEADER_BYTES + len(entry.batch) for entry in whole[:3])
+    pages.data[damaged + at] ^= 1
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        values = [value for *_, value in await life.committed()]
+        for _ in range(100):
+            if len(values) == 5:
+                break
+            await asyncio.sleep(0.1)
+            values = [value for *_, value in await life.committed()]
+
+    assert [b"promised %d" % n for n in (0, 1, 3, 4, 5)] == values
+    [said] = [line for line in logs if line["event"] == "buffer_file_damaged"]
+    assert ("warning", 1) == (said["log_level"], said["entries_skipped"])
+    counted = life.engine.counters
+    assert (1, 1) == (counted.buffer_damaged_files, counted.buffer_damaged_entries)
+    assert said["bytes_skipped"] == counted.buffer_damaged_bytes
+    assert said["bytes_skipped"] > 0
+    [moved] = [line for line in logs if line["event"] == "leftovers_appended_elsewhere"]
+    assert "what stood before them is not on this disk" in moved["reason"]
+    assert "lead" not in moved["advice"]
+    [going] = [line for line in logs if line["event"] == "leftovers_go_elsewhere"]
+    assert [moved["reason"]] == going["reasons"]
+
+
+@on_virtual_time
+async def test_a_page_that_power_took_is_not_called_a_damaged_disk() -> None:
+    """
+    Pages are not written in the order of the file: of what was not synced a later one may be there
+    without an earlier one.  Nothing that was promised is missing, and the line says that this may
+    be it.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    assert await life.produce(b"promised", acks=ONE).answer() == "synced"
+    [pages] = world.platter.sessions[life.session_id].values()
+    synced = len(pages.data)
+    for value in (b"never written" * 100, b"written"):
+        life.produce(value, acks=ALL)
+        await settle()
+    life.kill()
+    whole = list(entries(bytes(pages.data)))
+    assert len(whole) == 3
+    missing = ENTRY_HEADER_BYTES + len(whole[1].batch)
+    pages.data[synced : synced + missing] = bytes(missing)
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+
+    values = [value for *_, value in await life.committed()]
+    [said] = [line for line in logs if line["event"] == "buffer_file_damaged"]
+    assert b"promised" == values[0]
+    assert "power was lost before it was synced" in said["means"]
+    assert "the disk has damaged it" not in said["advice"]
+
+
+@on_virtual_time
+async def test_a_file_that_cannot_be_read_now_is_read_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What is promised in it is worth the wait: nothing is admitted meanwhile.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    await life.produce(b"promised", acks=ONE).answer()
+    life.kill()
+    world.bucket.away = False
+    read, refusals = SimDisk.read_file, [1, 2, 3]
+
+    async def read_file(self: SimDisk, session_id: str, number: int) -> bytes:
+        if refusals:
+            refusals.pop()
+            raise UnavailableError("input/output error")
+        return await read(self, session_id, number)
+
+    monkeypatch.setattr(SimDisk, "read_file", read_file)
+    began = now_ms()
+
+    life = await world.start()
+
+    assert [(0, 0, b"promised")] == await life.committed()
+    assert now_ms() - began >= 1_500
+
+
+@on_virtual_time
+async def test_others_get_a_turn_while_directories_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Also over what is in the log already: keep-alives must not wait for a long recovery.
+    """
+    world = World()
+    life = await world.start()
+    for n in range(20):
+        await life.produce(b"%d" % n).answer()
+    life.kill()
+    looked: list[int] = [0]
+
+    def check(*args: Any, **options: Any) -> Any:
+        looked[-1] += 1
+        asyncio.get_running_loop().call_soon(looked.append, 0)
+        return check_batch(*args, **options)
+
+    monkeypatch.setattr(recovery, "check_batch", check)
+    monkeypatch.setattr(recovery, "_BREATHE_BYTES", 1)
+
+    life = await world.start()
+
+    assert (20, 1) == (sum(looked), max(looked))
+    assert not life.engine.flusher.pending_bytes
+
+
+@on_virtual_time
+async def test_half_a_batch_is_not_asked_for_its_epoch() -> None:
+    """
+    Its bytes may say any epoch, also one that only the manifest could judge: a bucket that does
+    not answer, or a manifest that is gone, is no reason to wait for what is torn anyway.
+    """
+    world = World()
+    for _ in range(3):
+        life = await world.start()
+        await life.produce(b"in the bucket").answer()
+        await life.seal()
+        life.kill()
+    life = await world.start()
+    world.bucket.away = True
+    life.produce(b"torn")
+    await asyncio.sleep(0)
+    life.kill()
+    (pages,) = world.platter.sessions[life.session_id].values()
+    header = FILE_HEADER_BYTES + ENTRY_HEADER_BYTES
+    pages.data[header:] = bytes(len(pages.data) - header)
+    world.bucket.manifests.clear()
+
+    life = await world.start()
+
+    assert (3, State.LOADING) == (life.log().log_end, life.log().state)
+
+
+# ── What is not appended ──
+
+
+async def overtaken(world: World, *, records: int, seal: bool = False) -> None:
+    """Another machine led after the disk's agent was killed, and wrote *records*."""
+    world.bucket.away = False
+    other = world.other_disk()
+    life = await other.start()
+    for n in range(records):
+        await life.produce(b"other %d" % n).answer()
+    if seal:
+        assert await life.seal() == 2 + records
+    await life.stop()
+
+
+async def left_behind(world: World, *acks: int) -> Life:
+    """An agent that committed offsets 0 and 1, and was killed with more in its buffer."""
+    life = await world.start()
+    await life.produce(b"0", b"1").answer()
+    world.bucket.away = True
+    for each in acks:
+        request = life.produce(b"mine", acks=each)
+        if each == ONE:
+            assert await request.answer() == "synced"
+    await asyncio.sleep(0)
+    life.kill()
+    return life
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize("records", [1, 2, 3, 10])
+@on_virtual_time
+async def test_leftovers_of_an_epoch_that_was_overtaken_are_appended_at_new_offsets(
+    records: int, seal: bool
+) -> None:
+    """
+    A batch of epoch e is in the log exactly if its offset is below the start of the next epoch,
+    however far the log has gone since: these were promised and are not, so they are appended and
+    logged, and never at an offset that is another record's.
+    """
+    world = World()
+    old = await left_behind(world, ONE, ONE)
+    await overtaken(world, records=records, seal=seal)
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+        await life.produce(b"new").answer()
+
+    end = 2 + records
+    reports = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
+    assert [("t-0", old.session_id, 2, 2, end, 1)] == [
+        (r["partition"], r["session"], r["records"], r["from_offset"], r["to_offset"], r["leader"])
+        for r in reports
+    ]
+    removed = [entry["session"] for entry in logs if entry["event"].endswith("directory_removed")]
+    assert [old.session_id] == removed
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    values = [value for _, _, value in await life.committed()]
+    expected = [b"0", b"1", *(b"other %d" % n for n in range(records)), b"mine", b"mine", b"new"]
+    assert expected[end if seal else 0 :] == values
+
+
+@on_virtual_time
+async def test_what_is_in_the_log_below_the_next_epoch_is_not_appended_again() -> None:
+    """
+    It was committed before its agent was killed, and its directory held it still.
+    """
+    world = World()
+    life = await world.start()
+    await life.produce(b"0", b"1", acks=ONE).answer()
+    await life.committed()
+    life.kill()
+    await overtaken(world, records=5)
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert 7 == life.log().log_end
+
+
+@on_virtual_time
+async def test_what_was_never_promised_is_not_kept() -> None:
+    """
+    acks=all was not answered: its producer knows that it failed.
+    """
+    world = World()
+    await left_behind(world, ALL, ALL)
+    await overtaken(world, records=1)
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@pytest.mark.parametrize("records", [0, 1, 7])
+@on_virtual_time
+async def test_a_promise_behind_what_was_not_promised_is_appended(records: int) -> None:
+    """
+    Of one partition's leftovers the first was acks=all, the second acks=1.
+    """
+    world = World()
+    await left_behind(world, ALL, ONE)
+    await overtaken(world, records=records)
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
+    assert (1, 3, 2 + records) == (report["records"], report["from_offset"], report["to_offset"])
+    assert [b"mine"] == [value for _, _, value in (await life.committed())[2 + records :]]
+
+
+@pytest.mark.parametrize("own", [0, 1, 3])
+@on_virtual_time
+async def test_what_had_no_place_at_one_start_is_given_none_at_the_next(own: int) -> None:
+    """
+    The first life's leftovers were to be appended elsewhere at the second start, for others had
+    led since, and written nothing; it was killed before it was.  The third continues the second,
+    which had promised their offsets to its own records: those keep them.
+    """
+    world = World()
+    first = await left_behind(world, ALL, ONE, ONE)
+    await overtaken(world, records=0)
+    world.bucket.away = True
+    second = await world.start()
+    for n in range(own):
+        assert await second.produce(b"second %d" % n, acks=ONE).answer() == "synced"
+    assert first.session_id in world.directories
+    second.kill()
+    world.bucket.away = False
+
+    life = await world.start()
+    await settle()
+    await life.produce(b"new").answer()
+
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    found = await life.committed()
+    expected = [(2 + n, b"second %d" % n) for n in range(own)]
+    assert expected == [(offset, value) for offset, _, value in found if b"second" in value]
+    values = [value for _, _, value in found]
+    assert [2, 1] == [values.count(b"mine"), values.count(b"new")]
+    assert 5 + own == len(values)
+
+
+@on_virtual_time
+async def test_what_stands_in_the_log_with_another_epoch_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The same, where the disk took no note at the second start: the first life's leftover takes the
+    offset that the second had promised to its own, and that one goes elsewhere.
+    """
+    world = World()
+    await left_behind(world, ONE)
+    await overtaken(world, records=0)
+
+    async def save_note(self: SimDisk, session_id: str, data: bytes) -> None:
+        raise UnavailableError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimDisk, "save_note", save_note)
+        with capture_logs() as logs:
+            second = await world.start()
+            await settle()
+        assert "leftovers_not_noted" in [entry["event"] for entry in logs]
+        assert 2 == second.log().log_end
+    world.bucket.away = True
+    assert await second.produce(b"second", acks=ONE).answer() == "synced"
+    assert await second.produce(b"behind it", acks=ONE).answer() == "synced"
+    second.kill()
+    world.bucket.away = False
+
+    life = await world.start()
+    await settle()
+    await life.produce(b"new").answer()
+
+    expected = [b"0", b"1", b"mine", b"second", b"behind it", b"new"]
+    found = await life.committed()
+    assert expected == [value for _, _, value in found]
+    assert (2, 0, b"mine") == found[2]
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@on_virtual_time
+async def test_what_is_behind_a_hole_is_appended_at_a_new_offset() -> None:
+    """
+    The disk lost a file that it had synced: offsets stay dense, and the rest is there all the same.
+    """
+    world = World()
+    life = await world.start(A_FILE_EACH)
+    world.bucket.away = True
+    for n in range(4):
+        await life.produce(b"%d" % n, acks=ONE).answer()
+    life.kill()
+    files = world.platter.sessions[life.session_id]
+    del files[sorted(files)[1]]
+    life = await world.start()
+    await settle()
+    life.power_off()
+    world.bucket.away = False
+
+    with capture_logs() as logs:
+        life = await world.start()
+        await settle()
+
+    assert [b"0", b"2", b"3"] == [value for _, _, value in await life.committed()]
+    (report,) = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
+    assert (2, 2) == (report["records"], report["from_offset"])
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@on_virtual_time
+async def test_leftovers_of_a_topic_that_is_gone_are_dropped() -> None:
+    """
+    Nobody waits for them: its directory goes, and the other topic's are appended.
+    """
+    world = World(gone=1, stays=1)
+    life = await world.start()
+    world.bucket.away = True
+    await life.produce(b"dropped", acks=ONE, topic="gone").answer()
+    await life.produce(b"kept", acks=ONE, topic="stays").answer()
+    life.power_off()
+    await world.delete("gone")
+    world.bucket.away = False
+
+    life = await world.start()
+    found = await life.committed(topic="stays")
+    await settle()
+
+    assert [(0, 0, b"kept")] == found
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@on_virtual_time
+async def test_leftovers_of_a_topic_whose_key_cannot_be_read_wait_for_it() -> None:
+    """
+    It is not taken for deleted: what was promised there is appended when the key is what it was.
+    """
+    world = World(broken=1, stays=1)
+    life = await world.start()
+    world.bucket.away = True
+    for topic in ("broken", "stays"):
+        assert await life.produce(b"promised", acks=ONE, topic=topic).answer() == "synced"
+    old = life.session_id
+    life.kill()
+    world.bucket.away = False
+    key = topic_key("broken")
+    kv = await world.metadata.get(key)
+    assert kv is not None
+    await world.metadata.txn((), [Put(key, b"not JSON")])
+
+    life = await world.start()
+    await asyncio.sleep(30)
+    assert [(0, 0, b"promised")] == await life.committed(topic="stays")
+    assert {old, life.session_id} == set(world.directories)
+    await world.metadata.txn((), [Put(key, kv.value)])
+    await asyncio.sleep(30)
+
+    assert [b"promised"] == [value for _, _, value in await life.committed(topic="broken")]
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+# ── When a directory goes ──
+
+
+@on_virtual_time
+async def test_an_old_directory_goes_when_its_last_batch_is_committed_and_not_before() -> None:
+    """
+    Until then it is the only safe copy: the new session's own is not synced.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    old = life.session_id
+    await life.produce(b"a", acks=ONE).answer()
+    await life.produce(b"b", acks=ONE, partition=1).answer()
+    life.power_off()
+
+    life = await world.start()
+    await asyncio.sleep(100)
+    assert {old, life.session_id} == set(world.directories)
+    world.bucket.away = False
+    await life.committed()
+    await settle()
+
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_directory_does_not_wait_for_a_topic_that_is_deleted() -> None:
+    """
+    What was appended from it and not committed is nobody's any more.
+    """
+    world = World()
+    life = await world.start()
+    world.bucket.away = True
+    await life.produce(b"a", acks=ONE).answer()
+    life.kill()
+
+    life = await world.start()
+    await settle()
+    assert len(world.directories) == 2
+    life.engine.remove_topic(world.topics["t"].topic_id)
+    await settle()
+
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_leftovers_wait_for_an_object_that_is_missing() -> None:
+    """
+    While a flush object is missing the end of the log is not known: the directory stays, and what
+    was promised is appended when the object is back, without another start.
+    """
+    world = World()
+    life = await world.start()
+    await life.produce(b"0").answer()
+    (key,) = world.bucket.puts
+    world.bucket.away = True
+    await life.produce(b"promised", acks=ONE).answer()
+    life.power_off()
+    world.bucket.away = False
+    body = await world.bucket.get(key)
+    await world.bucket.delete([key])
+
+    life = await world.start(ready=False)
+    await asyncio.sleep(600)
+    assert [] == [log for log in life.engine.logs() if log.partition == 0]
+    assert (2, []) == (len(world.directories), world.platter.kept)
+    await world.bucket.put(key, [body])
+    await asyncio.sleep(70)
+
+    assert [b"0", b"promised"] == [value for _, _, value in await life.committed()]
+    await settle()
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_a_directory_waits_for_one_partition_when_another_is_done() -> None:
+    """
+    Nobody knows where the epochs of partition 0 ended before its manifest is back.
+    """
+    world = World()
+    life = await world.start()
+    await life.produce(b"sealed").answer()
+    assert await life.seal() == 1
+    world.bucket.away = True
+    for partition in range(2):
+        request = life.produce(b"promised", acks=ONE, partition=partition)
+        assert await request.answer() == "synced"
+    old = life.session_id
+    life.kill()
+    world.bucket.away = False
+    other = await world.other_disk().start()
+    await other.produce(b"other", partition=1).answer()
+    await other.stop()
+    (key,) = [
+        info.key
+        async for page in world.bucket.list("topics/t/")
+        for info in page.objects
+        if "/manifest/" in info.key
+    ]
+    manifest = await world.bucket.get(key)
+    await world.bucket.delete([key])
+
+    life = await world.start()
+    await asyncio.sleep(30)
+    assert [State.LOADING] == [life.log().state]
+    assert [b"other", b"promised"] == [value for _, _, value in await life.committed(1)]
+    assert ({old, life.session_id}, []) == (set(world.directories), world.platter.kept)
+    await world.bucket.put(key, [manifest])
+    await asyncio.sleep(70)
+
+    assert [b"promised"] == [value for _, _, value in await life.committed()]
+    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+
+
+@on_virtual_time
+async def test_a_directory_that_cannot_be_set_aside_stays_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It has what no leader takes.  A full disk, a name that is taken: the agent serves, says so, and
+    tries again when it starts.
+    """
+    world = World()
+    old = await left_behind(world, ONE)
+    await overtaken(world, records=1)
+    note = Note()
+    refused = Leftover(ends={0: 2}, refused={(0, 2)}, done=True)
+    note.partitions[TopicPartition(world.topics["t"].topic_id, 0)] = refused
+    world.platter.notes[old.session_id] = note.encode()
+
+    def keep_session(self: SimDisk, session_id: str) -> None:
+        raise UnavailableError("cannot move: no space left on device")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(SimDisk, "keep_session", keep_session)
+        life = await world.start()
+        await settle()
+        assert await life.produce(b"new").answer() == "committed"
+    assert old.session_id in world.directories
+    assert "leftovers_not_set_aside" in [entry["event"] for entry in logs]
+    life.kill()
+
+    life = await world.start()
+    await settle()
+
+    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))

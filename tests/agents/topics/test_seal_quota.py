@@ -1,0 +1,32 @@
+"""A topic is sealed so often a minute, and no more."""
+
+from driftlog_agents.topics.seal_quota import SealQuota
+
+
+def test_a_topic_is_sealed_so_often_in_any_minute() -> None:
+    """
+    Each topic for itself; who is refused is told when it may be, and that time is right.
+    """
+    now = [1_000_000.0]
+    turns = SealQuota(2, lambda: now[0])
+
+    assert [0, 0, 60] == [turns.wait_s("t") for _ in range(3)]
+    assert 0 == turns.wait_s("u")
+    now[0] += 59_500
+    assert 1 == turns.wait_s("t")
+    now[0] += 1_000
+    assert [0, 0, 60] == [turns.wait_s("t") for _ in range(3)]
+
+
+def test_topics_that_nobody_seals_are_forgotten() -> None:
+    """
+    A minute after the last seal there is nothing of them.
+    """
+    now = [0.0]
+    turns = SealQuota(20, lambda: now[0])
+    for n in range(1_000):
+        turns.wait_s(f"t{n}")
+    now[0] += 60_001
+    turns.wait_s("u")
+
+    assert 1 == len(turns._seals)
