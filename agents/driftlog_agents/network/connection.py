@@ -10,8 +10,8 @@ batches wait to be admitted, or there is no room for more that have to, and whil
 no more.
 
 What clients do not take of their answers is counted, over all connections: a large answer is made
-when there is room for it.  Small ones always are: of these a connection holds no more than
-`_WRITE_HIGH_BYTES`, for then it is not read and begins nothing.
+when there is room for it.  Small ones always are: while one is not taken whole, the connection is
+not read and begins nothing.
 
 Shell.
 """
@@ -43,9 +43,6 @@ _MAX_UNANSWERED: Final = 10_000
 
 _MAX_BEHIND: Final = 256
 """The same while another request is unanswered: their answers wait for its."""
-
-_WRITE_HIGH_BYTES: Final = 64 * 1024
-"""Answers waiting for a client that does not read: then it is not read either."""
 
 _EARLY_BYTES: Final = 1024 * 1024
 """Answers to Produce that wait for their turn: then the connection is not read."""
@@ -109,6 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         self._file: int | None = None
         self._flush_scheduled = False
         self._write_paused = False
+        self._largest_bytes = 0
+        """Of the buffers that the transport may have."""
         self._waiting_bytes = 0
         self._reading = True
         self.source = ConnectionActivity()
@@ -126,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods and not the class.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(high=0)  # paused while it keeps anything
         self._file = transport.get_extra_info("socket").fileno()
         peer = transport.get_extra_info("peername")
         self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
@@ -240,6 +239,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._largest_bytes = 0
         self.answers.settle(0)
         self.answered()
         self._pause_or_resume()
@@ -359,7 +359,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(ready[0])
         elif ready:
             self._transport.writelines(ready)
-        if self.answers.held_bytes:
+        if ready and self._write_paused:
+            self._largest_bytes = max(self._largest_bytes, *map(len, ready))
+        if self.answers.held_bytes or self._write_paused:
             self.answers.settle(self._untaken_bytes)
         self._begin_first()
         self.take_rest()
@@ -367,10 +369,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _untaken_bytes(self) -> int:
-        """Of answers, as far as the client is slow to take them."""
+        """Memory of the answers that the client has not taken whole: the first buffer is kept
+        whole until its last byte is taken."""
         if not self._write_paused or self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size() + self._largest_bytes
 
     # ── Flow ──
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import socket
 import struct
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -360,6 +362,41 @@ async def test_answers_that_nobody_takes_are_bounded_and_given_up(agent: Serving
     assert len(records(response.responses[0].partitions[0])) >= MiB - 1_000
     assert highest <= ANSWER_BYTES + 10 * MiB
     await eventually(lambda: server.answers.held_bytes == 0)
+
+
+def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
+    """
+    Eight clients take none of a batch of 1 MiB but what the kernel has of it: the batch is counted
+    whole, for so it is kept.
+    """
+    uvloop = pytest.importorskip("uvloop", reason="asyncio's own transports copy what is left")
+
+    async def held_and_counted() -> tuple[int, int]:
+        async with Serving(tmp_path) as agent, AsyncExitStack() as stack:
+            async with agent.client() as client:
+                await client.create("full")
+            await fill(agent, 1)
+            clients = [await stack.enter_async_context(agent.client()) for _ in range(8)]
+            await eventually(lambda: len(agent.server.connections) == 8)
+            for connection in agent.server.connections:
+                assert connection._transport is not None
+                served = connection._transport.get_extra_info("socket")
+                served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            stack.callback(tracemalloc.stop)
+            tracemalloc.start()
+            for client in clients:
+                client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+                client.send(fetch.API, 11, fetching("full", {0: 0}))
+            await eventually(lambda: all(c._write_paused for c in agent.server.connections))
+            made = tracemalloc.take_snapshot().filter_traces(
+                (tracemalloc.Filter(True, "*/driftlog_tiering/columns.py"),)
+            )
+            return sum(trace.size for trace in made.traces), agent.server.answers.held_bytes
+
+    held, counted = uvloop.run(held_and_counted())
+
+    assert held > 7 * MiB
+    assert counted >= held - 8 * KiB
 
 
 async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
