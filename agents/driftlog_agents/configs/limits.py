@@ -109,6 +109,9 @@ class Limits:
         "Requests of one connection, other than Produce, that wait to be answered; it is not read "
         "while there are more.",
     )
+    driftlog_max_unanswered_requests: int = _limit(
+        20_000, "Requests of all connections, also Produce, that are not answered."
+    )
     driftlog_max_response_queue_bytes: int = _limit(
         512 * MiB,
         "Bytes of answers that clients have not taken; Fetches and large Produces wait for room, "

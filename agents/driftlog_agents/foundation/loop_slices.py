@@ -1,16 +1,17 @@
 """Long work in slices, so that no requests keep the event loop from the others.
 
     for item in items:                      async for item in sliced(items):
-        …                          ──▶          …                      # others run every 5 ms
+        …                          ──▶          …                      # others run every 2 ms
 
-    turn of the loop    │ sockets, timers, … │ one slice: who waits longest │ sockets, timers, … │ …
+    turn of the loop    │ sockets, timers, … │ one slice: whose turn it is │ sockets, timers, … │ …
 
 A turn of the loop has one slice, however many requests work: what they have is not added up.  Who
-finds it used up waits for a turn of its own.  Every other turn is of a small request that has not
-waited yet, if there is one, so that it does not wait for all of the large ones.
+finds it used up waits for a turn; `foundation/fair_queue` says whose that is.  Every other turn is
+of small requests that have not waited yet, if there are some, so that they do not wait for all of
+the large ones; these share it.
 
 What depends on no state (to decode, to encode) is given to a thread instead, where Python
-switches every 5 ms by itself.  It is one thread, and no other work waits for it: the event loop's
+switches by itself.  It is one thread, and no other work waits for it: the event loop's
 own threads read files, look names up and see whether the agent is fit.
 
 Shell.
@@ -18,7 +19,6 @@ Shell.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,10 +26,12 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from driftlog_agents.foundation.fair_queue import Address, Client, FairQueue
+
 T = TypeVar("T")
 R = TypeVar("R")
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.002
 
 _NOT_BEGUN: Final = 0.0
 """When a slice ends that was given to somebody who has not run since."""
@@ -39,6 +41,17 @@ _LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
 """Whether this is part of a request that is large, or has waited already."""
 
 
+_NOBODY: Final = Client(Address(""))
+
+_CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=_NOBODY)
+"""For whom this works."""
+
+_SMALL_AT_ONCE: Final = 16
+"""Small requests that have waited share a slice: most take a hundredth of one."""
+
+_SMALL_S: Final = SLICE_S / _SMALL_AT_ONCE
+
+
 class Turns:
     """The slices of one event loop, measured by *clock_s*."""
 
@@ -46,8 +59,8 @@ class Turns:
         self._clock_s = clock_s
         self._ends_s: float | None = None
         """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
-        self._small: deque[asyncio.Future[None]] = deque()
-        self._large: deque[asyncio.Future[None]] = deque()
+        self._small = FairQueue[asyncio.Future[None]]()
+        self._large = FairQueue[asyncio.Future[None]]()
         self._small_first = True
 
     def has_time(self) -> bool:
@@ -61,35 +74,49 @@ class Turns:
         """Return in a turn whose slice is the caller's."""
         queue = self._large if _LARGE.get() else self._small
         _LARGE.set(True)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
-        try:
+        client = _CLIENT.get()
+        while True:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            queue.add(client, turn)
             await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled() and turn.done():
-                self._over()  # It was given a slice and has no use for it.
-            raise
-        self._begin()
+            if self._ends_s == _NOT_BEGUN:
+                self._begin()
+            elif not self.has_time():
+                client.spend(-_SMALL_S)
+                continue
+            return
 
     def _begin(self) -> None:
         self._ends_s = self._clock_s() + SLICE_S
-        # In no request's context: the slices of all go on, whatever becomes of this one.
-        asyncio.get_running_loop().call_soon(self._over, context=Context())
+        _later(self._over)
 
     def _over(self) -> None:
-        """The turn is over: the next slice is of who waits longest."""
+        """The turn is over: the next slice is of those whose turn it is."""
         self._ends_s = None
-        first, second = self._small, self._large
-        if not self._small_first:
-            first, second = second, first
-        self._small_first = not self._small_first
-        for queue in (first, second):
-            while queue:
-                turn = queue.popleft()
-                if not turn.done():
-                    self._ends_s = _NOT_BEGUN
-                    turn.set_result(None)
-                    return
+        small = self._small_first if self._small and self._large else bool(self._small)
+        self._small_first = not small
+        queue, left, cost_s = (self._large, 1, SLICE_S)
+        if small:
+            queue, left, cost_s = (self._small, _SMALL_AT_ONCE, _SMALL_S)
+        while queue and left:
+            _, turn = queue.take(cost_s)
+            if not turn.done():
+                turn.set_result(None)
+                left -= 1
+                self._ends_s = _NOT_BEGUN
+        if self._ends_s is not None:
+            _later(self._over_unless_begun)  # after those who were woken
+        elif self._small or self._large:
+            self._over()  # all of these had given up
+
+    def _over_unless_begun(self) -> None:
+        if self._ends_s == _NOT_BEGUN:
+            self._over()  # who was woken has given up
+
+
+def _later(step: Callable[[], None]) -> None:
+    """In no request's context: the slices of all go on, whatever becomes of one."""
+    asyncio.get_running_loop().call_soon(step, context=Context())
 
 
 _TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDictionary()
@@ -106,6 +133,11 @@ def _turns() -> Turns:
     if turns is None:
         turns = _TURNS[loop] = Turns()
     return turns
+
+
+def work_for(client: Client) -> None:
+    """The task that calls this works for *client*."""
+    _CLIENT.set(client)
 
 
 async def time_to_work() -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 
-from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large
+from driftlog_agents.foundation.loop_slices import off_the_loop, time_for_large, work_for
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.groups.coordinator.budget import ASKING
 from driftlog_agents.handlers.api.fetch import FetchHandler
@@ -29,7 +29,6 @@ from driftlog_agents.handlers.produce.handler import ProduceHandler
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
-from driftlog_agents.network.limits.loop_share import MOST
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.network.slots import LargeSlot
 from driftlog_agents.protocol.api import (
@@ -81,14 +80,11 @@ _AT_ONCE_CHARS: Final = 256_000
 _AT_ONCE_BYTES: Final = 8 * 1024 * 1024
 """Of several batches of one that is not large, for their CRCs: some milliseconds."""
 
-_LOOKED_AT: Final = MOST // 2
-"""Batches that it takes as long to find out that a request is large."""
+_AT_ONCE_BATCHES: Final = 2_000
+"""Topics and batches of one that is not large: some 7 ms."""
 
 _ONE_BATCH_ELEMENTS: Final = 2
 """A topic and a partition."""
-
-_BYTES_OF_A_BATCH: Final = 8 * 1024
-"""The CRC of so many takes as long as all else of a batch."""
 
 _PRODUCED_BYTES: Final = 33
 """Of an answer for a partition that was appended to."""
@@ -169,12 +165,8 @@ class Dispatcher:
         version = header.api_version
         if key is ApiKey.PRODUCE:
             connection.produces = True
-            if connection.share_is_used_up:
-                connection.put_back(frame)
-                return
             request = self._decode_produce(header, frame)
             if request is None:
-                connection.used(_LOOKED_AT)
                 connection.ask_large(frame, partial(self._produce_large, header))
                 return
             if self.producing.waiting.full and self.producing.any_may_wait(version, request):
@@ -182,9 +174,7 @@ class Dispatcher:
                 return
             if request.acks != 0:
                 connection.one_batch.learn(frame, header, request)
-            elements = self.producing.handle(connection, version, header.correlation_id, request)
-            if elements:
-                connection.used(elements + len(frame) // _BYTES_OF_A_BATCH)
+            self.producing.handle(connection, version, header.correlation_id, request)
         elif len(frame) > (most := self._broker.settings.limits.driftlog_max_request_bytes):
             raise OverLimitError(
                 _REQUEST_BYTES,
@@ -202,7 +192,7 @@ class Dispatcher:
         self, header: RequestHeader, frame: memoryview
     ) -> produce.ProduceRequest | None:
         """The request, if it can be admitted at once; None: it is large."""
-        most = MOST if len(frame) <= _AT_ONCE_BYTES else _ONE_BATCH_ELEMENTS
+        most = _AT_ONCE_BATCHES if len(frame) <= _AT_ONCE_BYTES else _ONE_BATCH_ELEMENTS
         try:
             request = produce.API.decode_request(
                 header.api_version, frame, header.body_offset, most, self._tags
@@ -220,6 +210,7 @@ class Dispatcher:
 
     async def _admit_large(self, header: RequestHeader, slot: LargeSlot) -> None:
         connection = slot.connection
+        work_for(connection.client)
         try:
             async with self._one_large:
                 if slot.frame is None:

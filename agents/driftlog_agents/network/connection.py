@@ -23,6 +23,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import Answers
 from driftlog_agents.network.frames import FrameReader
@@ -75,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: "Server", listener: str, address: str) -> None:
         self._server = server
         self.address = address
+        self.client = Client(server.address(address))
         self.listener = listener
         """The name of the listener that it came in through."""
         self._frames = FrameReader(
@@ -87,10 +89,10 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.on_memory = self._pause_or_resume
         self._rest: tuple[Iterator[memoryview], int] | None = None
         """Frames that are there and not taken yet, and bytes that they hold."""
-        self._share = server.loop_share
+        self.share = server.loop_share
         self._again: memoryview | None = None
         """A frame that was put back."""
-        self._until: Room = self._share
+        self._until: Room = self.share
         """Who says when it is taken again."""
         self._large: LargeSlot | None = None
         """A large Produce that is not admitted: nothing behind it is taken."""
@@ -154,13 +156,16 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         try:
             for frame in frames:
-                self._server.dispatch(self, frame)
+                if self.share.used_up:
+                    self.put_back(frame)
+                else:
+                    self._server.dispatch(self, frame)
                 if self.closed:
                     break  # what came behind what it was closed for is not taken
                 if self._again is not None or self._large is not None:
                     self._take_later(frames, size_bytes)
                     break
-                if self._queued and self._has_enough():
+                if self._has_enough():
                     self._frames.taken()
                     self._keep_rest(frames, size_bytes)
                     self._count_held_up()
@@ -181,19 +186,25 @@ class Connection(asyncio.BufferedProtocol):
         """Go on with what was there when it had enough."""
         if self._rest is None or self.closed or self._large is not None:
             return
-        if not (self._queued and self._has_enough()):
+        if not self._has_enough():
             (frames, size_bytes), self._rest = self._rest, None
             self._server.requests.budget.note(-size_bytes)
             self._take(frames, size_bytes)
             self._pause_or_resume()
 
+    def take_turn(self) -> None:
+        """As `take_rest`, for who calls many."""
+        self.on_loop(self.take_rest)
+
     def _has_enough(self) -> bool:
         """Whether it has as many requests as it may have."""
-        queued, requests = self._queued, self._server.requests
-        if queued and requests.full:
+        requests, queued, unanswered = self._server.requests, self._queued, len(self._slots)
+        if requests.full if queued else (unanswered and requests.too_many):
             requests.held_up[self] = None
             return True
-        return queued >= self._server.max_queued or len(self._slots) >= _MAX_BEHIND
+        if queued:
+            return queued >= self._server.max_queued or unanswered >= _MAX_BEHIND
+        return unanswered >= _MAX_UNANSWERED
 
     def _count_held_up(self) -> None:
         """Once, until it is read again."""
@@ -219,6 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         for slot in self._slots:
             if isinstance(slot, QueuedRequest) and not slot.runs:
                 slot.release()
+        self._server.requests.answered(len(self._slots))
         self._slots.clear()
         self._frames.release()
         if self._large is not None:
@@ -255,6 +267,7 @@ class Connection(asyncio.BufferedProtocol):
     def queue(self, slot: Slot) -> None:
         """Give *slot* the next turn."""
         self._slots.append(slot)
+        self._server.requests.asked()
         self.source.requests += 1
 
     def ask(self, frame: memoryview, weight: int, begin: Begin) -> None:
@@ -297,23 +310,14 @@ class Connection(asyncio.BufferedProtocol):
             self.soon(self.take_rest)
             self._pause_or_resume()
 
-    @property
-    def share_is_used_up(self) -> bool:
-        """Whether requests of several batches are admitted in a later iteration."""
-        return self._share.used_up
-
     def put_back(self, frame: memoryview, until: Room | None = None) -> None:
         """*frame*, which is taken now, is taken again when *until* (None: what is admitted in one
         iteration of the loop) has room."""
         self._again = frame
-        room = self._share if until is None else until
+        room = self.share if until is None else until
         if room is not self._until:
             self._until.leave(self)  # it waits in one place
             self._until = room
-
-    def used(self, batches: int) -> None:
-        """A request of so many batches has been admitted."""
-        self._share.use(batches)
 
     def _begin_first(self) -> None:
         if self._slots and not self._write_paused and not self.closed:
@@ -332,6 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._transport is None:
             return
         slots = self._slots
+        before = len(slots)
         ready: list[Buffer] = []
         small: list[Buffer] = []
         while slots and slots[0].answer is not None:
@@ -353,6 +358,8 @@ class Connection(asyncio.BufferedProtocol):
                         ready.append(b"".join(small))
                         small = []
                     ready.append(buffer)
+        if before := before - len(slots):
+            self._server.requests.answered(before)
         if small:
             ready.append(b"".join(small))
         if len(ready) == 1:
@@ -386,10 +393,9 @@ class Connection(asyncio.BufferedProtocol):
     def _pause_or_resume(self) -> None:
         wanted = not (
             self._write_paused
-            or len(self._slots) >= _MAX_UNANSWERED
             or self._rest is not None
             or self._large is not None
-            or (self._queued and not self._frames.has_memory and self._has_enough())
+            or (not self._frames.has_memory and self._has_enough())
             or self.answers.unwritten_bytes >= _EARLY_BYTES
             or self._frames.waiting
             or self._waiting_bytes >= _MOST_WAITING_BYTES

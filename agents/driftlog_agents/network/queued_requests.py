@@ -13,18 +13,21 @@
   those that no handler has taken: a consumer that waits for records is none of them.  While more
   wait, or while the bytes are too many, each connection is read only when it has no unanswered
   request: clients that ask one thing at a time notice nothing, those that pipeline wait.
-* Produce is not counted here: the log bounds what its frames hold, and a Produce that waits for a
-  flush must not wait for a Fetch.
+* Produce is not counted in these: the log bounds what its frames hold, and a Produce that waits for
+  a flush must not wait for a Fetch.
+* Unanswered requests of all kinds are counted (`driftlog.max.unanswered.requests`): while there are
+  too many, each connection is read only when it has none.
 
 Shell.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from driftlog_agents.foundation.fair_queue import Client
+from driftlog_agents.foundation.loop_slices import work_for
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.slots import Slot
 
@@ -40,9 +43,6 @@ _SMALL_BYTES: Final = 32 * 1024
 _KEPT_SHARE: Final = 2
 """Of the bytes of all requests, one part in so many is for those that wait for news."""
 
-_AT_ONCE: Final = 16
-"""Requests that have waited for their turn and begin in one turn of the loop."""
-
 _COPIED_BYTES: Final = 32 * 1024
 """Frames up to here share what a socket brought at once: those that wait are copied out of it."""
 
@@ -55,33 +55,50 @@ class RequestQueue:
 
     Args:
         max_requests: more wait for their turn only where each connection has one.
+        max_unanswered: the same of those that are not answered.
         budget: of their bytes.
     """
 
-    def __init__(self, max_requests: int, budget: MemoryBudget) -> None:
+    def __init__(self, max_requests: int, max_unanswered: int, budget: MemoryBudget) -> None:
         self._max_requests = max_requests
+        self._max_unanswered = max_unanswered
         self.budget = budget
         self.waiting = 0
         """Requests that wait for their turn."""
         self.kept_bytes = 0
         """Of requests that are decoded and wait for news."""
+        self._unanswered = 0
         self.held_up: dict[Connection, None] = {}
         """Connections that are not read because there is too much of all."""
         self._loop = asyncio.get_running_loop()
         self._looking = False
-        self._turns: deque[QueuedRequest] = deque()
-        """Whose turn it is on their connections."""
+
+    @property
+    def too_many(self) -> bool:
+        """Whether connections that have any unanswered request are not read."""
+        return self._unanswered >= self._max_unanswered
 
     @property
     def full(self) -> bool:
-        """Whether connections that have unanswered requests are not read."""
-        return self.waiting > self._max_requests or self.budget.pressed
+        """Whether those are not read that have one other than Produce."""
+        return self.waiting > self._max_requests or self.budget.pressed or self.too_many
 
     @property
     def full_by(self) -> str:
         """The config for which it is `full`."""
+        if self.too_many:
+            return "driftlog.max.unanswered.requests"
         many = self.waiting > self._max_requests
         return "queued.max.requests" if many else "queued.max.request.bytes"
+
+    def asked(self) -> None:
+        """One more is not answered."""
+        self._unanswered += 1
+
+    def answered(self, count: int) -> None:
+        """So many are answered, or nobody's."""
+        self._unanswered -= count
+        self.look()
 
     def look(self) -> None:
         """Something went: read those again that may be, one each turn of the loop."""
@@ -96,20 +113,6 @@ class RequestQueue:
             del self.held_up[connection]
             connection.reconsider()
             self.look()
-
-    def begin(self, request: "QueuedRequest") -> None:
-        """It has waited, and its turn has come: a few begin in each turn of the loop, so that
-        those that wait for one answer at a time come between."""
-        self._turns.append(request)
-        if len(self._turns) == 1:
-            self._loop.call_soon(self._begin)
-
-    def _begin(self) -> None:
-        for _ in range(min(_AT_ONCE, len(self._turns))):
-            request = self._turns.popleft()
-            request.connection.on_loop(request.begin_now)
-        if self._turns:
-            self._loop.call_soon(self._begin)
 
 
 class QueuedRequest(Slot):
@@ -181,10 +184,18 @@ class QueuedRequest(Slot):
         self._waits = True
         if len(self._frame) <= _COPIED_BYTES:
             self._frame = memoryview(bytes(self._frame))
-        self.begin = partial(self._queue.begin, self)
+        self.begin = partial(self.connection.share.wait, self)
 
-    def begin_now(self) -> None:
-        """It has waited for its turn."""
+    @property
+    def client(self) -> Client:
+        """Whose it is."""
+        return self.connection.client
+
+    def take_turn(self) -> None:
+        """It has waited, and its turn has come."""
+        self.connection.on_loop(self._begin_now)
+
+    def _begin_now(self) -> None:
         if self._waits:
             self._waits = False
             self._queue.waiting -= 1
@@ -223,6 +234,7 @@ class QueuedRequest(Slot):
         if self.connection.closed:
             return
         self.runs += 1
+        work_for(self.connection.client)
         begun = work()
         del work  # it has the frame, which is given up when it is decoded
         try:

@@ -106,12 +106,8 @@ class ProduceHandler:
 
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
-    ) -> int:
-        """Admit everything in the request, now; answer in its turn.
-
-        Returns:
-            Its topics and batches together; 0: one batch.
-        """
+    ) -> None:
+        """Admit everything in the request, now; answer in its turn."""
         topics = request.topic_data
         if (
             len(topics) == 1
@@ -122,7 +118,7 @@ class ProduceHandler:
             (one,) = topics[0].partition_data
             asked = OneBatch(version, request.acks, request.timeout_ms, topics[0].name, one.index)
             self.handle_one(connection, asked, correlation_id, one.records)
-            return 0
+            return
         self.requests += 1
         slot, engine = connection.turn(), self._engine()
         count = sum(len(topic.partition_data) for topic in topics)
@@ -133,7 +129,6 @@ class ProduceHandler:
             if data is not None:
                 self._of_several(engine, name, data, request.acks, version, pending, answers)
         self._all_admitted(pending, slot, request)
-        return len(topics) + count
 
     async def handle_large(
         self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest

@@ -1,55 +1,91 @@
-"""How much of several batches is admitted in one iteration of the event loop, of all connections.
+"""How much of one iteration of the event loop has what sockets bring, of all connections together.
 
-    several batches ──▶ used up? ──no──▶ admitted, and counted
-                           │
-                           └─yes─▶ the connection waits: in the next iterations, one after the other
+    a request ──▶ used up? ──no──▶ taken
+                     │
+                     └─yes─▶ its connection waits for its turn
+    a request that has waited on its connection, and whose turn it is there, waits the same way
 
-Other requests do not wait: a socket brings no more of one batch at once than is quickly done.
+A connection whose turn has come takes requests for `_TURN_S`, and then waits again: see
+`foundation/fair_queue` for who is next.
 
 Shell.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from driftlog_agents.network.connection import Connection
+from driftlog_agents.foundation.fair_queue import Client, FairQueue
+from driftlog_agents.foundation.loop_slices import SLICE_S
 
-MOST: Final = 2_000
-"""Topics and batches of one iteration, or of one request: some 7 ms."""
+_TURN_S: Final = SLICE_S / 20
+"""Longer: fewer changes of turns.  Shorter: less to wait for where many connections have work."""
+
+
+class Turn(Protocol):
+    """Who waits."""
+
+    @property
+    def client(self) -> Client:
+        """Whose it is."""
+        ...
+
+    def take_turn(self) -> None:
+        """Its turn has come: it takes what it has until the share is `used_up`."""
+        ...
 
 
 class LoopShare:
-    """Counts batches; of one event loop."""
+    """The share of the iterations of one event loop, measured by *clock_s*."""
 
-    __slots__ = ("_batches", "_loop", "_waiting", "used_up")
+    __slots__ = ("_clock_s", "_ends_s", "_loop", "_turn_ends_s", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._loop = loop
-        self._batches = 0
-        self._waiting: dict[Connection, None] = {}
-        self.used_up = False
-        """Nothing more is admitted in this iteration."""
+        self._clock_s = clock_s
+        self._ends_s: float | None = None
+        """None: nobody has used any of this iteration's."""
+        self._turn_ends_s = 0.0
+        self._waiting = FairQueue[Turn]()
 
-    def use(self, batches: int) -> None:
-        """So many, at least one, are admitted now."""
-        if not self._batches:
-            self._loop.call_soon(self._next)
-        self._batches += batches
-        self.used_up = self._batches >= MOST
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing more is taken in this iteration, or in this turn."""
+        if self._ends_s is None:
+            self._begin()
+            return False
+        return self._clock_s() >= self._turn_ends_s
 
-    def wait(self, connection: "Connection") -> None:
-        """It is used up: *connection* goes on in one of the next iterations."""
-        self._waiting[connection] = None
+    def wait(self, turn: Turn) -> None:
+        """*turn* is taken in this or one of the next iterations."""
+        self._waiting.add(turn.client, turn)
+        if self._ends_s is None:
+            self._begin()
 
-    def leave(self, connection: "Connection") -> None:
-        """*connection* is gone."""
-        self._waiting.pop(connection, None)
+    def leave(self, turn: Turn) -> None:
+        """*turn* is gone."""
+        self._waiting.remove(turn)
+
+    def _begin(self) -> None:
+        self._turn_ends_s = self._ends_s = self._clock_s() + SLICE_S
+        self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        self._batches = 0
-        self.used_up = False
-        while self._waiting and not self.used_up:
-            connection = next(iter(self._waiting))
-            del self._waiting[connection]
-            connection.on_loop(connection.take_rest)
+        self._ends_s = None
+        if not self._waiting:
+            return
+        self._begin()
+        assert self._ends_s is not None
+        ends_s = self._ends_s
+        while self._waiting:
+            now_s = self._clock_s()
+            if now_s >= ends_s:
+                break
+            self._turn_ends_s = min(ends_s, now_s + _TURN_S)
+            client, turn = self._waiting.take(0.0)
+            turn.take_turn()
+            client.spend(self._clock_s() - now_s)
+        self._turn_ends_s = ends_s
