@@ -3,8 +3,8 @@
     add ──▶ the address that has spent least ──▶ its client that has spent least ──▶ take
 
 A client that asks now and then goes before those that ask all the time, and a thousand clients of
-one address count as much as one of another.  An address or client that comes, or was silent,
-begins with what those have spent that are served.
+one address count as much as one of another.  An address or client that comes, or was silent, begins
+with what those have spent that are served, less a credit: so it goes before them, but not for long.
 Source: start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996), of addresses and in each.
 
 Pure.
@@ -44,11 +44,18 @@ class Client:
 
 
 class FairQueue(Generic[T]):
-    """Items, each once."""
+    """Items, each once.
 
-    __slots__ = ("_added", "_addresses", "_items", "_served_s", "_waiting")
+    Args:
+        credit_s: how long who was silent goes before the others.  Longer: more requests that come
+            now and then are served at once.  Shorter: the same of addresses and connections that
+            are new all the time.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_added", "_addresses", "_credit_s", "_items", "_served_s", "_waiting")
+
+    def __init__(self, credit_s: float) -> None:
+        self._credit_s = credit_s
         self._addresses: list[tuple[float, int, Address]] = []
         """A heap of those that have items; one may have spent more since."""
         self._items: dict[Address, list[tuple[float, int, Client, T]]] = {}
@@ -72,9 +79,9 @@ class FairQueue(Generic[T]):
         items = self._items.get(address)
         if items is None:
             items = self._items[address] = []
-            address.spent_s = max(address.spent_s, self._served_s)
+            address.spent_s = max(address.spent_s, self._served_s - self._credit_s)
             heapq.heappush(self._addresses, (address.spent_s, self._added, address))
-        client.spent_s = max(client.spent_s, address.served_s)
+        client.spent_s = max(client.spent_s, address.served_s - self._credit_s)
         heapq.heappush(items, (client.spent_s, self._added, client, item))
 
     def remove(self, item: T) -> None:

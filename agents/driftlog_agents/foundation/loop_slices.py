@@ -59,8 +59,8 @@ class Turns:
         self._clock_s = clock_s
         self._ends_s: float | None = None
         """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
-        self._small = FairQueue[asyncio.Future[None]]()
-        self._large = FairQueue[asyncio.Future[None]]()
+        self._small = FairQueue[asyncio.Future[None]](SLICE_S)
+        self._large = FairQueue[asyncio.Future[None]](SLICE_S)
         self._small_first = True
 
     def has_time(self) -> bool:

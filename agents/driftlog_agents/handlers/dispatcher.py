@@ -160,6 +160,9 @@ class Dispatcher:
         return self.producing.may_wait(asked.topic, data)
 
     def _dispatch(self, connection: Connection, frame: memoryview) -> None:
+        if connection.share.used_up:
+            connection.put_back(frame)
+            return
         header = decode_request_header(frame, self._tags)
         key = header.api_key
         version = header.api_version

@@ -41,6 +41,9 @@ _TRUSTED_BYTES: Final = 2 * 1024 * 1024
 """Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
 _EARNED_BYTES: Final = 64 * 1024
 """The same for a stranger's huge frame where many ask for memory: from here on it is earned."""
+_SOME_BYTES: Final = 32 * 1024
+"""What is read at once from each socket while the event loop is busy."""
+
 _LITTLE_BYTES: Final = 4 * 1024
 """Read at once from those who may have to wait with it."""
 _GROWTH: Final = 4
@@ -72,6 +75,7 @@ class FrameReader:
         "_requests",
         "_shared",
         "_size",
+        "_some",
         "_tail",
         "completed",
         "kept_bytes",
@@ -98,6 +102,7 @@ class FrameReader:
         self._limit = socket_request_max_bytes
         self._shared = shared
         self._little = shared[:_LITTLE_BYTES]
+        self._some = shared[:_SOME_BYTES]
         self._head = b""
         """Of a frame that is not complete, with its size."""
         self._large: memoryview | None = None
@@ -137,12 +142,13 @@ class FrameReader:
             return 0
         return self._length - (self._at if self._large is not None else len(self._head) - 4)
 
-    def buffer(self) -> memoryview:
-        """Where the next bytes of the socket go."""
+    def buffer(self, *, busy: bool = False) -> memoryview:
+        """Where the next bytes of the socket go; *busy*: the frames in them will have to wait."""
         if self._tail is not None:
             return self._tail
-        pressed = self._produce.pressed or self._requests.pressed
-        return self._little if pressed and not self.trusted else self._shared
+        if (self._produce.pressed or self._requests.pressed) and not self.trusted:
+            return self._little
+        return self._some if busy else self._shared
 
     def received(self, size: int) -> Iterator[memoryview]:
         """*size* bytes are in `buffer`; yields the frames that they complete, in order.

@@ -67,7 +67,8 @@ class RequestQueue:
         """Requests that wait for their turn."""
         self.kept_bytes = 0
         """Of requests that are decoded and wait for news."""
-        self._unanswered = 0
+        self.unanswered = 0
+        """Requests of all kinds."""
         self.held_up: dict[Connection, None] = {}
         """Connections that are not read because there is too much of all."""
         self._loop = asyncio.get_running_loop()
@@ -76,7 +77,7 @@ class RequestQueue:
     @property
     def too_many(self) -> bool:
         """Whether connections that have any unanswered request are not read."""
-        return self._unanswered >= self._max_unanswered
+        return self.unanswered >= self._max_unanswered
 
     @property
     def full(self) -> bool:
@@ -91,13 +92,9 @@ class RequestQueue:
         many = self.waiting > self._max_requests
         return "queued.max.requests" if many else "queued.max.request.bytes"
 
-    def asked(self) -> None:
-        """One more is not answered."""
-        self._unanswered += 1
-
     def answered(self, count: int) -> None:
         """So many are answered, or nobody's."""
-        self._unanswered -= count
+        self.unanswered -= count
         self.look()
 
     def look(self) -> None:

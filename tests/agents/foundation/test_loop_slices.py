@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.foundation.fair_queue import Address, Client
 from driftlog_agents.foundation.loop_slices import (
     SLICE_S,
     each,
@@ -18,6 +19,7 @@ from driftlog_agents.foundation.loop_slices import (
     sliced,
     time_for_large,
     time_to_work,
+    work_for,
 )
 from driftlog_agents.handlers.api import (
     consumer_group_describe,
@@ -134,6 +136,39 @@ async def test_a_small_request_does_not_wait_for_all_large_ones() -> None:
     between = sum(map(len, clock.turns)) - before
     assert between <= 3 * 6
     await asyncio.gather(*large)
+
+
+async def test_small_requests_of_a_crowd_delay_those_of_others_by_a_turn_or_two() -> None:
+    """
+    A hundred connections of one address ask again and again for what takes a whole slice, as small
+    requests; one of another address has each of its own served soon, and none is left behind.
+    """
+    clock, crowd = Clock(), Address("crowd")
+    served = 0
+
+    async def ask(client: Client, cost_s: float) -> None:
+        work_for(client)
+        await time_to_work()
+        clock.work(client, cost_s)
+
+    async def hostile() -> None:
+        nonlocal served
+        client = Client(crowd)
+        for _ in range(20):
+            await asyncio.create_task(ask(client, SLICE_S))
+            served += 1
+
+    tasks = [asyncio.create_task(hostile()) for _ in range(100)]
+    good = Client(Address("good"))
+    waited = []
+    for _ in range(20):
+        begun = len(clock.turns)
+        await asyncio.create_task(ask(good, ITEM_S))
+        waited.append(len(clock.turns) - begun)
+    await asyncio.gather(*tasks)
+
+    assert max(waited) <= 4
+    assert 100 * 20 == served
 
 
 async def test_who_gives_up_keeps_nobody_waiting() -> None:

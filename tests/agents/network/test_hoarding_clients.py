@@ -176,6 +176,44 @@ async def test_consumers_that_wait_take_nothing_from_others(agent: Serving) -> N
     assert 0 == agent.server.requests.waiting
 
 
+async def test_unanswered_produce_requests_of_all_connections_are_bounded(
+    tmp_path: Path,
+) -> None:
+    """
+    Twenty producers pipeline five hundred requests each while the store takes nothing: two hundred
+    are in the agent and a few more of each, another client's one is taken, and in the end all are
+    answered in their order.
+    """
+    limits = replace(LIMITS, driftlog_max_unanswered_requests=200)
+    async with (
+        Serving(tmp_path, broker=BrokerSettings(limits=limits)) as agent,
+        AsyncExitStack() as stack,
+    ):
+        async with agent.client() as client:
+            await client.create("full")
+        good, *crowd = [await stack.enter_async_context(agent.client()) for _ in range(21)]
+        agent.objects.writes.close()
+        asked = [
+            [client.send_produce("full", {0: batch(10)}) for _ in range(500)] for client in crowd
+        ]
+        requests = agent.server.requests
+        await eventually(lambda: len(requests.held_up) >= 20)
+        held = requests.unanswered
+        before = agent.log("full", 0).log_end
+        last = good.send_produce("full", {0: batch(10)})
+        await eventually(lambda: agent.log("full", 0).log_end == before + 1)
+        agent.objects.writes.open()
+        answered = [[(await client.receive())[0] for _ in range(500)] for client in crowd]
+        end, _ = await good.receive()
+        counted = agent.process.refusals.counts["driftlog.max.unanswered.requests"]
+
+    assert held <= 200 + 20 * 16
+    assert asked == answered
+    assert last == end
+    assert counted >= 20
+    assert 0 == requests.unanswered
+
+
 async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> None:
     """
     Forty clients begin a Fetch of 1.6 MB behind a long poll: held are the budget and one of them,

@@ -13,7 +13,6 @@ from benchmarks.batches import encode_batch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Limits
 from driftlog_agents.foundation import loop_slices as slices
-from driftlog_agents.foundation.loop_slices import SLICE_S
 from driftlog_agents.handlers.produce import waiters as produce_waiters
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.network.limits.loop_share import LoopShare
@@ -234,7 +233,7 @@ SHARE = 2_000
 def each_takes_time(agent: Serving) -> Callable[[], int]:
     """How many batches were looked at; connections from now on measure time by them."""
     producing = agent.process.dispatcher.producing
-    share = LoopShare(agent.server.loop, lambda: producing.errors * SLICE_S / SHARE)
+    share = LoopShare(agent.server.loop, lambda: producing.errors * 0.005 / SHARE)
     agent.server.loop_share = share
     return lambda: producing.errors
 

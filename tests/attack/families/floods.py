@@ -6,7 +6,7 @@ Shell.
 import contextlib
 import struct
 import time
-from typing import Final
+from typing import ClassVar, Final
 
 from benchmarks import wire
 from benchmarks.batches import encode_batch
@@ -15,7 +15,13 @@ from driftlog_agents.protocol.messages.join_group import JoinGroupRequest, JoinG
 from driftlog_agents.protocol.registry import API
 from tests.attack.attacks import Attack, Budget, MiB, Target
 from tests.attack.families.batches import seal
-from tests.attack.produce import fetch_request, sent
+from tests.attack.produce import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    fetch_request,
+    produce_request,
+    sent,
+)
 from tests.attack.state import VICTIM, make_topic
 from tests.attack.wire import GONE, pour
 
@@ -125,6 +131,65 @@ class Crowd(UnreadAnswers):
             target.sent += pour(crowd, mixed, 20, max(5.0, target.seconds))
 
 
+class Pipelines(Attack):
+    """1,000 connections that pipeline one kind of request and read nothing."""
+
+    budget = Budget.CROWD
+    times: ClassVar[int]
+    """Of `requests`, on each connection, where so many are taken."""
+
+    def requests(self) -> bytes:
+        """What each connection sends."""
+        raise NotImplementedError
+
+    def run(self, target: Target) -> None:
+        """As much as is taken."""
+        requests = self.requests()
+        with target.crowd(1_000, receive_buffer_bytes=_SMALL_BUFFER) as crowd:
+            target.sent += pour(crowd, requests, self.times, max(5.0, target.seconds))
+
+
+class CrowdOfProducers(Pipelines):
+    """1,000 connections that pipeline Produce requests of one small record, acks=all."""
+
+    name = "crowd-produce"
+    times = 500
+
+    def requests(self) -> bytes:
+        """Twenty."""
+        batch = encode_batch([b"x" * 100], timestamp_ms=1).data
+        request = produce_request(VICTIM, batch)
+        return API[ApiKey.PRODUCE].encode_request(PRODUCE_VERSION, 1, "attack", request) * 20
+
+
+class CrowdOfConsumers(Pipelines):
+    """1,000 connections that pipeline fetches of 1,000 partitions, which wait for 0.1 s."""
+
+    name = "crowd-fetch"
+    times = 50
+
+    def prepare(self, target: Target) -> None:
+        """A topic with so many."""
+        with target.connect() as connection:
+            make_topic(connection, "wide", 1_000)
+
+    def requests(self) -> bytes:
+        """Five."""
+        wide = fetch_request("wide", 0, partitions=tuple(range(1_000)), max_wait_ms=100)
+        return API[ApiKey.FETCH].encode_request(FETCH_VERSION, 1, "attack", wide) * 5
+
+
+class CrowdOfReaders(Pipelines):
+    """1,000 connections that pipeline ApiVersions and Metadata of all topics."""
+
+    name = "crowd-metadata"
+    times = 200
+
+    def requests(self) -> bytes:
+        """A hundred small ones, and a large one."""
+        return wire.request(wire.API_VERSIONS, 0, 1, b"") * 100 + wire.metadata_request(None, 1)
+
+
 class Churn(Attack):
     """Connections that come and go as fast as they can, at different points of a request."""
 
@@ -164,4 +229,14 @@ class SilentPeers(Attack):
                 time.sleep(0.2)
 
 
-ATTACKS: Final = (PipelinedFetches, LargeJoins, UnreadAnswers, Crowd, Churn, SilentPeers)
+ATTACKS: Final = (
+    PipelinedFetches,
+    LargeJoins,
+    UnreadAnswers,
+    Crowd,
+    CrowdOfProducers,
+    CrowdOfConsumers,
+    CrowdOfReaders,
+    Churn,
+    SilentPeers,
+)

@@ -29,6 +29,7 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.leadership.claims import MissingKeyError, as_claim
 from driftlog_agents.log.leadership.prune_sessions import drop_finished
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
@@ -470,7 +471,7 @@ class Takeover:
             unavailable = await self._footers.fetch(fetched)
         for session_id in listed:
             footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
-            for record, footer in footers:
+            async for record, footer in sliced(footers):
                 if isinstance(footer, ObjectUnavailableError):
                     # No partition that its session led can say where it ends.
                     taken.unreadable.update(

@@ -19,6 +19,7 @@ from typing import IO, Final, NamedTuple, Protocol
 
 import structlog
 
+from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.local_reads import last_that_fits, span_bytes
@@ -352,7 +353,7 @@ class SealedRangeWriter:
         """What memory and the buffer files have of it, and the rest from the flush object."""
         data = piece.data
         batches: list[Buffer] = []
-        for index in range(piece.first, piece.stop):
+        async for index in sliced(range(piece.first, piece.stop)):
             batch = None
             try:
                 batch = data.read_local(index)

@@ -1,0 +1,110 @@
+"""The share of an iteration: what sockets bring is not added up, and nobody waits for a crowd."""
+
+import asyncio
+from collections.abc import Callable
+
+from driftlog_agents.foundation.fair_queue import Address, Client
+from driftlog_agents.network.limits.loop_share import LoopShare
+
+REQUEST_S = 0.000_1
+
+
+class Connection:
+    """Takes its requests while there is time, as a connection does."""
+
+    def __init__(self, share: LoopShare, work: Callable[[], None], address: Address) -> None:
+        self.client = Client(address)
+        self.requests = 0
+        self.taken = 0
+        self._share = share
+        self._work = work
+
+    def bring(self, requests: int) -> None:
+        """A socket has them."""
+        self.requests += requests
+        self.take_turn()
+
+    def take_turn(self) -> None:
+        while self.requests:
+            if self._share.used_up:
+                self._share.wait(self)
+                return
+            self.requests -= 1
+            self.taken += 1
+            self._work()
+
+
+class World:
+    """A loop whose time is the requests that were taken."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+        self.share = LoopShare(asyncio.get_running_loop(), lambda: self.now_s)
+        self.address = Address("crowd")
+
+    def connection(self, address: Address | None = None) -> Connection:
+        """Of the crowd's address, or another."""
+        return Connection(self.share, self._work, address or self.address)
+
+    def _work(self) -> None:
+        self.now_s += REQUEST_S
+
+
+async def test_a_crowd_has_one_share_of_an_iteration_and_loses_nothing() -> None:
+    """
+    A thousand connections with fifty requests each: an iteration takes fifty, 5 ms of them.
+    """
+    world = World()
+    crowd = [world.connection() for _ in range(1_000)]
+    for connection in crowd:
+        connection.bring(50)
+    most, before = 0, sum(c.taken for c in crowd)
+    first = before
+    while any(c.requests for c in crowd):
+        await asyncio.sleep(0)
+        taken = sum(c.taken for c in crowd)
+        most, before = max(most, taken - before), taken
+
+    assert 50 * 1_000 == before
+    assert first <= 51
+    assert most <= 60
+
+
+async def test_who_comes_behind_a_crowd_is_served_in_the_next_iteration() -> None:
+    """
+    From another address, and from the crowd's own.
+    """
+    world = World()
+    crowd = [world.connection() for _ in range(1_000)]
+    for connection in crowd:
+        connection.bring(500)
+    for _ in range(250):  # two rounds and a half
+        await asyncio.sleep(0)
+    served = []
+    for address in (Address("good"), world.address):
+        good = world.connection(address)
+        good.bring(1)
+        waited = 0
+        while good.requests:
+            await asyncio.sleep(0)
+            waited += 1
+        served.append(waited)
+
+    assert max(served) <= 2
+
+
+async def test_who_leaves_has_no_turn() -> None:
+    """
+    It waits no longer, and the others go on.
+    """
+    world = World()
+    first, second, third = (world.connection() for _ in range(3))
+    first.bring(60)
+    second.bring(10)
+    third.bring(10)
+    world.share.leave(second)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert 0 == second.taken
+    assert 70 == first.taken + third.taken
