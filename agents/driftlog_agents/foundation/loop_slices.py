@@ -6,9 +6,9 @@
     turn of the loop    │ sockets, timers, … │ one slice: whose turn it is │ sockets, timers, … │ …
 
 A turn of the loop has one slice, however many requests work: what they have is not added up.  Who
-finds it used up waits for a turn; `foundation/fair_queue` says whose that is.  Every other turn is
-of small requests that have not waited yet, if there are some, so that they do not wait for all of
-the large ones; these share it.
+finds it used up waits for a turn: of the client that had fewest (`foundation/fair_queue`).  Every
+other turn is of small requests that have not waited yet, if there are some, so that they do not
+wait for all of the large ones; these share it.
 
 What depends on no state (to decode, to encode) is given to a thread instead, where Python
 switches by itself.  It is one thread, and no other work waits for it: the event loop's
@@ -26,7 +26,7 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from driftlog_agents.foundation.fair_queue import Address, Client, FairQueue
+from driftlog_agents.foundation.fair_queue import Client, FairQueue
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,15 +41,16 @@ _LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
 """Whether this is part of a request that is large, or has waited already."""
 
 
-_NOBODY: Final = Client(Address(""))
+_NOBODY: Final = Client("")
 
 _CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=_NOBODY)
 """For whom this works."""
 
+_CREDIT_TURNS: Final = 4
+"""Of a client that was silent: a request has a few loops."""
+
 _SMALL_AT_ONCE: Final = 16
 """Small requests that have waited share a slice: most take a hundredth of one."""
-
-_SMALL_S: Final = SLICE_S / _SMALL_AT_ONCE
 
 
 class Turns:
@@ -59,8 +60,8 @@ class Turns:
         self._clock_s = clock_s
         self._ends_s: float | None = None
         """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
-        self._small = FairQueue[asyncio.Future[None]](SLICE_S)
-        self._large = FairQueue[asyncio.Future[None]](SLICE_S)
+        self._small = FairQueue[asyncio.Future[None]](_CREDIT_TURNS)
+        self._large = FairQueue[asyncio.Future[None]](_CREDIT_TURNS)
         self._small_first = True
 
     def has_time(self) -> bool:
@@ -78,12 +79,16 @@ class Turns:
         while True:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             queue.add(client, turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                queue.remove(turn)
+                raise
             if self._ends_s == _NOT_BEGUN:
                 self._begin()
             elif not self.has_time():
-                client.spend(-_SMALL_S)
                 continue
+            queue.spend(client, 1)
             return
 
     def _begin(self) -> None:
@@ -95,11 +100,9 @@ class Turns:
         self._ends_s = None
         small = self._small_first if self._small and self._large else bool(self._small)
         self._small_first = not small
-        queue, left, cost_s = (self._large, 1, SLICE_S)
-        if small:
-            queue, left, cost_s = (self._small, _SMALL_AT_ONCE, _SMALL_S)
+        queue, left = (self._small, _SMALL_AT_ONCE) if small else (self._large, 1)
         while queue and left:
-            _, turn = queue.take(cost_s)
+            _, turn = queue.take()
             if not turn.done():
                 turn.set_result(None)
                 left -= 1
@@ -136,8 +139,9 @@ def _turns() -> Turns:
 
 
 def work_for(client: Client) -> None:
-    """The task that calls this works for *client*."""
+    """The task that calls this works for *client*, on a request of which it knows nothing yet."""
     _CLIENT.set(client)
+    _LARGE.set(False)
 
 
 async def time_to_work() -> None:

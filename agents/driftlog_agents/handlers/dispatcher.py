@@ -168,6 +168,9 @@ class Dispatcher:
         version = header.api_version
         if key is ApiKey.PRODUCE:
             connection.produces = True
+            if connection.has_to_wait:
+                connection.put_back(frame)
+                return
             request = self._decode_produce(header, frame)
             if request is None:
                 connection.ask_large(frame, partial(self._produce_large, header))

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _MAX_UNANSWERED: Final = 10_000
 """Produce requests of one connection; Kafka admits 1, clients send 5, a raw benchmark thousands."""
 
+_FEW_UNANSWERED: Final = 16
+"""Of one connection: more wait where those of all connections are too many.  Clients send 5."""
+
 _MAX_BEHIND: Final = 256
 """The same while another request is unanswered: their answers wait for its."""
 
@@ -73,13 +76,32 @@ class Room(Protocol):
         ...
 
 
+class _Step:
+    """What a connection does in a turn."""
+
+    __slots__ = ("_connection", "_step")
+
+    def __init__(self, connection: "Connection", step: Callable[[], None]) -> None:
+        self._connection = connection
+        self._step = step
+
+    @property
+    def client(self) -> Client:
+        """Whose it is."""
+        return self._connection.client
+
+    def take_turn(self) -> None:
+        """Its turn has come."""
+        self._connection.on_loop(self._step)
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client."""
 
     def __init__(self, server: "Server", listener: str, address: str) -> None:
         self._server = server
         self.address = address
-        self.client = Client(server.address(address))
+        self.client = Client(address)
         self.listener = listener
         """The name of the listener that it came in through."""
         self._frames = FrameReader(
@@ -94,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         """Frames that are there and not taken yet, and bytes that they hold."""
         self.share = server.loop_share
         self._again: memoryview | None = None
-        """A frame that was put back."""
+        """A frame that was put back, before the rest."""
         self._until: Room = self.share
         """Who says when it is taken again."""
         self._large: LargeSlot | None = None
@@ -103,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         """It has been counted that it is not read for what it has asked."""
         self._queued = 0
         """Unanswered requests other than Produce."""
-        self.answers = Answers(server.answers, self.soon)
+        self.answers = Answers(server.answers, self._in_turn)
         self._progress: tuple[float, int, int] | None = None
         """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
         self._slots: deque[Slot] = deque()
@@ -111,8 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         self._file: int | None = None
         self._flush_scheduled = False
         self._write_paused = False
-        self._largest_bytes = 0
-        """Of the buffers that the transport may have."""
+        self._handed_bytes = self._largest_bytes = 0
+        """Of the buffers that the transport may have: all, and one."""
         self._waiting_bytes = 0
         self._reading = True
         self.source = ConnectionActivity()
@@ -147,7 +169,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_later(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         if self._again is not None:
-            frames, self._again = chain((self._again,), frames), None
             self._until.wait(self)
         self._keep_rest(frames, size_bytes)
 
@@ -158,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: Iterator[memoryview], size_bytes: int) -> None:
         try:
-            for number, frame in enumerate(frames):
+            for number, frame in enumerate(self._with_again(frames)):
                 look = number % _LOOK_EVERY == 0
                 if look and self.share.used_up:
                     self.put_back(frame)
@@ -169,10 +190,10 @@ class Connection(asyncio.BufferedProtocol):
                 if self._again is not None or self._large is not None:
                     self._take_later(frames, size_bytes)
                     break
-                if (look or self._queued) and self._has_enough():
+                if (look or self._queued) and (limit := self._enough()) is not None:
                     self._frames.taken()
                     self._keep_rest(frames, size_bytes)
-                    self._count_held_up()
+                    self._count_held_up(limit)
                     break
             else:
                 self._held_up = False
@@ -186,11 +207,17 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001
             self.broken()
 
+    def _with_again(self, frames: Iterator[memoryview]) -> Iterator[memoryview]:
+        if self._again is None:
+            return frames
+        again, self._again = self._again, None
+        return chain((again,), frames)
+
     def take_rest(self) -> None:
         """Go on with what was there when it had enough."""
         if self._rest is None or self.closed or self._large is not None:
             return
-        if not self._has_enough():
+        if self._enough() is None:
             (frames, size_bytes), self._rest = self._rest, None
             self._server.requests.budget.note(-size_bytes)
             self._take(frames, size_bytes)
@@ -200,27 +227,29 @@ class Connection(asyncio.BufferedProtocol):
         """As `take_rest`, for who calls many."""
         self.on_loop(self.take_rest)
 
-    def _has_enough(self) -> bool:
-        """Whether it has as many requests as it may have."""
+    def _enough(self) -> str | None:
+        """The config for which it takes no more requests now, or the empty string where it is no
+        config; None: it takes more."""
         requests, queued, unanswered = self._server.requests, self._queued, len(self._slots)
-        if requests.full if queued else (unanswered and requests.too_many):
+        if self.has_to_wait:
+            return ""
+        if unanswered >= _FEW_UNANSWERED and requests.too_many:
             requests.held_up[self] = None
-            return True
-        if queued:
-            return queued >= self._server.max_queued or unanswered >= _MAX_BEHIND
-        return unanswered >= _MAX_UNANSWERED
+            return "driftlog.max.unanswered.requests"
+        if not queued:
+            return "" if unanswered >= _MAX_UNANSWERED else None
+        if requests.full:
+            requests.held_up[self] = None
+            return requests.full_by
+        if queued >= self._server.max_queued:
+            return "driftlog.connection.max.queued.requests"
+        return "" if unanswered >= _MAX_BEHIND else None
 
-    def _count_held_up(self) -> None:
+    def _count_held_up(self, limit: str) -> None:
         """Once, until it is read again."""
-        if self._held_up:
-            return
-        server = self._server
-        if server.requests.full:
+        if limit and not self._held_up:
             self._held_up = True
-            server.refusals.count(server.requests.full_by)
-        elif self._queued >= server.max_queued:
-            self._held_up = True
-            server.refusals.count("driftlog.connection.max.queued.requests")
+            self._server.refusals.count(limit)
 
     def eof_received(self) -> bool:
         return False
@@ -255,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._largest_bytes = 0
+        self._handed_bytes = self._largest_bytes = 0
         self.answers.settle(0)
         self.answered()
         self._pause_or_resume()
@@ -314,6 +343,11 @@ class Connection(asyncio.BufferedProtocol):
             self.soon(self.take_rest)
             self._pause_or_resume()
 
+    @property
+    def has_to_wait(self) -> bool:
+        """It produces, and the log can take no more."""
+        return self.produces and self._server.overloaded
+
     def put_back(self, frame: memoryview, until: Room | None = None) -> None:
         """*frame*, which is taken now, is taken again when *until* (None: what is admitted in one
         iteration of the loop) has room."""
@@ -371,6 +405,7 @@ class Connection(asyncio.BufferedProtocol):
         elif ready:
             self._transport.writelines(ready)
         if ready and self._write_paused:
+            self._handed_bytes += sum(map(len, ready))
             self._largest_bytes = max(self._largest_bytes, *map(len, ready))
         if self.answers.held_bytes or self._write_paused:
             self.answers.settle(self._untaken_bytes)
@@ -384,7 +419,8 @@ class Connection(asyncio.BufferedProtocol):
         whole until its last byte is taken."""
         if not self._write_paused or self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + self._largest_bytes
+        most = self._transport.get_write_buffer_size() + self._largest_bytes
+        return min(most, self._handed_bytes)
 
     # ── Flow ──
 
@@ -399,11 +435,11 @@ class Connection(asyncio.BufferedProtocol):
             self._write_paused
             or self._rest is not None
             or self._large is not None
-            or (not self._frames.has_memory and self._has_enough())
+            or (not self._frames.has_memory and self._enough() is not None)
             or self.answers.unwritten_bytes >= _EARLY_BYTES
             or self._frames.waiting
             or self._waiting_bytes >= _MOST_WAITING_BYTES
-            or (self.produces and self._server.overloaded)
+            or self.has_to_wait
         )
         if wanted != self._reading and not self.closed and self._transport is not None:
             self._reading = wanted
@@ -517,6 +553,10 @@ class Connection(asyncio.BufferedProtocol):
     def soon(self, step: Callable[[], None]) -> None:
         """Do *step* in the next turn of the loop."""
         self._server.loop.call_soon(self.on_loop, step)
+
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        """Do *step* in this connection's turn: many may be told at once that there is room."""
+        self.share.wait(_Step(self, step))
 
     def on_loop(self, step: Callable[[], None]) -> None:
         """Do *step*, which the event loop or the log calls: a bug in it costs this connection."""

@@ -16,7 +16,7 @@
 * Produce is not counted in these: the log bounds what its frames hold, and a Produce that waits for
   a flush must not wait for a Fetch.
 * Unanswered requests of all kinds are counted (`driftlog.max.unanswered.requests`): while there are
-  too many, each connection is read only when it has none.
+  too many, each connection is read only when it has few.
 
 Shell.
 """
@@ -55,7 +55,7 @@ class RequestQueue:
 
     Args:
         max_requests: more wait for their turn only where each connection has one.
-        max_unanswered: the same of those that are not answered.
+        max_unanswered: more wait to be answered only where each connection has few.
         budget: of their bytes.
     """
 
@@ -76,19 +76,17 @@ class RequestQueue:
 
     @property
     def too_many(self) -> bool:
-        """Whether connections that have any unanswered request are not read."""
+        """Whether connections that have more than a few unanswered requests are not read."""
         return self.unanswered >= self._max_unanswered
 
     @property
     def full(self) -> bool:
-        """Whether those are not read that have one other than Produce."""
-        return self.waiting > self._max_requests or self.budget.pressed or self.too_many
+        """Whether connections that have an unanswered request other than Produce are not read."""
+        return self.waiting > self._max_requests or self.budget.pressed
 
     @property
     def full_by(self) -> str:
         """The config for which it is `full`."""
-        if self.too_many:
-            return "driftlog.max.unanswered.requests"
         many = self.waiting > self._max_requests
         return "queued.max.requests" if many else "queued.max.request.bytes"
 
@@ -105,7 +103,7 @@ class RequestQueue:
 
     def _look(self) -> None:
         self._looking = False
-        if self.held_up and not self.full:
+        if self.held_up and not self.full and not self.too_many:
             connection = next(iter(self.held_up))
             del self.held_up[connection]
             connection.reconsider()
@@ -246,6 +244,7 @@ class QueuedRequest(Slot):
         if self._waits:
             self._waits = False
             self._queue.waiting -= 1
+            self.connection.share.leave(self)
         self._frame = self.begin = None
         self._queue.kept_bytes -= self._kept_bytes
         self._kept_bytes = 0

@@ -11,12 +11,10 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
-from weakref import WeakValueDictionary
 
 import structlog
 
 from driftlog_agents.configs.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
-from driftlog_agents.foundation.fair_queue import Address
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.limits.connection_limits import ConnectionLimits
@@ -97,7 +95,6 @@ class Server:
         self.overloaded = False
         """Producers are kept waiting."""
         self.connections: set[Connection] = set()
-        self._addresses = WeakValueDictionary[str, Address]()
         self._idle_ms = connections_max_idle_ms
         self._acceptor = Acceptor(
             ConnectionLimits(
@@ -139,13 +136,6 @@ class Server:
             except OSError as error:
                 port = sockets[0].getsockname()[1]
                 raise refused(error, at.host, port, OPTION) from error
-
-    def address(self, name: str) -> Address:
-        """What the connections of that address have in common."""
-        address = self._addresses.get(name)
-        if address is None:
-            address = self._addresses[name] = Address(name)
-        return address
 
     def left(self, connection: Connection) -> None:
         """A connection is gone."""

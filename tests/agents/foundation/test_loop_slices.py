@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.foundation.fair_queue import Address, Client
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import (
     SLICE_S,
     each,
@@ -143,7 +143,7 @@ async def test_small_requests_of_a_crowd_delay_those_of_others_by_a_turn_or_two(
     A hundred connections of one address ask again and again for what takes a whole slice, as small
     requests; one of another address has each of its own served soon, and none is left behind.
     """
-    clock, crowd = Clock(), Address("crowd")
+    clock, crowd = Clock(), "crowd"
     served = 0
 
     async def ask(client: Client, cost_s: float) -> None:
@@ -159,7 +159,7 @@ async def test_small_requests_of_a_crowd_delay_those_of_others_by_a_turn_or_two(
             served += 1
 
     tasks = [asyncio.create_task(hostile()) for _ in range(100)]
-    good = Client(Address("good"))
+    good = Client("good")
     waited = []
     for _ in range(20):
         begun = len(clock.turns)
@@ -169,6 +169,37 @@ async def test_small_requests_of_a_crowd_delay_those_of_others_by_a_turn_or_two(
 
     assert max(waited) <= 4
     assert 100 * 20 == served
+
+
+async def test_who_works_for_hours_is_served_as_soon_as_a_crowd_comes() -> None:
+    """
+    A client with large requests only, for a long time; then a crowd has small and large ones, and
+    a small one of that client is served in a few turns.
+    """
+    clock = Clock()
+    worked = Client("worked")
+
+    async def large(client: Client, items: int) -> None:
+        work_for(client)
+        await time_for_large()
+        async for _ in sliced(range(items)):
+            clock.work(client, SLICE_S)
+
+    async def small(client: Client) -> None:
+        work_for(client)
+        await time_to_work()
+        clock.work(client)
+
+    await asyncio.gather(large(worked, 300), large(worked, 300))
+    crowd = [asyncio.create_task(large(Client("crowd"), 20)) for _ in range(50)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    begun = len(clock.turns)
+    await asyncio.create_task(small(worked))
+    waited = len(clock.turns) - begun
+    await asyncio.gather(*crowd)
+
+    assert waited <= 6
 
 
 async def test_who_gives_up_keeps_nobody_waiting() -> None:

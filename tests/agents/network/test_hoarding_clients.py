@@ -207,7 +207,7 @@ async def test_unanswered_produce_requests_of_all_connections_are_bounded(
         end, _ = await good.receive()
         counted = agent.process.refusals.counts["driftlog.max.unanswered.requests"]
 
-    assert held <= 200 + 20 * 16
+    assert held <= 200 + 20 * 2 * 16
     assert asked == answered
     assert last == end
     assert counted >= 20
@@ -434,7 +434,7 @@ def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
     held, counted = uvloop.run(held_and_counted())
 
     assert held > 7 * MiB
-    assert counted >= held - 8 * KiB
+    assert held - 8 * KiB <= counted <= held + 8 * KiB
 
 
 async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,10 +17,19 @@ from driftlog_agents.configs.limits import Limits
 from driftlog_agents.log.ingest.flusher import MemorySettings
 from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.sealing.policy import SealSettings
+from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_agents.protocol.messages import produce
+from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_metadata.errors import UnavailableError
-from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, producing, records
+from tests.agents.network.serving import (
+    ENGINE,
+    MiB,
+    Serving,
+    eventually,
+    fetching,
+    producing,
+    records,
+)
 from tests.clients.batches import with_records
 
 MEMORY_BYTES = 4 * MiB
@@ -468,3 +478,82 @@ async def test_what_the_disk_did_not_take_is_answered_in_time_where_it_is_not_co
         await eventually(lambda: agent.log("t").high_watermark == 1)
 
     assert {ErrorCode.REQUEST_TIMED_OUT} == {answer.error_code for answer in late.values()}
+
+
+async def test_the_first_request_of_a_producer_waits_too_while_the_log_takes_no_more(
+    tmp_path: Path,
+) -> None:
+    """
+    Ten producers come while producers are held, again and again: none of their batches is admitted
+    and what they wait with does not grow; then each is, once, in its order.
+    """
+    async with Serving(tmp_path) as agent, AsyncExitStack() as stack:
+        async with agent.client() as client:
+            await client.create("t")
+        server, log = agent.server, agent.log("t")
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(10)]
+        server.hold_producers(True)
+        asked = [[c.send_produce("t", {0: batch(10)}) for _ in range(3)] for c in clients]
+        await eventually(lambda: sum(c._rest is not None for c in server.connections) == 10)
+        for _ in range(2_000):
+            server.hold_producers(False)
+            server.hold_producers(True)
+            await asyncio.sleep(0)
+        admitted = log.log_end
+        server.hold_producers(False)
+        answered = [[(await c.receive())[0] for _ in range(3)] for c in clients]
+
+    assert 0 == admitted
+    assert asked == answered
+    assert 30 == log.log_end
+
+
+async def test_a_commit_for_which_many_wait_is_news_to_a_few_in_each_iteration(
+    tmp_path: Path,
+) -> None:
+    """
+    Two hundred consumers wait at the end of a partition: with time for ten answers an iteration
+    answers eleven at most, and all are answered.
+    """
+    async with Serving(tmp_path) as agent, AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(agent.client())
+        await producer.create("t")
+        server, log = agent.server, agent.log("t")
+        share = LoopShare(server.loop, lambda: answers() * 0.0005)
+        server.loop_share = share
+        clients = [await stack.enter_async_context(agent.client()) for _ in range(200)]
+
+        def answers() -> int:
+            return sum(
+                slot.answer is not None for c in server.connections for slot in c._slots
+            ) + sum(c.source.answers for c in server.connections)
+
+        for client in clients:
+            client.send(fetch.API, 11, fetching("t", {0: 0}, max_wait_ms=60_000))
+        await eventually(lambda: len(log.waiting_fetches) == 200)
+        producer.send_produce("t", {0: batch(10)})
+        most, before = 0, answers()
+        while answers() < 201:
+            await asyncio.sleep(0)
+            most, before = max(most, answers() - before), answers()
+        taken = [(await client.receive())[1] for client in clients]
+
+    assert most <= 12
+    assert all(records(response.responses[0].partitions[0]) for response in taken)
+
+
+async def test_an_answer_of_little_batches_is_not_made_of_all_of_them(tmp_path: Path) -> None:
+    """
+    Of 12,000 that there are one fetch brings 10,000, joined, and the next one the rest.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        await client.create("t")
+        for _ in range(12):
+            asked = [client.send_produce("t", {0: batch(10)}) for _ in range(1_000)]
+            for _ in asked:
+                await client.receive()
+        first = records((await client.fetch("t", {0: 0}))[0])
+        second = records((await client.fetch("t", {0: 10_000}))[0])
+
+    size = len(batch(10))
+    assert [10_000 * size, 2_000 * size] == [len(first), len(second)]

@@ -30,6 +30,7 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.configs.limits import FETCH_MAX_BYTES
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
@@ -60,6 +61,13 @@ _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
+
+_MANY_BATCHES: Final = 10_000
+"""No more partitions are read for an answer that has so many: a few milliseconds."""
+
+_SMALL_BYTES: Final = 1024
+"""Batches that are smaller, on average, are joined once: each buffer of an answer is looked at five
+times until it is written."""
 
 _PARTITION_BYTES: Final = 512
 """What a Fetch that waits keeps for each: 450 with what its log and the others know of it."""
@@ -124,9 +132,9 @@ class _Fetch:
 
     __slots__ = (
         "_broker",
-        "_checked",
         "_correlation_id",
         "_done",
+        "_expired",
         "_moved",
         "_owner",
         "_ready",
@@ -155,7 +163,8 @@ class _Fetch:
         self._request = request
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
-        self._checked = False
+        self._expired = False
+        """It waits no longer, whatever there is."""
         self._waits_for: dict[PartitionLog, FetchPartition] = {}
         self._moved: set[PartitionLog] = set()
         """Of those that it waits for, since it looked last."""
@@ -255,9 +264,7 @@ class _Fetch:
 
     def _wait(self) -> None:
         loop, connection = asyncio.get_running_loop(), self._slot.connection
-        self._timer = loop.call_later(
-            self._request.max_wait_ms / 1000, connection.on_loop, self._out_of_time
-        )
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._expire)
         connection.on_close.add(self._forget)
 
     def committed(self, log: PartitionLog) -> None:
@@ -267,9 +274,21 @@ class _Fetch:
             self._look_soon()
 
     def _look_soon(self) -> None:
-        if not self._checked:
-            self._checked = True
-            asyncio.get_running_loop().call_soon(self._slot.connection.on_loop, self._look)
+        """Look in its turn: a commit may be news to a thousand that wait."""
+        self._slot.connection.share.wait(self)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._look_soon()
+
+    @property
+    def client(self) -> Client:
+        """Who waits."""
+        return self._slot.connection.client
+
+    def take_turn(self) -> None:
+        """Its turn has come."""
+        self._slot.connection.on_loop(self._look)
 
     def synced(self, log: PartitionLog) -> None:
         raise AssertionError("a fetch waits for no sync")
@@ -279,11 +298,13 @@ class _Fetch:
     def lost(self, log: PartitionLog) -> None:
         """Not led any more: say so at once."""
         if not self._done:
-            self._slot.connection.on_loop(self._out_of_time)
+            self._expire()
 
     def _look(self) -> None:
-        self._checked = False
         if self._done:
+            return
+        if self._expired:
+            self._out_of_time()
             return
         moved, self._moved = self._moved, set()
         for log in moved:
@@ -326,6 +347,7 @@ class _Fetch:
         for log in self._waits_for:
             log.waiting_fetches.pop(self, None)
         self._slot.connection.on_close.discard(self._forget)
+        self._slot.connection.share.leave(self)
 
     # ── Reading what is here ──
 
@@ -333,7 +355,7 @@ class _Fetch:
         """(answers, bytes, whether some of it is only in the bucket)."""
         engine = self._broker.engine
         responses: list[FetchableTopicResponse] = []
-        size = 0
+        size = count = 0
         for topic in self._request.topics:
             entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
             partitions: list[PartitionData] = []
@@ -343,7 +365,7 @@ class _Fetch:
                 if log is None or asked.fetch_offset >= log.high_watermark:
                     continue
                 room = self._request.max_bytes - size
-                if size and room <= 0:
+                if size and (room <= 0 or count >= _MANY_BATCHES):
                     continue
                 limit = min(asked.partition_max_bytes, room)
                 buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
@@ -351,6 +373,7 @@ class _Fetch:
                     if size == 0:
                         return None, 0, True
                     continue  # the next request will begin with it
+                count += len(buffers)
                 size += self._put(data, buffers, limit, first=size == 0)
             responses.append(
                 FetchableTopicResponse(
@@ -366,7 +389,8 @@ class _Fetch:
         if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
             data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return 0
-        data.records = buffers
+        small = size < len(buffers) * _SMALL_BYTES
+        data.records = [b"".join(buffers)] if small else buffers
         return size
 
     def _topic(self, engine: Engine, name: str, topic_id: UUID) -> TopicLogs | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
-from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
+from driftlog_agents.foundation.loop_slices import off_the_loop, sliced, work_for
 from driftlog_agents.handlers.common.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
 from driftlog_agents.handlers.produce.answers import encode_success
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
@@ -145,6 +145,7 @@ class ManyBatches(SeveralBatches):
 
     async def _make(self) -> None:
         connection = self.slot.connection
+        work_for(connection.client)
         try:
             response = ProduceResponse(responses=self.topics)
             if self.version >= PRODUCE_SINCE:

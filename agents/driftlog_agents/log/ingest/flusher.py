@@ -72,6 +72,10 @@ class MemorySettings:
 _JOIN_BYTES: Final = 2048
 """Batches of less than this on average are put as one buffer."""
 
+_MOST_PENDING_BATCHES: Final = 100_000
+"""Admitted and not committed, before connections are paused: one or two seconds of work, and some
+600 bytes each beside their own, which may be 84."""
+
 _NO_COMMIT: Final = "the metadata store does not answer a commit"
 
 Published = Callable[[int, FlushRecord, bytes, list[tuple[PartitionLog, Slice]]], None]
@@ -120,6 +124,7 @@ class Flusher:
         self._cached: deque[FlushBatches] = deque()
         self._cached_bytes = 0
         self._pending_bytes = 0
+        self._pending_batches = 0
         self._idle = asyncio.Event()
         self._ended_by: Exception | None = None
         """What `run` raises, found where an error would not reach it."""
@@ -144,6 +149,8 @@ class Flusher:
     @property
     def overloaded(self) -> bool:
         """More waits for the store than the buffer may take: read no more from producers."""
+        if self._pending_batches > _MOST_PENDING_BATCHES:
+            return True
         limit = self._memory.pending_bytes
         if self._pending_bytes <= limit // 8:
             return False
@@ -174,6 +181,7 @@ class Flusher:
         """
         self._buffer.add(log, batch, waiter)
         self._pending_bytes += batch.length
+        self._pending_batches += 1
         if self._pipeline.append(log, batch, source, now_ms):
             self.tick()
         elif self._timer is None or (
@@ -459,12 +467,13 @@ class Flusher:
         data = payload.data
         stored_at = StoredAt(record.object_key, 0)
         self._pending_bytes -= flush.size_bytes
+        self._pending_batches -= len(data)
         self._counters.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
             self._buffer.let_go(batches)
         if data.views is not None:
             self._cached.append(data)
-            self._cached_bytes += data.size_bytes
+            self._cached_bytes += data.view_bytes
         now_ms = self._now_ms()
         ready: list[tuple[Waiter, PartitionLog]] = []
         for log, s in payload.slices:
@@ -483,7 +492,7 @@ class Flusher:
         budget = self._memory.memory_bytes
         while self._cached and self._cached_bytes + self._resident_bytes() > budget:
             data = self._cached.popleft()
-            self._cached_bytes -= data.size_bytes
+            self._cached_bytes -= data.view_bytes
             data.views = None
         over = self._resident_bytes() - budget
         if over <= 0:

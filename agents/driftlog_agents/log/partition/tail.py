@@ -24,6 +24,9 @@ from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_tiering.flush_object import FLUSHED_AT, Footer, Slice
 
+_VIEW_BYTES: Final = 256
+"""Of a batch in memory beside its own: a memoryview, and what finds it."""
+
 _base: Final = itemgetter(0)
 """Of a slice."""
 
@@ -103,6 +106,11 @@ class FlushBatches:
         if not (file.alive and file.trusted):
             return None
         return file.read(self.file_positions[index], self.lengths[index])
+
+    @property
+    def view_bytes(self) -> int:
+        """What it holds in memory while it has `views`."""
+        return self.size_bytes + len(self.lengths) * _VIEW_BYTES
 
     @property
     def in_files(self) -> bool:

@@ -14,6 +14,7 @@ Shell.
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Final, Protocol
 
 from driftlog_agents.foundation.fair_queue import Client, FairQueue
@@ -74,7 +75,7 @@ class LoopShare:
 
     def _begin(self) -> None:
         self._turn_ends_s = self._ends_s = self._clock_s() + _SHARE_S
-        self._loop.call_soon(self._next)
+        self._loop.call_soon(self._next, context=Context())  # in no request's
 
     def _next(self) -> None:
         self._ends_s = None
@@ -88,7 +89,7 @@ class LoopShare:
             if now_s >= ends_s:
                 break
             self._turn_ends_s = min(ends_s, now_s + _TURN_S)
-            client, turn = self._waiting.take(0.0)
+            client, turn = self._waiting.take()
             turn.take_turn()
-            client.spend(self._clock_s() - now_s)
+            self._waiting.spend(client, self._clock_s() - now_s)
         self._turn_ends_s = ends_s

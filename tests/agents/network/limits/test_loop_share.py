@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from driftlog_agents.foundation.fair_queue import Address, Client
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.network.limits.loop_share import LoopShare
 
 REQUEST_S = 0.000_1
@@ -12,7 +12,7 @@ REQUEST_S = 0.000_1
 class Connection:
     """Takes its requests while there is time, as a connection does."""
 
-    def __init__(self, share: LoopShare, work: Callable[[], None], address: Address) -> None:
+    def __init__(self, share: LoopShare, work: Callable[[], None], address: str) -> None:
         self.client = Client(address)
         self.requests = 0
         self.taken = 0
@@ -40,9 +40,9 @@ class World:
     def __init__(self) -> None:
         self.now_s = 1.0
         self.share = LoopShare(asyncio.get_running_loop(), lambda: self.now_s)
-        self.address = Address("crowd")
+        self.address = "crowd"
 
-    def connection(self, address: Address | None = None) -> Connection:
+    def connection(self, address: str | None = None) -> Connection:
         """Of the crowd's address, or another."""
         return Connection(self.share, self._work, address or self.address)
 
@@ -81,7 +81,7 @@ async def test_who_comes_behind_a_crowd_is_served_in_the_next_iteration() -> Non
     for _ in range(250):  # two rounds and a half
         await asyncio.sleep(0)
     served = []
-    for address in (Address("good"), world.address):
+    for address in ("good", world.address):
         good = world.connection(address)
         good.bring(1)
         waited = 0
