@@ -18,7 +18,7 @@ from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import produce
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 from tests.agents.network.serving import ENGINE, MiB, Serving, eventually, producing, records
 from tests.clients.batches import with_records
 
