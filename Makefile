@@ -23,7 +23,7 @@ ONLY ?=
 # More for pytest: make test ARGS='-k manifest'
 ARGS ?=
 
-KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/*.pyx tiering/driftlog_tiering/*.pxd tiering/driftlog_tiering/*.h)
+KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
 .PHONY: help setup demo test check format bench sim fuzz chaos attack components kafka-jars spark-jars localstack kaskade etcd clean distclean
 
@@ -53,7 +53,7 @@ $(STAMPS)/setup: pyproject.toml hatch_build.py $(KERNEL_SOURCES)
 	@echo "driftlog: installing into $(VENV) (the first time takes a minute or two)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --upgrade 'pip>=25'
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[dev]'
-	@$(BIN)/python -c 'import driftlog_tiering._kernel' 2>/dev/null || { \
+	@$(BIN)/python -c 'import driftlog_tiering.batches._kernel' 2>/dev/null || { \
 		echo "driftlog: THE RECORD KERNEL IS NOT COMPILED; its Python twin is 20 to 80 times slower." >&2; \
 		echo "    Why: $(BIN)/pip install -v --editable . prints it.  Then: make setup" >&2; }
 	@mkdir -p $(STAMPS) && touch $@
@@ -136,7 +136,7 @@ attack: setup
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log
-	rm -f tiering/driftlog_tiering/_kernel.c tiering/driftlog_tiering/_kernel.*.so $(STAMPS)/setup
+	rm -f tiering/driftlog_tiering/batches/_kernel.c tiering/driftlog_tiering/batches/_kernel.*.so $(STAMPS)/setup
 	find metadata tiering agents spark_reader client tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean

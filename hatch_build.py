@@ -1,10 +1,10 @@
 """Build hook: compile the record kernel in place and put it into the wheel.
 
-    tiering/driftlog_tiering/_kernel.pyx ──cython──▶ .c ──cc -O3──▶ _kernel.<abi>.so
+    tiering/driftlog_tiering/batches/_kernel.pyx ──cython──▶ .c ──cc -O3──▶ _kernel.<abi>.so
 
 In place, so that an editable install (whose .pth names the source folders) finds it.  Where
 nothing can compile C against Python's headers, the wheel is built without it and says so:
-`driftlog_tiering.kernel` then falls back on its Python twin, 20 to 80 times slower.  Where the
+`batches/kernel` then falls back on its Python twin, 20 to 80 times slower.  Where the
 compiler works and the kernel does not compile, the build fails: that is a bug.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("tiering", "driftlog_tiering")
-MODULE = "driftlog_tiering._kernel"
+PACKAGE = Path("tiering", "driftlog_tiering", "batches")
+MODULE = "driftlog_tiering.batches._kernel"
 
 # No -march=native: a wheel runs on machines other than the one that built it.
 COMPILE_ARGS = ["-O3", "-fno-strict-aliasing", "-Wno-unused-function"]
@@ -60,7 +60,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
-            build_data["force_include"][str(target)] = f"driftlog_tiering/{target.name}"
+            build_data["force_include"][str(target)] = f"driftlog_tiering/batches/{target.name}"
 
 
 def why_nothing_compiles() -> str | None:

@@ -28,14 +28,14 @@ from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.process.allocator import use_memory_again
-from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.keys import FLUSHES_PREFIX, ROOT, parse_flush_key, topic_key
-from driftlog_metadata.model import Topic
-from driftlog_metadata.store import Put
-from driftlog_tiering.batch import build_batch
-from driftlog_tiering.kernel_py import Record, encode_record
+from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, ROOT, parse_flush_key, topic_key
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.store import Put
+from driftlog_tiering.batches.batch import build_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
 from tests.support import etcd_server
 from tests.support.engine import RunningAgent
 

@@ -28,11 +28,10 @@ from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
 from driftlog_agents.log.reading.reader import LogReader, read_local
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.batch import HEADER_BYTES, Codec, build_batch, parse_header
-from driftlog_tiering.directory_store import DirectoryObjectStore
-from driftlog_tiering.manifest import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.batches.batch import HEADER_BYTES, Codec, build_batch, parse_header
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import (
     AddSegments,
     Applied,
     Manifest,
@@ -40,7 +39,8 @@ from driftlog_tiering.manifest import (
     apply,
     empty_manifest,
 )
-from driftlog_tiering.segment import SegmentWriter
+from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 
 MiB = 1024 * 1024
 SEGMENT_BYTES = 128 * MiB

@@ -27,12 +27,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import UUID
 
-from driftlog_metadata import codec, keys
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.model import FlushRecord, Leader, PartitionState, TopicPartition
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import (
+from driftlog_metadata.schema import codec, keys
+from driftlog_metadata.schema.model import FlushRecord, Leader, PartitionState, TopicPartition
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import (
     MAX_TXN_OPS,
     Compare,
     CreateRevisionIs,

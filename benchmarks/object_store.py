@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from driftlog_tiering.locations import open_object_store
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.stores.locations import open_object_store
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.s3_servers import fresh_bucket, running
 
 MIB = 1 << 20

@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 
 from benchmarks.sealing import endless, make_batches
 from driftlog_spark_reader import read_topic
-from driftlog_tiering.batch import Codec, parse_header
+from driftlog_tiering.batches.batch import Codec, parse_header
 from tests.support.sealed_topics import SealedTopic
 
 MiB = 1024 * 1024

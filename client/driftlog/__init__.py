@@ -11,28 +11,28 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from driftlog.admin import Admin as Admin
-    from driftlog.aio_consumer import AsyncConsumer as AsyncConsumer
-    from driftlog.aio_producer import AsyncProducer as AsyncProducer
-    from driftlog.consumer import Consumer as Consumer
+    from driftlog.admin.admin import Admin as Admin
+    from driftlog.common.records import Delivered as Delivered
+    from driftlog.common.records import Record as Record
+    from driftlog.common.records import TopicPartition as TopicPartition
+    from driftlog.common.settings import ConsumerSettings as ConsumerSettings
+    from driftlog.common.settings import ProducerSettings as ProducerSettings
+    from driftlog.consumer.aio_consumer import AsyncConsumer as AsyncConsumer
+    from driftlog.consumer.consumer import Consumer as Consumer
     from driftlog.errors import DeliveryError as DeliveryError
     from driftlog.errors import DriftlogError as DriftlogError
-    from driftlog.producer import Producer as Producer
-    from driftlog.records import Delivered as Delivered
-    from driftlog.records import Record as Record
-    from driftlog.records import TopicPartition as TopicPartition
-    from driftlog.settings import ConsumerSettings as ConsumerSettings
-    from driftlog.settings import ProducerSettings as ProducerSettings
+    from driftlog.producer.aio_producer import AsyncProducer as AsyncProducer
+    from driftlog.producer.producer import Producer as Producer
 
 _PLACES: Final = {
-    "driftlog.admin": ("Admin",),
-    "driftlog.aio_consumer": ("AsyncConsumer",),
-    "driftlog.aio_producer": ("AsyncProducer",),
-    "driftlog.consumer": ("Consumer",),
+    "driftlog.admin.admin": ("Admin",),
+    "driftlog.consumer.aio_consumer": ("AsyncConsumer",),
+    "driftlog.producer.aio_producer": ("AsyncProducer",),
+    "driftlog.consumer.consumer": ("Consumer",),
     "driftlog.errors": ("DeliveryError", "DriftlogError"),
-    "driftlog.producer": ("Producer",),
-    "driftlog.records": ("Delivered", "Record", "TopicPartition"),
-    "driftlog.settings": ("ConsumerSettings", "ProducerSettings"),
+    "driftlog.producer.producer": ("Producer",),
+    "driftlog.common.records": ("Delivered", "Record", "TopicPartition"),
+    "driftlog.common.settings": ("ConsumerSettings", "ProducerSettings"),
 }
 _MODULES: Final = {name: module for module, names in _PLACES.items() for name in names}
 

@@ -1,6 +1,6 @@
 """What the bucket says of a topic: its id, its partitions, and each one's newest manifest.
 
-It answers what `driftlog_tiering.manifests` answers to agents, with the file system of a Spark
+It answers what `formats/manifests` answers to agents, with the file system of a Spark
 session instead of an object store, and reads only.
 
 Shell.
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
 from driftlog_spark_reader.errors import (
     AmbiguousTopicError,
     DamagedTopicError,
@@ -21,16 +21,16 @@ from driftlog_spark_reader.errors import (
 )
 from driftlog_spark_reader.files import Files
 from driftlog_spark_reader.ranges import TimeRange
-from driftlog_tiering import layout
-from driftlog_tiering.bucket_files import decode_topic
-from driftlog_tiering.manifest import (
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import decode_topic
+from driftlog_tiering.formats.manifest import (
     Manifest,
     SegmentListRef,
     SegmentRef,
     empty_manifest,
     overlaps,
 )
-from driftlog_tiering.manifest_codec import decode_manifest, decode_segment_list
+from driftlog_tiering.formats.manifest_codec import decode_manifest, decode_segment_list
 
 SEGMENT_FORMAT: Final = 1
 """The newest format of Parquet segments that this reader knows."""

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Final
 
 from driftlog_spark_reader.ranges import TimeRange
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import SegmentRef
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import SegmentRef
 
 MAX_CUT_PARTITIONS: Final = 64
 """Partitions in one filter: beyond ~100 terms Spark's generated code is too large to compile."""

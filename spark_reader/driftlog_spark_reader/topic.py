@@ -19,7 +19,7 @@ from uuid import UUID
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.schema.model import Topic, TopicPartition
 from driftlog_spark_reader.catalog import find_topic, newest_manifest, segments
 from driftlog_spark_reader.errors import DamagedTopicError, RawSegmentSkippedWarning
 from driftlog_spark_reader.hadoop import HadoopFiles
@@ -36,7 +36,7 @@ from driftlog_spark_reader.ranges import (
     timestamp_ms,
 )
 from driftlog_spark_reader.schema import KAFKA_SCHEMA
-from driftlog_tiering.layout import is_topic_name
+from driftlog_tiering.formats.layout import is_topic_name
 
 MANIFEST_THREADS: Final = 32
 """Manifests read at once: each is a listing and a small file.  S3A has far more connections."""

@@ -11,8 +11,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from driftlog_metadata.codec import decode_agent, decode_leader, decode_topic
-from driftlog_metadata.keys import AGENTS_PREFIX, LEADERS_PREFIX, TOPICS_PREFIX, parse_leader_key
+from driftlog_metadata.schema.codec import decode_agent, decode_leader, decode_topic
+from driftlog_metadata.schema.keys import (
+    AGENTS_PREFIX,
+    LEADERS_PREFIX,
+    TOPICS_PREFIX,
+    parse_leader_key,
+)
 from tests.chaos.cluster import keys_under
 from tests.chaos.oracle import Oracle
 from tests.chaos.records import TopicPartition

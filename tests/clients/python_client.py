@@ -9,7 +9,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # no __all__
 
 from driftlog import Consumer, Producer, Record
-from driftlog.settings import ConsumerSettings
+from driftlog.common.settings import ConsumerSettings
 
 QUICK = ConsumerSettings(fetch_wait_max_ms=50, commit_interval_ms=200, session_timeout_ms=6_000)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from driftlog_agents.log.recovery.accepted_loss_plan import UNKNOWN_RECORDS
-from driftlog_metadata.codec import decode_flush_record
-from driftlog_metadata.keys import FLUSHES_PREFIX, LEADERS_PREFIX, PARTITIONS_PREFIX
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import Delete, KeyValue
-from driftlog_tiering.accepted_loss import decode_accepted_loss
+from driftlog_metadata.schema.codec import decode_flush_record
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, LEADERS_PREFIX, PARTITIONS_PREFIX
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import Delete, KeyValue
+from driftlog_tiering.formats.accepted_loss import decode_accepted_loss
 from tests.clients.command import read, refused, said
 from tests.clients.conftest import make_topic, metrics, seal
 from tests.support.driftlog_process import DriftlogProcess

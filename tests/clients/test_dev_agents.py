@@ -19,8 +19,8 @@ from typing import Self
 import confluent_kafka
 import pytest
 
-from driftlog.local_etcd import BINARY_VARIABLE
-from driftlog.local_process import LocalProcess, end_leftovers
+from driftlog.dev_cluster.local_etcd import BINARY_VARIABLE
+from driftlog.dev_cluster.local_process import LocalProcess, end_leftovers
 from tests.support import etcd_server
 from tests.support.components import REPOSITORY
 from tests.support.driftlog_process import driftlog_command

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 import driftlog
 from driftlog import Consumer, Producer, Record
-from driftlog.connection import Connections
-from driftlog.deliveries import KEPT, Deliveries, DeliveryFuture
+from driftlog.common.connection import Connections
+from driftlog.common.records import TopicPartition, from_ms, to_ms
+from driftlog.common.settings import RESERVED, ConsumerSettings, ProducerSettings
+from driftlog.consumer.positions import Positions
 from driftlog.errors import (
     AuthorizationError,
     DeliveryError,
@@ -35,9 +37,7 @@ from driftlog.errors import (
     advice,
     request_error,
 )
-from driftlog.positions import Positions
-from driftlog.records import TopicPartition, from_ms, to_ms
-from driftlog.settings import RESERVED, ConsumerSettings, ProducerSettings
+from driftlog.producer.deliveries import KEPT, Deliveries, DeliveryFuture
 
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 A0: Final = TopicPartition("a", 0)
@@ -161,8 +161,8 @@ def test_a_type_checker_knows_what_comes_out(tmp_path: Path) -> None:
         bytes_or_none,
         '"int | None"',
         '"int | None"',
-        '"driftlog.consumer.Consumer[str, int]"',
-        '"driftlog.aio_consumer.AsyncConsumer[bytes, int]"',
+        '"driftlog.consumer.consumer.Consumer[str, int]"',
+        '"driftlog.consumer.aio_consumer.AsyncConsumer[bytes, int]"',
         '"int"',
     ] == notes, done.stdout
     assert 2 == len(errors), done.stdout

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 import pytest
 
 from driftlog import AsyncConsumer, AsyncProducer, Consumer
+from driftlog.common.records import Delivered
+from driftlog.common.settings import ConsumerSettings, ProducerSettings
 from driftlog.errors import (
     ClosedError,
     DeliveryError,
@@ -21,9 +23,7 @@ from driftlog.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from driftlog.records import Delivered
 from driftlog.serializers import from_json, to_json
-from driftlog.settings import ConsumerSettings, ProducerSettings
 from tests.clients.python_client import QUICK, committed, new_topic, numbered, values_of, write
 from tests.support.driftlog_process import DriftlogProcess
 

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # no __all__
 
 from driftlog import Consumer, Producer
+from driftlog.common.settings import ConsumerSettings
 from driftlog.errors import (
     DeserializationError,
     UnknownTopicError,
 )
 from driftlog.serializers import from_json, from_text, to_json, to_text
-from driftlog.settings import ConsumerSettings
 from tests.clients.python_client import QUICK, new_topic, numbered, values_of, write
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from driftlog import Consumer, Producer, Record
+from driftlog.common.settings import ConsumerSettings
 from driftlog.errors import (
     CommitError,
 )
-from driftlog.settings import ConsumerSettings
 from tests.clients.python_client import committed, member, new_topic, numbered, values_of, write
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]

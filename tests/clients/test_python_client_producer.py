@@ -11,6 +11,8 @@ import confluent_kafka
 import pytest
 
 from driftlog import Consumer, Producer
+from driftlog.common.records import Delivered
+from driftlog.common.settings import ConsumerSettings, ProducerSettings
 from driftlog.errors import (
     DeliveryError,
     FlushTimeoutError,
@@ -20,9 +22,7 @@ from driftlog.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from driftlog.records import Delivered
 from driftlog.serializers import to_json
-from driftlog.settings import ConsumerSettings, ProducerSettings
 from tests.clients.python_client import (
     new_topic,
     numbered,

@@ -13,14 +13,14 @@ import pytest
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.log.garbage.collector import HOUR_MS, Collector
 from driftlog_agents.log.local.posix_disk import PosixDisk
-from driftlog_metadata.errors import FencedError, StoreNotOursError
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.witness import StoreWitness
-from driftlog_metadata.witnessed_store import WitnessedStore
-from driftlog_tiering.directory_store import DirectoryObjectStore
-from driftlog_tiering.object_store import Listing
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.stores.errors import FencedError, StoreNotOursError
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
+from driftlog_tiering.stores.object_store import Listing
 from tests.clients.conftest import make_topic
 from tests.clients.test_etcd_agents import Agents, Told
 from tests.support import etcd_server

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from driftlog.cli import bucket_segments
-from driftlog_tiering import layout
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.formats import layout
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.folder_markers import make_markers
 from tests.support.s3_servers import S3Server, moto_endpoint, moto_s3
 from tests.support.sealed_topics import Message, SealedTopic

@@ -18,8 +18,8 @@ import pytest
 from driftlog_agents.log.local import posix_disk
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.local.posix_disk import DirectoryLockedError, PosixBufferFile, PosixDisk
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.buffer_pool import BufferPool
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.stores.buffer_pool import BufferPool
 from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.sim_disk import Platter, SimDisk

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
     CompactedError,

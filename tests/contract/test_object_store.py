@@ -1,4 +1,4 @@
-"""What `driftlog_tiering.object_store` promises, sentence by sentence, on every store behind it.
+"""What `stores/object_store` promises, sentence by sentence, on every store behind it.
 
 S3 servers run where they are installed (`tests.support.s3_servers`); each test has a
 prefix, or a directory, of its own.
@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import pytest
 
-from driftlog_tiering.locations import open_object_store
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import (
+from driftlog_tiering.stores.locations import open_object_store
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
     Listing,
     NotFoundError,

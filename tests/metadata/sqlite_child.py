@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import Delete, ModRevisionIs, Put
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import Delete, ModRevisionIs, Put
 
 TASKS = 8
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_metadata import codec
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
-from driftlog_metadata.model import (
+from driftlog_metadata.schema import codec
+from driftlog_metadata.schema.model import (
     CLOSED,
     Agent,
     Cluster,
@@ -25,6 +24,7 @@ from driftlog_metadata.model import (
     Stage,
     Topic,
 )
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 SESSION_ID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.store import CreateRevisionIs, Get, KeyValue, Put, PutEvent, ValueIs
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.store import CreateRevisionIs, Get, KeyValue, Put, PutEvent, ValueIs
 from tests.support import etcd_server
 from tests.support.etcd_server import EtcdCluster, EtcdMember
 

@@ -10,10 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_metadata import codec, keys, transactions
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.model import (
+from driftlog_metadata.schema import codec, keys
+from driftlog_metadata.schema.model import (
     Agent,
     FlushRecord,
     Leader,
@@ -22,7 +20,10 @@ from driftlog_metadata.model import (
     PartitionState,
     TopicPartition,
 )
-from driftlog_metadata.store import KeyValue
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_metadata.transactions import session_transactions as transactions
 from tests.support import etcd_server
 from tests.support.clusters import CLUSTER, in_cluster
 

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.store import Put, PutEvent
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.store import Put, PutEvent
 from tests.support import etcd_server
 from tests.support.etcd_server import Certificates, EtcdCluster
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.store import (
     CompactedError,
     Delete,
     DeleteEvent,

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_metadata import etcd_watches
-from driftlog_metadata.etcd_client import EtcdClient
-from driftlog_metadata.etcd_watches import EtcdWatch
+from driftlog_metadata.stores.etcd import etcd_watches
+from driftlog_metadata.stores.etcd.etcd_client import EtcdClient
+from driftlog_metadata.stores.etcd.etcd_watches import EtcdWatch
 
 
 class Stream:

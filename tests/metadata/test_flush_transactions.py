@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
-from driftlog_metadata import flush_transactions
-from driftlog_metadata.codec import decode_flush_record, encode_flush_record
-from driftlog_metadata.flush_transactions import RECORDS_PER_TXN, Named, consolidate, forget
-from driftlog_metadata.keys import FLUSHES_PREFIX, flush_key, session_key
-from driftlog_metadata.limits import check_txn
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import FlushRecord
-from driftlog_metadata.store import MAX_TXN_OPS, Delete, Put, TxnResult
-from driftlog_metadata.transactions import Txn
+from driftlog_metadata.schema.codec import decode_flush_record, encode_flush_record
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, flush_key, session_key
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.limits import check_txn
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import MAX_TXN_OPS, Delete, Put, TxnResult
+from driftlog_metadata.transactions import flush_transactions
+from driftlog_metadata.transactions.flush_transactions import (
+    RECORDS_PER_TXN,
+    Named,
+    consolidate,
+    forget,
+)
+from driftlog_metadata.transactions.session_transactions import Txn
 
 MINE, DEAD = "11", "22"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_metadata import keys
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema import keys
+from driftlog_metadata.schema.model import TopicPartition
 
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 TP = TopicPartition(TOPIC_ID, 7)

@@ -8,10 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.health.etcd_quota_monitor import EtcdQuotaMonitor
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_quota import quota_from_metrics
-from driftlog_metadata.quota import Quota, Room, Usage
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_quota import quota_from_metrics
+from driftlog_metadata.stores.quota import Quota, Room, Usage
 
 QUOTA = 1_000
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import (
     Compare,
     CreateRevisionIs,
     Delete,

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from driftlog_metadata import sqlite_store
-from driftlog_metadata.errors import CorruptError, UnavailableError, UnsupportedFormatError
-from driftlog_metadata.sqlite_database import RESERVE_BYTES, Change, StoreLockedError
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import (
+from driftlog_metadata.stores import sqlite_store
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError, UnsupportedFormatError
+from driftlog_metadata.stores.sqlite_database import RESERVE_BYTES, Change, StoreLockedError
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import (
     CompactedError,
     Delete,
     DeleteEvent,

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_agent,
     decode_flush_record,
     decode_head,
@@ -14,7 +14,7 @@ from driftlog_metadata.codec import (
     decode_partition_state,
     encode_partition_state,
 )
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     agent_key,
     flush_key,
@@ -24,9 +24,7 @@ from driftlog_metadata.keys import (
     session_key,
     topic_key,
 )
-from driftlog_metadata.limits import check_txn
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import (
+from driftlog_metadata.schema.model import (
     CLOSED,
     Agent,
     FlushRecord,
@@ -35,7 +33,9 @@ from driftlog_metadata.model import (
     PartitionState,
     TopicPartition,
 )
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.limits import check_txn
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
     Delete,
@@ -44,7 +44,7 @@ from driftlog_metadata.store import (
     Put,
     TxnResult,
 )
-from driftlog_metadata.transactions import (
+from driftlog_metadata.transactions.session_transactions import (
     CLAIMS_PER_TXN,
     Claim,
     Release,

@@ -1,6 +1,6 @@
 """What shows a process that its metadata store was restored further on, and what does not."""
 
-from driftlog_metadata.witness import WENT_BACK, StoreWitness
+from driftlog_metadata.witness.witness import WENT_BACK, StoreWitness
 
 HOUR_MS = 3_600_000.0
 BUMP = 1_000_000_000

@@ -23,7 +23,7 @@ pytestmark = [
 IMPORT_EVERYTHING = """
 import importlib, pathlib, sys
 
-import driftlog_tiering._kernel as kernel
+import driftlog_tiering.batches._kernel as kernel
 
 site = pathlib.Path(kernel.__file__).parents[1]
 assert pathlib.Path(sys.prefix) in site.parents, site

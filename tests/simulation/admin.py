@@ -15,7 +15,7 @@ from uuid import UUID
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.service import Topics
 from driftlog_agents.topics.validation import NewTopic
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

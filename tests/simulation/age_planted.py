@@ -12,7 +12,7 @@ from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.sealing import policy as seal_policy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_tiering.producers import ProducerStates
+from driftlog_tiering.batches.producers import ProducerStates
 from tests.simulation.planted import Plant
 
 _MANY: Final = 5

@@ -20,9 +20,9 @@ from driftlog_agents.log.reading.reader import LogReader, ReadSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.session import SessionSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
-from driftlog_metadata.codec import decode_leader
-from driftlog_metadata.keys import LEADERS_PREFIX
-from driftlog_metadata.model import Agent, TopicPartition
+from driftlog_metadata.schema.codec import decode_leader
+from driftlog_metadata.schema.keys import LEADERS_PREFIX
+from driftlog_metadata.schema.model import Agent, TopicPartition
 from tests.simulation import crowded_reads, slow_upkeep
 from tests.simulation.aimed import is_aimed
 from tests.simulation.bucket_faults import bucket_of

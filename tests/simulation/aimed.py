@@ -21,8 +21,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from driftlog_metadata.keys import GROUPS_PREFIX
-from driftlog_metadata.transactions import lease_id_of
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.transactions.session_transactions import lease_id_of
 from tests.simulation.faults import Cut
 from tests.simulation.final_log import read_topics
 

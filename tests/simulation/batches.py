@@ -3,9 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from driftlog_tiering.batch import HEADER_BYTES, Codec, TimestampType, build_batch, parse_header
-from driftlog_tiering.batch_limits import BatchLimits
-from driftlog_tiering.compression import decompress
+from driftlog_tiering.batches.batch import (
+    HEADER_BYTES,
+    Codec,
+    TimestampType,
+    build_batch,
+    parse_header,
+)
+from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.batches.compression import decompress
 
 
 class Row(NamedTuple):

@@ -22,7 +22,7 @@ from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.final_log import read_topics
 from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.group_members import ask

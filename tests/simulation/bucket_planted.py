@@ -7,12 +7,12 @@ import pytest
 
 from driftlog_agents.log.garbage.collector import Collector
 from driftlog_agents.log.objects import manifest_cache as manifests
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.manifest import Manifest
-from driftlog_tiering.manifest_codec import CorruptManifestError
-from driftlog_tiering.manifests import load_at_least
-from driftlog_tiering.object_store import Listing, ObjectInfo, ObjectStore
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifest_codec import CorruptManifestError
+from driftlog_tiering.formats.manifests import load_at_least
+from driftlog_tiering.stores.object_store import Listing, ObjectInfo, ObjectStore
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from driftlog_metadata.transactions import lease_id_of
+from driftlog_metadata.transactions.session_transactions import lease_id_of
 from tests.simulation.faults import Weather
 from tests.simulation.node import Node
 

@@ -29,12 +29,12 @@ from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata import transactions
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import SESSIONS_PREFIX
-from driftlog_metadata.model import PartitionState, TopicPartition
-from driftlog_metadata.store import Compare, CreateRevisionIs, ModRevisionIs
-from driftlog_metadata.transactions import Claim, Release, StateWrite, Txn
+from driftlog_metadata.schema.keys import SESSIONS_PREFIX
+from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Compare, CreateRevisionIs, ModRevisionIs
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import Claim, Release, StateWrite, Txn
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -25,7 +25,7 @@ from driftlog_agents.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.schema.model import Topic, TopicPartition
 from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.group_members import REBALANCE_MS, SESSION_MS, Member
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from driftlog_agents.log.objects.ranged_reads import MissingObjectError
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import Codec, check_batch
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches.batch import Codec, check_batch
+from driftlog_tiering.stores.object_store import Buffer
 from tests.simulation.agent import Led
 from tests.simulation.batches import rows_of
 from tests.simulation.oracle import Lookup, random_target

@@ -20,7 +20,7 @@ from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.agent import Led
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from driftlog_metadata import keys
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema import keys
+from driftlog_metadata.schema.codec import (
     decode_ended_head,
     decode_flush_record,
     decode_partition_state,
 )
-from driftlog_metadata.model import Topic, TopicPartition
-from driftlog_tiering import layout
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_tiering.formats import layout
 from tests.simulation.final_log import read_topics
 
 if TYPE_CHECKING:

@@ -13,13 +13,21 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
-from driftlog_metadata.codec import decode_leader
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import LEADERS_PREFIX
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.store import Compare, KeyValue, Operation, Put, TxnResult, Watch, WatchEvent
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer, Listing, NotFoundError, ObjectInfo
+from driftlog_metadata.schema.codec import decode_leader
+from driftlog_metadata.schema.keys import LEADERS_PREFIX
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import (
+    Compare,
+    KeyValue,
+    Operation,
+    Put,
+    TxnResult,
+    Watch,
+    WatchEvent,
+)
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer, Listing, NotFoundError, ObjectInfo
 from tests.simulation.loop import NOBODY, Freezer, VirtualLoop
 
 if TYPE_CHECKING:

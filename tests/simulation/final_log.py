@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 
-from driftlog_metadata.codec import decode_flush_record, decode_partition_state, decode_topic
-from driftlog_metadata.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key
-from driftlog_metadata.model import PartitionState, Topic, TopicPartition
-from driftlog_tiering.batch import iterate_batches, parse_header
-from driftlog_tiering.flush_object import decode_footer
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import LeaderEpoch
-from driftlog_tiering.manifests import iter_segments, load_newest
+from driftlog_metadata.schema.codec import decode_flush_record, decode_partition_state, decode_topic
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, TOPICS_PREFIX, partition_key
+from driftlog_metadata.schema.model import PartitionState, Topic, TopicPartition
+from driftlog_tiering.batches.batch import iterate_batches, parse_header
+from driftlog_tiering.formats.flush_object import decode_footer
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import LeaderEpoch
+from driftlog_tiering.formats.manifests import iter_segments, load_newest
 from tests.simulation.batches import Row, rows_of
 
 if TYPE_CHECKING:

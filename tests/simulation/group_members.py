@@ -28,9 +28,9 @@ from driftlog_agents.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from driftlog_metadata.errors import StoreError
-from driftlog_metadata.keys import group_key
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.schema.keys import group_key
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.stores.errors import StoreError
 from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.loop import NOBODY
 

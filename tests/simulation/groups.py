@@ -25,7 +25,7 @@ from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.consumer_members import Ownership
 from tests.simulation.group_ledger import GroupLedger
 from tests.simulation.group_members import SESSION_MS, Member, ask, find

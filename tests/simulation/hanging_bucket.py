@@ -15,9 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.log.partition.partition import State
-from driftlog_metadata.codec import decode_leader
-from driftlog_metadata.keys import LEADERS_PREFIX, parse_leader_key
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.codec import decode_leader
+from driftlog_metadata.schema.keys import LEADERS_PREFIX, parse_leader_key
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.faults import Refused
 from tests.simulation.final_log import read_topics
 

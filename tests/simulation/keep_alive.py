@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from driftlog_agents.log.session.keep_alive import Renewing
-from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.stores.store import MetadataStore
 from tests.simulation.loop import Freezer
 
 _TICK_S: Final = 0.25

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from driftlog_agents.log.partition.partition import State
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_flush_record,
     decode_head,
     decode_leader,
     decode_live_session,
     decode_partition_state,
 )
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     DELETED_PREFIX,
     FLUSHES_PREFIX,
     HEADS_PREFIX,
@@ -42,10 +42,10 @@ from driftlog_metadata.keys import (
     parse_partition_key,
     parse_session_key,
 )
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import CLOSED, Leader, PartitionState, TopicPartition
-from driftlog_metadata.store import DeleteEvent, PutEvent, WatchEvent
-from driftlog_tiering.flush_object import decode_footer
+from driftlog_metadata.schema.model import CLOSED, Leader, PartitionState, TopicPartition
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import DeleteEvent, PutEvent, WatchEvent
+from driftlog_tiering.formats.flush_object import decode_footer
 from tests.simulation.faults import now
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.log.garbage.collector import CollectorSettings
 from driftlog_agents.log.log_session import EngineSettings
-from driftlog_metadata.codec import decode_flush_record, decode_head
-from driftlog_metadata.errors import DeclinedError, UnavailableError
-from driftlog_metadata.keys import FLUSHES_PREFIX, head_key, parse_flush_key, session_key
-from driftlog_metadata.store import Compare, Operation, Put, PutEvent, TxnResult, WatchEvent
-from driftlog_tiering import layout
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.schema.codec import decode_flush_record, decode_head
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, head_key, parse_flush_key, session_key
+from driftlog_metadata.stores.errors import DeclinedError, UnavailableError
+from driftlog_metadata.stores.store import Compare, Operation, Put, PutEvent, TxnResult, WatchEvent
+from driftlog_tiering.formats import layout
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer
 from tests.simulation.faults import NoAnswerError, now
 from tests.simulation.final_log import read_topics
 from tests.simulation.ledger import WatchedStore

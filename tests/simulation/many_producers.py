@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from driftlog_agents.log.session.producer_memory import ProducerSettings
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_tiering.producers import PRODUCER_BYTES
+from driftlog_tiering.batches.producers import PRODUCER_BYTES
 from tests.simulation.clients import Attempt, Producer
 from tests.simulation.final_log import read_topics
 

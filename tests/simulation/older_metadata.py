@@ -25,13 +25,13 @@ from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import RefusedError
-from driftlog_metadata.codec import encode_producer_id_block
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_metadata.keys import PRODUCER_IDS_KEY, leader_key, partition_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import ProducerIdBlock, TopicPartition
-from driftlog_metadata.store import Delete, KeyValue, Put
-from driftlog_tiering.manifests import load_newest
+from driftlog_metadata.schema.codec import encode_producer_id_block
+from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, leader_key, partition_key
+from driftlog_metadata.schema.model import ProducerIdBlock, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Delete, KeyValue, Put
+from driftlog_tiering.formats.manifests import load_newest
 from tests.simulation.batches import rows_of
 from tests.simulation.faults import now
 from tests.simulation.final_log import Log, read_final_log, read_topics

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.batches import Row
 
 Expect = Callable[[bool, str], None]

@@ -11,7 +11,7 @@ from driftlog_agents.log.recovery.leader_client import (
     LocalLeaderClient,
     NamedPartition,
 )
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
 

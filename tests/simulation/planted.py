@@ -41,12 +41,12 @@ from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import CommitOutcome, Session
 from driftlog_agents.protocol.errors import RefusedError
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.model import PartitionState
-from driftlog_metadata.transactions import Claim
-from driftlog_tiering.batch import parse_header
-from driftlog_tiering.manifest import SetLogStart
-from driftlog_tiering.producers import ProducerStates
+from driftlog_metadata.schema.model import PartitionState
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.transactions.session_transactions import Claim
+from driftlog_tiering.batches.batch import parse_header
+from driftlog_tiering.batches.producers import ProducerStates
+from driftlog_tiering.formats.manifest import SetLogStart
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

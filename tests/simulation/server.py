@@ -6,9 +6,9 @@ from functools import partial
 
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
-from driftlog_metadata.codec import decode_cluster
-from driftlog_metadata.model import Cluster, Listener
-from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.schema.codec import decode_cluster
+from driftlog_metadata.schema.model import Cluster, Listener
+from driftlog_metadata.stores.store import MetadataStore
 from tests.simulation.faults import Process
 from tests.simulation.loop import NOBODY
 from tests.support.clusters import CLUSTER

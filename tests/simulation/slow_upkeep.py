@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.log_session import Engine, EngineSettings
-from driftlog_metadata.keys import FLUSHES_PREFIX, parse_flush_key
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, parse_flush_key
 from tests.simulation.final_log import read_topics
 
 if TYPE_CHECKING:

@@ -23,10 +23,15 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from driftlog_metadata.codec import decode_flush_record, decode_leader
-from driftlog_metadata.keys import CLUSTER_KEY, FLUSHES_PREFIX, LEADERS_PREFIX, SESSIONS_PREFIX
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.store import Delete, Put, PutEvent, WatchEvent
+from driftlog_metadata.schema.codec import decode_flush_record, decode_leader
+from driftlog_metadata.schema.keys import (
+    CLUSTER_KEY,
+    FLUSHES_PREFIX,
+    LEADERS_PREFIX,
+    SESSIONS_PREFIX,
+)
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Delete, Put, PutEvent, WatchEvent
 from tests.simulation.clocks import has_clock_jumps
 from tests.simulation.faults import now
 from tests.support.clusters import MARK

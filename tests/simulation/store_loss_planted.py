@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
-from driftlog_metadata import transactions, witness
-from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.store import Get, ValueIs
-from driftlog_metadata.transactions import Txn
-from driftlog_metadata.watches import History
-from driftlog_metadata.witness import StoreWitness
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.stores.store import Get, ValueIs
+from driftlog_metadata.stores.watches import History
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import Txn
+from driftlog_metadata.witness import witness
+from driftlog_metadata.witness.witness import StoreWitness
 from tests.simulation.planted import Plant
 
 

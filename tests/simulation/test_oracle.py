@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.batches import Row
 from tests.simulation.oracle import Oracle, Place, Told
 

@@ -15,7 +15,7 @@ from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects import bucket_probe
 from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -47,11 +47,11 @@ from uuid import UUID
 
 from driftlog_agents.cluster.placement import place
 from driftlog_agents.log.partition.partition import State
-from driftlog_metadata.codec import decode_topic, encode_producer_id_block, encode_topic
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
-from driftlog_metadata.model import ProducerIdBlock, Topic, TopicPartition
-from driftlog_metadata.store import Put
+from driftlog_metadata.schema.codec import decode_topic, encode_producer_id_block, encode_topic
+from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, TOPICS_PREFIX, topic_key
+from driftlog_metadata.schema.model import ProducerIdBlock, Topic, TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import Put
 from tests.simulation.admin import Admin
 from tests.simulation.agent import SETTINGS, Led
 from tests.simulation.aimed import aimed_faults, is_aimed, swap_disks

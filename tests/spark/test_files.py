@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from driftlog_spark_reader.errors import StorageError
 from driftlog_spark_reader.files import Files
 from driftlog_spark_reader.hadoop import HadoopFiles
-from driftlog_tiering.locations import open_object_store
+from driftlog_tiering.stores.locations import open_object_store
 
 # One Spark for all workers of pytest-xdist; on a busy machine it takes a minute to start.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]

@@ -6,11 +6,11 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from driftlog_spark_reader.plan import MAX_CUT_PARTITIONS, PartitionRange, plan_scans
 from driftlog_spark_reader.ranges import TimeRange
-from driftlog_tiering import layout
-from driftlog_tiering.manifest import SegmentRef
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import SegmentRef
 
 EVERYTHING = TimeRange(None, None)
 

@@ -20,10 +20,10 @@ from driftlog_spark_reader import (
     UnknownTopicError,
     read_topic,
 )
-from driftlog_tiering import layout
-from driftlog_tiering.batch import Codec
-from driftlog_tiering.manifest import SetLogStart
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_tiering.batches.batch import Codec
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import SetLogStart
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.folder_markers import make_markers
 from tests.support.s3_servers import S3Server
 from tests.support.sealed_topics import Message, SealedTopic

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
-from driftlog_metadata.codec import decode_cluster
-from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.model import Agent, Cluster, Listener
-from driftlog_metadata.store import CreateRevisionIs, MetadataStore
+from driftlog_metadata.schema.codec import decode_cluster
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.schema.model import Agent, Cluster, Listener
+from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore
 from tests.support.clusters import MARK
 
 

@@ -5,12 +5,12 @@ Session(store=await in_cluster(MemoryMetadataStore(…)), …)
 
 import asyncio
 
-from driftlog_metadata.codec import encode_cluster
-from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.model import Cluster
-from driftlog_metadata.store import CreateRevisionIs, MetadataStore, Put
-from driftlog_metadata.witness import StoreWitness
-from driftlog_metadata.witnessed_store import WitnessedStore
+from driftlog_metadata.schema.codec import encode_cluster
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.schema.model import Cluster
+from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore, Put
+from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
 
 CLUSTER = encode_cluster(Cluster("a-cluster"))
 """The value of the cluster's key."""

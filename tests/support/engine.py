@@ -27,13 +27,13 @@ from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.session import SessionSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_agents.process.thread_pools import on_threads
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.model import Listener
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import MetadataStore
-from driftlog_tiering.batch import check_batch
-from driftlog_tiering.directory_store import DirectoryObjectStore
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.schema.model import Listener
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.agent_ports import (
     FixedIdentity,
     NoServer,

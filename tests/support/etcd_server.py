@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import pytest
 
-from driftlog_metadata.store import MetadataStore, Put
+from driftlog_metadata.stores.store import MetadataStore, Put
 from tests.support.components import REPOSITORY
 from tests.support.process_usage import free_port
 

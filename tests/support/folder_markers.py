@@ -4,8 +4,8 @@ slash, also of the very prefix under which a store has its objects."""
 from pathlib import Path
 from typing import Any
 
-from driftlog_tiering.object_store import ObjectStore
-from driftlog_tiering.s3_store import S3ObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
+from driftlog_tiering.stores.s3_store import S3ObjectStore
 
 
 async def make_markers(store: ObjectStore, *folders: str) -> None:

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Compare, MetadataStore, Operation, Put, TxnResult
 
 _LATE_S = 2
 

@@ -20,8 +20,8 @@ from pathlib import Path
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 _PORTS = range(10_000, 20_000)
-"""Below those of the product's own etcd (`driftlog.local_etcd`), and far below those that systems
-give to who connects."""
+"""Below those of the product's own etcd (`dev_cluster/local_etcd`), and far below those that
+systems give to who connects."""
 
 _given: set[int] = set()
 """Of `_PORTS`: whoever has one may be away for a while, to be started on it again."""

@@ -66,7 +66,7 @@ class S3Server:
 
     @property
     def location(self) -> str:
-        """For `driftlog_tiering.locations.open_object_store`, within `environment`."""
+        """For `driftlog_tiering.stores.locations.open_object_store`, within `environment`."""
         return f"s3://{self.bucket}"
 
 

@@ -12,24 +12,24 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
-from driftlog_metadata.model import Cluster, Topic, TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.batch import Codec, build_batch
-from driftlog_tiering.bucket_files import (
+from driftlog_metadata.schema.model import Cluster, Topic, TopicPartition
+from driftlog_tiering.batches.batch import Codec, build_batch
+from driftlog_tiering.batches.compression import compress
+from driftlog_tiering.batches.kernel_py import Record, encode_record
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import (
     DeletedTopic,
     TopicFile,
     encode_cluster,
     encode_deleted,
     encode_topic,
 )
-from driftlog_tiering.compression import compress
-from driftlog_tiering.kernel_py import Record, encode_record
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.locations import open_object_store
-from driftlog_tiering.manifest import AddSegments, Edit, SegmentRef, empty_manifest
-from driftlog_tiering.manifests import commit_edit, load_newest
-from driftlog_tiering.object_store import AlreadyExistsError, Buffer, ObjectStore
-from driftlog_tiering.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import AddSegments, Edit, SegmentRef, empty_manifest
+from driftlog_tiering.formats.manifests import commit_edit, load_newest
+from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.stores.locations import open_object_store
+from driftlog_tiering.stores.object_store import AlreadyExistsError, Buffer, ObjectStore
 
 T = TypeVar("T")
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.accepted_loss import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.formats.accepted_loss import (
     AcceptedLoss,
     decode_accepted_loss,
     encode_accepted_loss,
 )
-from driftlog_tiering.bucket_files import CorruptFileError
+from driftlog_tiering.formats.bucket_files import CorruptFileError
 
 offsets = st.integers(0, 2**63 - 1)
 ranges = st.lists(offsets, min_size=2, max_size=2, unique=True).map(lambda two: tuple(sorted(two)))

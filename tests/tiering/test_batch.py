@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kafka.record import default_records as kafka_python_records
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
-from driftlog_tiering import kernel
-from driftlog_tiering.batch import (
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     MAX_TIMESTAMP_MS,
     Codec,
@@ -29,9 +29,9 @@ from driftlog_tiering.batch import (
     set_max_timestamp,
     stamp_log_append_time,
 )
-from driftlog_tiering.columns import recompress
-from driftlog_tiering.compression import decompress
-from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.batches.compression import decompress
+from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.formats.columns import recompress
 
 MESSAGES: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
     (1_760_000_000_000, b"key", b"value", []),

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
-from driftlog_tiering.batch import Codec, CorruptRecordsError
-from driftlog_tiering.batch_limits import DECOMPRESSED_BYTES, OverBatchLimitError
-from driftlog_tiering.compression import compress, decompress
+from driftlog_tiering.batches.batch import Codec, CorruptRecordsError
+from driftlog_tiering.batches.batch_limits import DECOMPRESSED_BYTES, OverBatchLimitError
+from driftlog_tiering.batches.compression import compress, decompress
 
 MiB = 1024 * 1024
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -203,8 +203,8 @@ def test_the_highest_level_takes_little_memory_for_a_large_batch() -> None:
     """
     program = (
         "import os, resource, zstandard\n"
-        "from driftlog_tiering.batch import Codec\n"
-        "from driftlog_tiering.compression import compress\n"
+        "from driftlog_tiering.batches.batch import Codec\n"
+        "from driftlog_tiering.batches.compression import compress\n"
         "data = os.urandom(1 << 16) * 768\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "frame = compress(Codec.ZSTD, data, 22)\n"

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.directory_store import DirectoryObjectStore
-from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 MIB = 1 << 20
 
 WRITER = """
 import asyncio, sys
-from driftlog_tiering.directory_store import DirectoryObjectStore
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
 
 async def main():
     store = DirectoryObjectStore(sys.argv[1])

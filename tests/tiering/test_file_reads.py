@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from driftlog_tiering.buffer_pool import BufferPool
-from driftlog_tiering.file_reads import FileReads
-from driftlog_tiering.file_writes import ALIGNMENT, DIRECT_BYTES, set_direct
+from driftlog_tiering.stores.buffer_pool import BufferPool
+from driftlog_tiering.stores.file_reads import FileReads
+from driftlog_tiering.stores.file_writes import ALIGNMENT, DIRECT_BYTES, set_direct
 
 KiB = 1024
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_tiering.file_writes import DIRECT_BYTES, write_new_file
+from driftlog_tiering.stores.file_writes import DIRECT_BYTES, write_new_file
 
 MIB = 1 << 20
 
@@ -83,7 +83,7 @@ def test_a_file_system_without_o_direct_takes_it_through_the_cache(
     /dev/shm where it refuses the flag; and everywhere with the flag not there at all.
     """
     body = [os.urandom(3 * MIB + 5)]
-    monkeypatch.setattr("driftlog_tiering.file_writes._O_DIRECT", 0)
+    monkeypatch.setattr("driftlog_tiering.stores.file_writes._O_DIRECT", 0)
     assert body[0] == write(tmp_path / "file", body)
     if (shared := Path("/dev/shm")).is_dir():
         monkeypatch.undo()

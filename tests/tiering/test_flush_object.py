@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_tiering.flush_object import (
+from driftlog_tiering.formats.flush_object import (
     CorruptFlushObjectError,
     FlushBatch,
     Footer,

@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from driftlog_tiering.batch import Codec, check_batch, iterate_batches
-from driftlog_tiering.kernel_py import Record
+from driftlog_tiering.batches.batch import Codec, check_batch, iterate_batches
+from driftlog_tiering.batches.kernel_py import Record
 from tests.support.components import java, java_classpath
 from tests.tiering.test_segment import Row, make_batch, read, rows_of, sealed
 

@@ -13,8 +13,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_tiering import kernel, kernel_py
-from driftlog_tiering.batch import (
+from driftlog_tiering.batches import kernel, kernel_py
+from driftlog_tiering.batches.batch import (
     MAX_TIMESTAMP_MS,
     CorruptRecordsError,
     Reason,
@@ -22,7 +22,7 @@ from driftlog_tiering.batch import (
     check_batch,
     parse_header,
 )
-from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
 
 pytestmark = pytest.mark.skipif(not kernel.COMPILED, reason="the compiled kernel is not built")
 
@@ -391,13 +391,13 @@ def test_arrow_buffers_are_good_enough() -> None:
 
 WITHOUT_COMPILER = """
 import io, sys, uuid, warnings
-sys.modules["driftlog_tiering._kernel"] = None
+sys.modules["driftlog_tiering.batches._kernel"] = None
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    from driftlog_tiering import kernel
-from driftlog_tiering.batch import Codec, build_batch
-from driftlog_tiering.kernel_py import Record, encode_record
-from driftlog_tiering.segment import SegmentReader, SegmentWriter
+    from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import Codec, build_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
+from driftlog_tiering.formats.segment import SegmentReader, SegmentWriter
 section = encode_record(Record(0, 0, b"key", None, (("h", b"x"),)))
 batch = build_batch(section, base_offset=0, last_offset_delta=0, record_count=1, attributes=0,
                     base_timestamp=5, max_timestamp=5, leader_epoch=0)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.layout import SegmentKind
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.layout import SegmentKind
 
 TOPIC_ID = UUID("6f1d2b7e-0000-4000-8000-00000000002a")
 TP = TopicPartition(TOPIC_ID, 7)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.locations import open_object_store
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.stores.locations import open_object_store
 from tests.support.s3_servers import S3Server
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import (
     AddSegments,
     AlreadyApplied,
     Applied,
@@ -29,7 +29,7 @@ from driftlog_tiering.manifest import (
     apply,
     empty_manifest,
 )
-from driftlog_tiering.manifest_codec import (
+from driftlog_tiering.formats.manifest_codec import (
     CorruptManifestError,
     decode_manifest,
     decode_segment_list,
@@ -464,7 +464,7 @@ def test_a_newer_format_says_to_upgrade() -> None:
     """
     What a newer driftlog wrote is refused with what to do, not half understood.
     """
-    from driftlog_tiering.stored_json import encode_json
+    from driftlog_tiering.formats.stored_json import encode_json
 
     with pytest.raises(CorruptManifestError, match="upgrade"):
         decode_manifest(encode_json("driftlog.manifest", 2, {}))

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.manifest import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import (
     AddSegments,
     Edit,
     LeaderEpoch,
@@ -23,8 +23,12 @@ from driftlog_tiering.manifest import (
     SetLogStart,
     empty_manifest,
 )
-from driftlog_tiering.manifest_codec import CorruptManifestError, decode_manifest, encode_manifest
-from driftlog_tiering.manifests import (
+from driftlog_tiering.formats.manifest_codec import (
+    CorruptManifestError,
+    decode_manifest,
+    encode_manifest,
+)
+from driftlog_tiering.formats.manifests import (
     MAX_MANIFEST_AGE_MS,
     MissingManifestError,
     StaleManifestError,
@@ -35,8 +39,8 @@ from driftlog_tiering.manifests import (
     load_newest,
     max_timestamp_segment,
 )
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
 
 TP = TopicPartition(UUID("6f1d2b7e-0000-4000-8000-00000000002a"), 7)
 EMPTY = empty_manifest("flights", TP)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from driftlog_tiering.producers import (
+from driftlog_tiering.batches.producers import (
     EXPIRATION_MS,
     PRODUCER_BYTES,
     SILENT_MS,

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import botocore.session
 import pytest
 
-from driftlog_metadata.errors import OutcomeUnknownError, StoreError, UnavailableError
-from driftlog_tiering.object_store import (
+from driftlog_metadata.stores.errors import OutcomeUnknownError, StoreError, UnavailableError
+from driftlog_tiering.stores.object_store import (
     AccessDeniedError,
     AlreadyExistsError,
     BucketNotFoundError,
     NotFoundError,
 )
-from driftlog_tiering.s3_store import S3ObjectStore
+from driftlog_tiering.stores.s3_store import S3ObjectStore
 from tests.support.process_usage import free_port
 from tests.support.s3_servers import S3Server
 

@@ -13,8 +13,8 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlog_tiering import columns, kernel
-from driftlog_tiering.batch import (
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     Codec,
     CorruptBatchError,
@@ -22,12 +22,13 @@ from driftlog_tiering.batch import (
     build_batch,
     check_batch,
 )
-from driftlog_tiering.batch_limits import BatchLimits
-from driftlog_tiering.columns import SCHEMA, BatchEncoder, EncodedBatch
-from driftlog_tiering.compression import compress, decompress
-from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.manifest import LeaderEpoch
-from driftlog_tiering.segment import (
+from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.batches.compression import compress, decompress
+from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.formats import columns
+from driftlog_tiering.formats.columns import SCHEMA, BatchEncoder, EncodedBatch
+from driftlog_tiering.formats.manifest import LeaderEpoch
+from driftlog_tiering.formats.segment import (
     CorruptSegmentError,
     SegmentInfo,
     SegmentReader,

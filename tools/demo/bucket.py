@@ -1,4 +1,4 @@
-"""What lies in the bucket: objects by kind, from the names that `driftlog_tiering.layout` gives.
+"""What lies in the bucket: objects by kind, from the names that `formats/layout` gives.
 
 Shell.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from driftlog_tiering import layout
+from driftlog_tiering.formats import layout
 
 PUT_DOLLARS: Final = 0.005 / 1_000
 """S3 Standard in us-east-1: $0.005 for 1,000 PUTs."""

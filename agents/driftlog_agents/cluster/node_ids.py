@@ -18,12 +18,17 @@ from typing import Final
 
 import structlog
 
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_node_id_use
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import AGENTS_PREFIX, NODE_IDS_PREFIX, agent_key, parse_node_id_key
-from driftlog_metadata.store import KeyValue, MetadataStore
-from driftlog_metadata.transactions import HEADS_PER_TXN, KnownNodeId, Txn
+from driftlog_metadata.schema.codec import decode_node_id_use
+from driftlog_metadata.schema.keys import (
+    AGENTS_PREFIX,
+    NODE_IDS_PREFIX,
+    agent_key,
+    parse_node_id_key,
+)
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue, MetadataStore
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import HEADS_PER_TXN, KnownNodeId, Txn
 
 HOUR_MS: Final = 3_600_000
 

@@ -23,7 +23,7 @@ from heapq import nlargest
 from typing import Final
 from uuid import UUID
 
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 _MASK: Final = (1 << 64) - 1
 _CAP: Final = (11, 10)

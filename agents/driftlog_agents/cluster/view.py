@@ -16,15 +16,14 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.cluster.placement import ranked
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_agent,
     decode_at,
     decode_leader,
     decode_live_session,
     decode_topic,
 )
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
@@ -37,8 +36,9 @@ from driftlog_metadata.keys import (
     parse_topic_key,
     session_key,
 )
-from driftlog_metadata.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
-from driftlog_metadata.store import KeyValue, PutEvent, WatchEvent
+from driftlog_metadata.schema.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue, PutEvent, WatchEvent
 
 PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, LEADERS_PREFIX)
 """What is watched."""

@@ -5,7 +5,7 @@
          └── compacted, or refused ─────────┘
 
 Between two sessions it goes on: Metadata is answered then, too.  A store that is not the one that
-the process has seen is followed no more (`driftlog_metadata.witness`): the view stays as it is.
+the process has seen is followed no more (`witness/witness`): the view stays as it is.
 
 Shell.
 """
@@ -18,8 +18,13 @@ from typing import Final
 import structlog
 
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
-from driftlog_metadata.errors import OutcomeUnknownError, StoreNotOursError, UnavailableError
-from driftlog_metadata.store import CompactedError, KeyValue, MetadataStore, StoreWentBackError
+from driftlog_metadata.stores.errors import OutcomeUnknownError, StoreNotOursError, UnavailableError
+from driftlog_metadata.stores.store import (
+    CompactedError,
+    KeyValue,
+    MetadataStore,
+    StoreWentBackError,
+)
 
 _DEADLINE_S: Final = 10.0
 """Of one read; twice as long after each that ran out of it."""

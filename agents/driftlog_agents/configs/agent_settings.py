@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_tiering.producers import EXPIRATION_MS, STATE_BYTES
+from driftlog_tiering.batches.producers import EXPIRATION_MS, STATE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from driftlog_agents.configs.definitions import Check, ConfigDef, ConfigType, at_least, between
 from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
-from driftlog_tiering.batch import MAX_RECORDS
-from driftlog_tiering.batch_limits import BatchLimits
+from driftlog_tiering.batches.batch import MAX_RECORDS
+from driftlog_tiering.batches.batch_limits import BatchLimits
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB

@@ -24,7 +24,7 @@ from driftlog_agents.configs.definitions import (
     throttled_replicas,
 )
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
-from driftlog_tiering.batch import Codec
+from driftlog_tiering.batches.batch import Codec
 
 _DAY_MS: Final = 86_400_000
 _FOREVER: Final = str(INT64_MAX)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from driftlog_metadata.errors import DeclinedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import DeclinedError, OutcomeUnknownError, UnavailableError
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.stores.errors import FencedError
 
 T = TypeVar("T")
 

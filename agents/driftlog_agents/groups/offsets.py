@@ -20,7 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 PAGE_PARTITIONS: Final = 256
 """Partitions whose offsets share a key.  More: fewer keys, and more bytes for each commit."""

@@ -1,4 +1,4 @@
-"""How groups are stored: what stands under each key of a group (`driftlog_metadata.keys`).
+"""How groups are stored: what stands under each key of a group (`driftlog_metadata.schema.keys`).
 
     the group    {"v":1,"nonce":s,"session_id":s,"kind":s,"group":{…}}
     a member     {"v":1,"nonce":s,"member":{…}}
@@ -31,7 +31,7 @@ from driftlog_agents.groups.offsets import (
     as_int64,
     is_int64,
 )
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 COMPRESSED_BYTES: Final = 4096
 """What is larger is compressed."""

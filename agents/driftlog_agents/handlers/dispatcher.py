@@ -47,7 +47,7 @@ from driftlog_agents.protocol.errors import (
 from driftlog_agents.protocol.messages import fetch, produce
 from driftlog_agents.protocol.one_batch import OneBatch
 from driftlog_agents.protocol.registry import API, decode_request_header
-from driftlog_metadata.errors import CorruptError, StoreError
+from driftlog_metadata.stores.errors import CorruptError, StoreError
 
 _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
-from driftlog_metadata.errors import StoreError
-from driftlog_metadata.quota import Quota, Room, Usage
+from driftlog_metadata.stores.errors import StoreError
+from driftlog_metadata.stores.quota import Quota, Room, Usage
 
 _INTERVAL_S: Final = 15.0
 """Between two looks.  At 20 flushes/s a thousand agents write 45 MB meanwhile, a fortieth of

@@ -14,11 +14,11 @@ from typing import Final
 
 import structlog
 
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import CLUSTER_KEY, head_key
-from driftlog_metadata.store import Get
-from driftlog_metadata.witness import Evidence
-from driftlog_metadata.witnessed_store import WitnessedStore
+from driftlog_metadata.schema.keys import CLUSTER_KEY, head_key
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Get
+from driftlog_metadata.witness.witness import Evidence
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
 
 _LOOK_S: Final = 10.0
 """Longer: an idle agent finds out later; shorter: more small reads, of every agent."""

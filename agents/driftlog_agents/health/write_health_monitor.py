@@ -32,16 +32,16 @@ from driftlog_agents.health.write_health import Step, WriteHealth, WriteHealthSe
 from driftlog_agents.log.local.disk import AgentDisk, BufferFile
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.bucket_probe import probe_bucket
-from driftlog_metadata.codec import decode_head
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.keys import HEADS_PREFIX, head_key
+from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.keys import HEADS_PREFIX, head_key
-from driftlog_metadata.store import MetadataStore
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _TICK_S: Final = 1.0
 

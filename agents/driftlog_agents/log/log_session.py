@@ -60,13 +60,13 @@ from driftlog_agents.log.session.producer_memory import ProducerMemory, Producer
 from driftlog_agents.log.session.session import Session, SessionSettings
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.model import Agent, FlushRecord, Topic, TopicPartition
-from driftlog_metadata.quota import Quota
-from driftlog_metadata.witnessed_store import WitnessedStore
-from driftlog_tiering import kernel
-from driftlog_tiering.flush_object import Slice
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.schema.model import Agent, FlushRecord, Topic, TopicPartition
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_metadata.stores.quota import Quota
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.formats.flush_object import Slice
+from driftlog_tiering.stores.object_store import ObjectStore
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from driftlog_agents.protocol.errors import (
     CorruptFrameError,
     FrameTooLargeError,
 )
-from driftlog_tiering.buffer_pool import BufferPool
+from driftlog_tiering.stores.buffer_pool import BufferPool
 
 LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_metadata.model import Listener
+from driftlog_metadata.schema.model import Listener
 
 PLAINTEXT: Final = "PLAINTEXT"
 """The listener that has no other name."""

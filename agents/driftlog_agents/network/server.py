@@ -24,8 +24,8 @@ from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.limits.stalled_connections import StalledConnections
 from driftlog_agents.network.listeners import OPTION, ListenAt, refused, take_all
 from driftlog_agents.network.queued_requests import RequestQueue
-from driftlog_metadata.model import Listener
-from driftlog_tiering.buffer_pool import BufferPool
+from driftlog_metadata.schema.model import Listener
+from driftlog_tiering.stores.buffer_pool import BufferPool
 
 _SHARED_BYTES: Final = 256 * 1024
 

@@ -58,14 +58,14 @@ from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError
 from driftlog_agents.topics.service import Topics
-from driftlog_metadata.codec import encode_cluster
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import Agent, Listener
-from driftlog_metadata.quota import Quota
-from driftlog_metadata.store import MetadataStore
-from driftlog_metadata.witness import StoreWitness
-from driftlog_metadata.witnessed_store import WitnessedStore
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.schema.codec import encode_cluster
+from driftlog_metadata.schema.model import Agent, Listener
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.quota import Quota
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""

@@ -33,15 +33,14 @@ from driftlog_agents.foundation.start_retry import patiently
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.bucket_probe import PROBES_PREFIX
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_agent,
     decode_cluster,
     decode_node_id_use,
     encode_cluster,
     encode_node_id_use,
 )
-from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     NODE_IDS_PREFIX,
     TOPICS_PREFIX,
@@ -51,10 +50,11 @@ from driftlog_metadata.keys import (
     parse_topic_key,
     session_key,
 )
-from driftlog_metadata.model import FORMAT_VERSION, Cluster, NodeIdUse
-from driftlog_metadata.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
-from driftlog_tiering import bucket_files, layout
-from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+from driftlog_metadata.schema.model import FORMAT_VERSION, Cluster, NodeIdUse
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.stores.store import CreateRevisionIs, Get, MetadataStore, ModRevisionIs, Put
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
 
 _METADATA: Final = "the metadata store"
 

@@ -36,8 +36,8 @@ from driftlog_agents.process.agent import now_ms
 from driftlog_agents.process.http_guard import HttpGuard
 from driftlog_agents.process.metrics import Observed
 from driftlog_agents.topics.seal_quota import SEALS, SealQuota
-from driftlog_metadata.errors import CorruptError, FencedError, StoreError
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreError
 
 _SEAL_DEADLINE_S: Final = 600
 _FAILING_MS: Final = 5_000

@@ -64,22 +64,22 @@ from driftlog_agents.process.startup_configs import with_configs
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
 from driftlog_agents.process_log.process_log import ProcessLog
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.stores.errors import (
     CorruptError,
     DeclinedError,
     OutcomeUnknownError,
     StoreError,
     UnavailableError,
 )
-from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.quota import Usage
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_tiering.locations import open_object_store
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.stores.quota import Usage
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_tiering.stores.locations import open_object_store
+from driftlog_tiering.stores.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from driftlog_metadata.etcd_client import EtcdSettings
-    from driftlog_metadata.etcd_store import EtcdMetadataStore
+    from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+    from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
 
 DEV_SEAL_MS: Final = 60_000
 """`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
@@ -317,7 +317,7 @@ async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMeta
     if options.etcd is None:
         return None
     # Not needed by every agent: it takes 10 MiB and 0.1 s.
-    from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415
+    from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore  # noqa: PLC0415
 
     logging.getLogger("grpc").setLevel(logging.WARNING)  # else a line per call where all debug
     try:
@@ -345,7 +345,7 @@ def _keep_alive(options: Options, stack: contextlib.AsyncExitStack) -> KeepAlive
     """A thread with its own way to etcd; None: nobody else can have what the embedded store has."""
     if options.etcd is None:
         return None
-    from driftlog_metadata.etcd_store import EtcdMetadataStore  # noqa: PLC0415  # as in `_etcd`
+    from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore  # noqa: PLC0415  # as in `_etcd`
 
     settings = _spread(options.etcd)
     thread = KeepAliveThread(lambda: EtcdMetadataStore(settings))

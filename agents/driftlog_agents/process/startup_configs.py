@@ -24,7 +24,7 @@ from driftlog_agents.configs.definitions import (
     one_of,
 )
 from driftlog_agents.configs.limits import DEFINITIONS, FIELDS
-from driftlog_tiering.producers import MAX_BODY_BYTES
+from driftlog_tiering.batches.producers import MAX_BODY_BYTES
 
 _AGENT, _GROUPS, _CLASSIC, _CONSUMER = "agent", "groups", "classic", "consumer"
 _LIMITS = "limits"

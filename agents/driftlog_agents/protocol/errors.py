@@ -6,7 +6,7 @@ Pure.
 from enum import IntEnum
 from typing import Final
 
-from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.stores.errors import CorruptError
 
 
 class CorruptFrameError(CorruptError):

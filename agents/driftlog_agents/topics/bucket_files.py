@@ -18,19 +18,19 @@ import structlog
 
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.topics.host import TopicHost
-from driftlog_metadata.codec import decode_at, decode_topic
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.codec import decode_at, decode_topic
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.keys import topic_key
-from driftlog_metadata.model import Topic
-from driftlog_metadata.store import KeyValue
-from driftlog_tiering import bucket_files, layout
-from driftlog_tiering.bucket_files import DeletedTopic, TopicFile
-from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.bucket_files import DeletedTopic, TopicFile
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError
 
 _DEADLINE_S: Final = 10.0
 _RETRY_S: Final = 0.2

@@ -11,7 +11,7 @@ from driftlog_agents.configs.topic import TopicLimits, topic_limits, topic_seali
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import check_topic_name
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 
 
 class TopicCatalog:

@@ -14,7 +14,7 @@ import structlog
 
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.catalog import unlike
-from driftlog_metadata.errors import CorruptError, FencedError
+from driftlog_metadata.stores.errors import CorruptError, FencedError
 
 AT_ONCE: Final = 32
 """Topics that are changed or repaired at once: an agent's share of the bucket's requests."""

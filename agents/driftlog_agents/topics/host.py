@@ -11,8 +11,8 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.log.log_session import Engine
-from driftlog_metadata.store import MetadataStore
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 
 class TopicHost(Protocol):

@@ -19,14 +19,14 @@ from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import AT_ONCE, TopicChangeQueue
 from driftlog_agents.topics.host import TopicHost
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.keys import DELETED_PREFIX
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.keys import DELETED_PREFIX
-from driftlog_metadata.model import Topic, TopicPartition
 
 _RETRY_S: Final = 1.0
 

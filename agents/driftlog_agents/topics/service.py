@@ -49,8 +49,8 @@ from driftlog_agents.topics.validation import (
     check_partitions,
     check_total,
 )
-from driftlog_metadata.keys import TOPICS_PREFIX
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.schema.keys import TOPICS_PREFIX
+from driftlog_metadata.schema.model import Topic, TopicPartition
 
 _SESSION_S: Final = 10.0
 """How long a change waits for a session: longer than an agent that was paused takes to begin one.

@@ -21,17 +21,17 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.bucket_files import TopicBucketFiles, topic_of
 from driftlog_agents.topics.catalog import TopicCatalog
 from driftlog_agents.topics.change_queue import TopicChangeQueue
-from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.keys import (
     deleted_key,
     leaders_prefix,
     partitions_prefix,
     session_key,
     topic_key,
 )
-from driftlog_metadata.model import Topic
-from driftlog_metadata.store import (
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.store import (
     CreateRevisionIs,
     Delete,
     DeletePrefix,
@@ -40,7 +40,7 @@ from driftlog_metadata.store import (
     ModRevisionIs,
     Put,
 )
-from driftlog_metadata.transactions import Txn
+from driftlog_metadata.transactions.session_transactions import Txn
 
 
 class Change:

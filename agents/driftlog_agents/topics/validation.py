@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_tiering import layout
+from driftlog_tiering.formats import layout
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound of one request (ReplicationControlManager: records of one operation)."""

@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from driftlog import local_cluster, local_etcd
 from driftlog.cli import dev_cluster
 from driftlog.cli.output import complain, no_extra
 from driftlog.cli.parsers import Commands, add_command, add_group
+from driftlog.dev_cluster import local_cluster, local_etcd
 
 _LISTENER = dev_cluster.LISTENER
 _HTTP_LISTENER = "127.0.0.1:9644"
@@ -189,7 +189,7 @@ def _etcd(options: argparse.Namespace) -> Any:
     Raises:
         ValueError: what belongs to etcd was given without it.
     """
-    from driftlog_metadata.etcd_client import EtcdSettings  # noqa: PLC0415  # an extra
+    from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings  # noqa: PLC0415  # an extra
 
     if options.etcd is None:
         if options.etcd_cacert or options.etcd_cert or options.etcd_key or options.etcd_user:

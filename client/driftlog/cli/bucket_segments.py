@@ -182,10 +182,10 @@ async def _read(location: str, names: list[str]) -> list[dict[str, Any]]:
         ImportError: the extra is not installed.
         CommandError: a topic is not there, or an object is missing or damaged.
     """
-    from driftlog_metadata.errors import CorruptError, StoreError  # noqa: PLC0415  # an extra
-    from driftlog_tiering import layout  # noqa: PLC0415
-    from driftlog_tiering.locations import open_object_store  # noqa: PLC0415
-    from driftlog_tiering.object_store import NotFoundError  # noqa: PLC0415
+    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415  # an extra
+    from driftlog_tiering.formats import layout  # noqa: PLC0415
+    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
+    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
 
     try:
         store = open_object_store(location)
@@ -223,8 +223,8 @@ async def _read(location: str, names: list[str]) -> list[dict[str, Any]]:
 
 async def _topics(store: Any, location: str, names: list[str]) -> list[Any]:
     """The newest version of each live topic."""
-    from driftlog_tiering import layout  # noqa: PLC0415  # an extra
-    from driftlog_tiering.bucket_files import decode_topic  # noqa: PLC0415
+    from driftlog_tiering.formats import layout  # noqa: PLC0415
+    from driftlog_tiering.formats.bucket_files import decode_topic  # noqa: PLC0415
 
     there = await _folders(store, layout.TOPICS_PREFIX)
     for name in names:
@@ -257,7 +257,7 @@ def _uuid(text: str) -> UUID | None:
 
 
 def _is_topic_file(key: str) -> bool:
-    from driftlog_tiering import layout  # noqa: PLC0415  # an extra
+    from driftlog_tiering.formats import layout  # noqa: PLC0415
 
     try:
         layout.parse_topic_key(key)
@@ -285,8 +285,8 @@ async def _folders(store: Any, prefix: str) -> list[str]:
 
 
 async def _partition(store: Any, topic: Any, id_: int, gate: asyncio.Semaphore) -> dict[str, Any]:
-    from driftlog_metadata.model import TopicPartition  # noqa: PLC0415  # an extra
-    from driftlog_tiering.manifests import iter_segments, load_newest  # noqa: PLC0415
+    from driftlog_metadata.schema.model import TopicPartition  # noqa: PLC0415  # an extra
+    from driftlog_tiering.formats.manifests import iter_segments, load_newest  # noqa: PLC0415
 
     tp = TopicPartition(topic.topic_id, id_)
     async with gate:

@@ -10,12 +10,12 @@ from structlog.testing import capture_logs
 from driftlog_agents.cluster.node_ids import HOUR_MS, NodeIds
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.process.cluster_identity import node_id
-from driftlog_metadata.codec import decode_node_id_use, encode_node_id_use
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.keys import agent_key, node_id_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import Cluster, NodeIdUse
-from driftlog_metadata.store import Delete, Put
+from driftlog_metadata.schema.codec import decode_node_id_use, encode_node_id_use
+from driftlog_metadata.schema.keys import agent_key, node_id_key
+from driftlog_metadata.schema.model import Cluster, NodeIdUse
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Delete, Put
 from tests.agents.foundation.test_start_retry import NodeFile
 
 CLUSTER = Cluster("a-cluster")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_agents.cluster.placement import keeper_of, place, ranked
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 Order = list[tuple[UUID, int]]
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     encode_agent,
     encode_leader,
     encode_live_session,
     encode_topic,
 )
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
@@ -26,8 +26,8 @@ from driftlog_metadata.keys import (
     session_key,
     topic_key,
 )
-from driftlog_metadata.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
-from driftlog_metadata.store import DeleteEvent, KeyValue, PutEvent, WatchEvent
+from driftlog_metadata.schema.model import Agent, Leader, LiveSession, Stage, Topic, TopicPartition
+from driftlog_metadata.stores.store import DeleteEvent, KeyValue, PutEvent, WatchEvent
 
 T = UUID(int=7, version=4)
 TP = TopicPartition(T, 0)

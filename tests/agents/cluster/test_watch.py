@@ -12,9 +12,8 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.cluster.view import PREFIXES, TopicEntry
 from driftlog_agents.cluster.watch import ClusterWatch
-from driftlog_metadata.codec import encode_agent, encode_leader, encode_topic
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import encode_agent, encode_leader, encode_topic
+from driftlog_metadata.schema.keys import (
     AGENTS_PREFIX,
     LEADERS_PREFIX,
     TOPICS_PREFIX,
@@ -22,9 +21,10 @@ from driftlog_metadata.keys import (
     leader_key,
     topic_key,
 )
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import Agent, Leader, Topic, TopicPartition
-from driftlog_metadata.store import CompactedError, Delete, MetadataStore, Put, Watch
+from driftlog_metadata.schema.model import Agent, Leader, Topic, TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import CompactedError, Delete, MetadataStore, Put, Watch
 from tests.agents.log.lives import now_ms, on_virtual_time
 
 T = UUID(int=7, version=4)

@@ -19,19 +19,19 @@ from driftlog_agents.process.cluster_identity import (
     look_first,
     node_id,
 )
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.keys import node_id_key
+from driftlog_metadata.stores.errors import (
     CorruptError,
     DeclinedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.etcd_errors import EtcdRefusedError
-from driftlog_metadata.keys import node_id_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.store import Put
-from driftlog_tiering import layout
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import (
+from driftlog_metadata.stores.etcd.etcd_errors import EtcdRefusedError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import (
     AccessDeniedError,
     AlreadyExistsError,
     BucketNotFoundError,

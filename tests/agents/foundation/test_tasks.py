@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from driftlog_agents.foundation.tasks import spawn
-from driftlog_metadata.errors import FencedError
+from driftlog_metadata.stores.errors import FencedError
 
 
 async def _work() -> int:

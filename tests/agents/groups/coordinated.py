@@ -32,10 +32,10 @@ from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, ServedGrou
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import GROUPS_PREFIX
-from driftlog_metadata.model import TopicPartition
-from driftlog_metadata.store import (
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import (
     Compare,
     KeyValue,
     MetadataStore,

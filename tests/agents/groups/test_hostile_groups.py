@@ -9,8 +9,8 @@ from driftlog_agents.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, Co
 from driftlog_agents.groups.coordinator.consumer_requests import heartbeat
 from driftlog_agents.groups.offsets import Committed
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.keys import GROUPS_PREFIX
-from driftlog_metadata.store import Put
+from driftlog_metadata.schema.keys import GROUPS_PREFIX
+from driftlog_metadata.stores.store import Put
 from tests.agents.groups.coordinated import Coordinated
 from tests.agents.log.lives import World, on_virtual_time
 

@@ -26,8 +26,8 @@ from driftlog_agents.groups.storage_format import (
     encode_page,
 )
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 TOPICS = (UUID(int=1), UUID(int=2))
 HOUR_MS = 3_600_000

@@ -37,8 +37,8 @@ from driftlog_agents.protocol.consumer_protocol import (
     encode_assignment,
 )
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import group_key, parse_group_key
+from driftlog_metadata.schema.keys import group_key, parse_group_key
+from driftlog_metadata.stores.errors import CorruptError
 from tests.agents.groups.consumer.test_migration import classic_group
 from tests.agents.groups.consumer_group import AT_ONCE, ORDERS, Group, topics
 

@@ -30,10 +30,10 @@ from driftlog_agents.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
 )
-from driftlog_metadata.codec import encode_agent, encode_live_session
-from driftlog_metadata.keys import agent_key, session_key
-from driftlog_metadata.model import Agent, Listener, LiveSession
-from driftlog_metadata.store import Put
+from driftlog_metadata.schema.codec import encode_agent, encode_live_session
+from driftlog_metadata.schema.keys import agent_key, session_key
+from driftlog_metadata.schema.model import Agent, Listener, LiveSession
+from driftlog_metadata.stores.store import Put
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
 

@@ -26,7 +26,7 @@ from driftlog_agents.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
-from driftlog_tiering.batch import Codec
+from driftlog_tiering.batches.batch import Codec
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
 

@@ -13,8 +13,8 @@ from driftlog_agents.protocol.messages import offset_commit as oc
 from driftlog_agents.protocol.messages import offset_delete as od
 from driftlog_agents.protocol.messages import offset_fetch as of
 from driftlog_agents.protocol.messages.delete_groups import DeleteGroupsRequest
-from driftlog_metadata.keys import GROUPS_PREFIX, group_key, group_offsets_key, group_prefix
-from driftlog_metadata.store import Put
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, group_key, group_offsets_key, group_prefix
+from driftlog_metadata.stores.store import Put
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import RunningAgent
 

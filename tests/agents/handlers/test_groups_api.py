@@ -22,7 +22,7 @@ from driftlog_agents.protocol.messages import find_coordinator as fc
 from driftlog_agents.protocol.messages import offset_commit as oc
 from driftlog_agents.protocol.messages import offset_fetch as of
 from driftlog_agents.protocol.messages.list_groups import ListGroupsRequest
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import NODE_ID, RunningAgent
 

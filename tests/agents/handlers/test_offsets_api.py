@@ -40,9 +40,9 @@ from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from driftlog_tiering.batch import build_batch
-from driftlog_tiering.kernel_py import Record, encode_record
-from driftlog_tiering.object_store import Buffer, ObjectStore
+from driftlog_tiering.batches.batch import build_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.support.engine import RunningAgent
 

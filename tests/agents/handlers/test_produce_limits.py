@@ -11,7 +11,7 @@ from benchmarks.batches import Codec, encode_batch
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch
-from driftlog_tiering.batch import check_batch
+from driftlog_tiering.batches.batch import check_batch
 from tests.agents.network.serving import Serving, eventually, fetching, records
 from tests.clients.batches import (
     ATTRIBUTES,

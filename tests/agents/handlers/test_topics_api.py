@@ -41,16 +41,16 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
 )
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from driftlog_agents.protocol.types import NULL_UUID
-from driftlog_metadata.codec import decode_topic
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import (
     deleted_key,
     leaders_prefix,
     partitions_prefix,
     topic_key,
 )
-from driftlog_metadata.store import Put
-from driftlog_tiering import bucket_files, layout
-from driftlog_tiering.stored_json import encode_json
+from driftlog_metadata.stores.store import Put
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.formats.stored_json import encode_json
 from tests.agents.handlers.asking import create, describe, new
 from tests.simulation.batches import make_batch
 from tests.support.engine import NODE_ID, RunningAgent

@@ -19,19 +19,19 @@ from driftlog_agents.protocol.messages.create_partitions import (
 )
 from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from driftlog_agents.topics.validation import MAX_PARTITIONS_PER_REQUEST
-from driftlog_metadata.codec import decode_topic
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import (
     DELETED_PREFIX,
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
     TOPICS_PREFIX,
     deleted_key,
 )
-from driftlog_metadata.model import LiveSession, Stage
-from driftlog_metadata.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
-from driftlog_tiering import bucket_files, layout
-from driftlog_tiering.object_store import Buffer, ObjectStore
+from driftlog_metadata.schema.model import LiveSession, Stage
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Compare, Delete, MetadataStore, Operation, Put, TxnResult
+from driftlog_tiering.formats import bucket_files, layout
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, describe, new
 from tests.agents.network.serving import eventually
 from tests.simulation.batches import make_batch

@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.health.metadata_store_monitor import MetadataStoreMonitor
 from driftlog_agents.log.garbage.collector import HOUR_MS, Collector, CollectorSettings
-from driftlog_metadata.errors import FencedError, StoreNotOursError
-from driftlog_metadata.keys import CLUSTER_KEY
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.store import Delete, Put
-from driftlog_metadata.witness import REPLACED, WENT_BACK
-from driftlog_metadata.witnessed_store import WitnessedStore
-from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_metadata.schema.keys import CLUSTER_KEY
+from driftlog_metadata.stores.errors import FencedError, StoreNotOursError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Delete, Put
+from driftlog_metadata.witness.witness import REPLACED, WENT_BACK
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.simulation.faults import Process
 from tests.simulation.loop import VirtualLoop

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.log.log_session import EngineSettings
-from driftlog_metadata.codec import decode_head
-from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.keys import AGENTS_PREFIX, head_key, session_key
-from driftlog_metadata.store import Get, Put
-from driftlog_tiering import layout
-from driftlog_tiering.object_store import Buffer, NotFoundError
+from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.keys import AGENTS_PREFIX, head_key, session_key
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_metadata.stores.store import Get, Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import (
     SETTINGS,
     Bucket,

@@ -7,10 +7,10 @@ from typing import Any
 
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_metadata.codec import decode_flush_record
-from driftlog_metadata.keys import FLUSHES_PREFIX, FlushKey, parse_flush_key
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering.flush_object import Footer, decode_footer
+from driftlog_metadata.schema.codec import decode_flush_record
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, FlushKey, parse_flush_key
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_tiering.formats.flush_object import Footer, decode_footer
 from tests.agents.log.lives import SETTINGS, Life, World
 
 SMALL = replace(

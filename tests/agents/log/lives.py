@@ -37,18 +37,18 @@ from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import topic_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import Agent, Topic, TopicPartition
-from driftlog_metadata.store import Delete, MetadataStore, Put
-from driftlog_metadata.witness import StoreWitness
-from driftlog_metadata.witnessed_store import WitnessedStore
-from driftlog_tiering.batch import HEADER_BYTES, build_batch, check_batch
-from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import (
+from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import Agent, Topic, TopicPartition
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Delete, MetadataStore, Put
+from driftlog_metadata.witness.witness import StoreWitness
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.batches.batch import HEADER_BYTES, build_batch, check_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
     Buffer,
     Listing,

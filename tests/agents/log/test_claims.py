@@ -11,15 +11,14 @@ from driftlog_agents.cluster.placement import place
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.session.session import Session, SessionSettings
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_leader,
     decode_topic,
     encode_leader,
     encode_partition_state,
     encode_topic,
 )
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     TOPICS_PREFIX,
@@ -28,8 +27,9 @@ from driftlog_metadata.keys import (
     partition_key,
     topic_key,
 )
-from driftlog_metadata.model import Agent, Leader, PartitionState, Topic, TopicPartition
-from driftlog_metadata.store import Delete, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.schema.model import Agent, Leader, PartitionState, Topic, TopicPartition
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.store import Delete, MetadataStore, Operation, Put, TxnResult
 from tests.agents.log.lives import Life, World, now_ms, on_virtual_time, takeover_of
 from tests.support.clusters import in_cluster, witnessed
 from tests.support.lossy import Lossy

@@ -18,12 +18,12 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import DamagedObjectError
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import MetadataStore
-from driftlog_tiering.batch import check_batch
-from driftlog_tiering.object_store import Buffer, ObjectStore
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, LATEST, ends, look
 from tests.agents.log.lives import ONE, World, make_batch, on_virtual_time

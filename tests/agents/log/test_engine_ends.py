@@ -13,9 +13,9 @@ from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.keys import leaders_prefix, partitions_prefix
-from driftlog_metadata.store import DeletePrefix, MetadataStore
+from driftlog_metadata.schema.keys import leaders_prefix, partitions_prefix
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_metadata.stores.store import DeletePrefix, MetadataStore
 from tests.agents.log.lives import (
     ALL,
     NOBODY,

@@ -11,7 +11,7 @@ import pytest
 
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import RefusedError
-from driftlog_tiering.producers import WINDOW
+from driftlog_tiering.batches.producers import WINDOW
 from tests.agents.log.lives import ONE, Life, World, on_virtual_time
 
 LARGEST = 2**31 - 1

@@ -12,16 +12,16 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.codec import encode_leader
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import encode_leader
+from driftlog_metadata.schema.keys import (
     FLUSHES_PREFIX,
     flushes_prefix,
     parse_flush_key,
 )
-from driftlog_metadata.model import Leader
-from driftlog_metadata.store import Delete, MetadataStore, Operation, Put
-from driftlog_tiering.object_store import NotFoundError
+from driftlog_metadata.schema.model import Leader
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Delete, MetadataStore, Operation, Put
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.keeping import (
     NEVER,
     SMALL,

@@ -15,15 +15,15 @@ from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.objects import bucket_probe
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session, SessionSettings
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_partition_state, decode_topic, encode_topic
-from driftlog_metadata.errors import OutcomeUnknownError
-from driftlog_metadata.keys import PARTITIONS_PREFIX, partition_key, topic_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import Agent, PartitionState, Topic, TopicPartition
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
-from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_metadata.schema.codec import decode_partition_state, decode_topic, encode_topic
+from driftlog_metadata.schema.keys import PARTITIONS_PREFIX, partition_key, topic_key
+from driftlog_metadata.schema.model import Agent, PartitionState, Topic, TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import takeover_of
 from tests.clients.batches import good

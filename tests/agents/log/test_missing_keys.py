@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from driftlog_agents.log.leadership.takeover import Taken
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import leader_key, partition_key
-from driftlog_metadata.model import TopicPartition
-from driftlog_metadata.store import Delete, KeyValue, Put
+from driftlog_metadata.schema.keys import leader_key, partition_key
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import Delete, KeyValue, Put
 from tests.agents.log.lives import ONE, Life, World, on_virtual_time
 from tests.agents.log.recovery.test_recovery import left_behind
 

@@ -25,10 +25,10 @@ from driftlog_agents.log.reading.segments import SegmentReads
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_tiering.batch import iterate_batches
-from driftlog_tiering.flush_object import Footer
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer, NotFoundError
+from driftlog_tiering.batches.batch import iterate_batches
+from driftlog_tiering.formats.flush_object import Footer
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.agents.log.tiers import make_batch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from driftlog_agents.log.local.posix_disk import PosixDisk
-from driftlog_tiering.batch import Codec, parse_header
+from driftlog_tiering.batches.batch import Codec, parse_header
 from tests.agents.log.tiers import Row, World, make_batch, make_undecodable
 
 

@@ -18,9 +18,9 @@ from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import NotFoundError
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.sealing.test_policy import make_log
 
 SETTINGS = SealSettings(

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_metadata.codec import decode_partition_state
-from driftlog_metadata.keys import FLUSHES_PREFIX, PARTITIONS_PREFIX
+from driftlog_metadata.schema.codec import decode_partition_state
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, PARTITIONS_PREFIX
 from tests.agents.log.lives import SETTINGS, Keys, World, now_ms, on_virtual_time
 
 MINUTE_MS, DAY_MS = 60_000.0, 86_400_000.0

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from driftlog_agents.log.objects.availability import LONGEST_WAIT_MS, ObjectUnavailableError
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import DamagedObjectError, LogReader
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.object_store import Listing, NotFoundError
-from driftlog_tiering.s3_errors import translate
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.stores.object_store import Listing, NotFoundError
+from driftlog_tiering.stores.s3_errors import translate
 from tests.agents.log.keeping import SMALL, flushes, forget_memory, records
 from tests.agents.log.lives import ONE, Bucket, Life, World, now_ms, on_virtual_time
 

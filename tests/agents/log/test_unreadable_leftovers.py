@@ -8,11 +8,11 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.keys import topic_key
-from driftlog_metadata.model import Topic
-from driftlog_metadata.store import Put
+from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import Topic
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import Put
 from tests.agents.log.lives import ONE, Life, World, now_ms, on_virtual_time
 from tests.agents.log.recovery.test_recovery import A_FILE_EACH, left_behind, overtaken, settle
 from tests.simulation.sim_disk import SimDisk

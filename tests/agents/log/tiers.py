@@ -19,21 +19,21 @@ from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
 from driftlog_agents.log.reading.reader import LogReader, ReadSettings
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.batch import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     Codec,
     build_batch,
     check_batch,
     parse_header,
 )
-from driftlog_tiering.compression import compress, decompress
-from driftlog_tiering.flush_object import encode_footer
-from driftlog_tiering.kernel_py import Record, encode_record, iterate_records
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import (
+from driftlog_tiering.batches.compression import compress, decompress
+from driftlog_tiering.batches.kernel_py import Record, encode_record, iterate_records
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.flush_object import encode_footer
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import (
     AddSegments,
     Applied,
     LeaderEpoch,
@@ -44,10 +44,10 @@ from driftlog_tiering.manifest import (
     empty_manifest,
     list_ref,
 )
-from driftlog_tiering.manifest_codec import encode_segment_list
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer
-from driftlog_tiering.segment import SegmentWriter
+from driftlog_tiering.formats.manifest_codec import encode_segment_list
+from driftlog_tiering.formats.segment import SegmentWriter
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer
 
 TOPIC_ID = UUID(int=7)
 _GARBAGE = b"\xff" * 40

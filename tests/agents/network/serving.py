@@ -60,11 +60,11 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import MetadataStore
-from driftlog_tiering.directory_store import DirectoryObjectStore
-from driftlog_tiering.object_store import Buffer, Listing, ObjectInfo, ObjectStore
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.stores.directory_store import DirectoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer, Listing, ObjectInfo, ObjectStore
 
 Q = TypeVar("Q")
 R = TypeVar("R")

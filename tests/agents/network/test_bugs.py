@@ -17,9 +17,9 @@ from driftlog_agents.protocol.messages.delete_topics import DeleteTopicsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
 from driftlog_agents.protocol.messages.metadata import MetadataRequest
 from driftlog_agents.protocol.one_batch import OneBatchReader
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import PRODUCER_IDS_KEY, topic_key
-from driftlog_metadata.store import Delete, Put
+from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY, topic_key
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import Delete, Put
 from tests.agents.network.serving import Serving, eventually, fetching
 
 

@@ -24,7 +24,7 @@ from driftlog_agents.protocol.messages import (
     offset_for_leader_epoch,
     produce,
 )
-from driftlog_metadata.model import Stage, TopicPartition
+from driftlog_metadata.schema.model import Stage, TopicPartition
 from tests.agents.network.serving import Client, Serving, eventually, producing
 from tests.simulation.batches import make_batch
 

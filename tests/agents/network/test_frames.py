@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from driftlog_agents.network.frames import LARGE_BYTES, FrameReader
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
-from driftlog_tiering.buffer_pool import BufferPool
+from driftlog_tiering.stores.buffer_pool import BufferPool
 
 MiB = 1024 * 1024
 LIMIT = 100 * MiB

@@ -427,7 +427,7 @@ def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
                 client.send(fetch.API, 11, fetching("full", {0: 0}))
             await eventually(lambda: all(c._write_paused for c in agent.server.connections))
             made = tracemalloc.take_snapshot().filter_traces(
-                (tracemalloc.Filter(True, "*/driftlog_tiering/columns.py"),)
+                (tracemalloc.Filter(True, "*/driftlog_tiering/formats/columns.py"),)
             )
             return sum(trace.size for trace in made.traces), agent.server.answers.held_bytes
 

@@ -24,7 +24,7 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from driftlog_tiering import kernel
+from driftlog_tiering.batches import kernel
 from tests.agents.network.serving import Client, MiB, Serving, eventually, fetching, producing
 
 ROOM = Limits(driftlog_max_response_queue_bytes=2 * MiB)

@@ -21,8 +21,8 @@ from driftlog_agents.protocol.messages import (
 )
 from driftlog_agents.protocol.messages.api_versions import ApiVersionsRequest
 from driftlog_agents.protocol.messages.init_producer_id import InitProducerIdRequest
-from driftlog_metadata.errors import StoreError, UnavailableError
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.errors import StoreError, UnavailableError
+from driftlog_metadata.stores.store import (
     Compare,
     KeyValue,
     MetadataStore,

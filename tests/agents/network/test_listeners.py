@@ -14,7 +14,7 @@ from driftlog_agents.network.listeners import (
     take_all,
 )
 from driftlog_agents.protocol.messages import describe_cluster, metadata
-from driftlog_metadata.model import Listener
+from driftlog_metadata.schema.model import Listener
 from tests.agents.network.serving import Client, Serving
 
 

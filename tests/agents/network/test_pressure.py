@@ -20,7 +20,7 @@ from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages import fetch, produce
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 from tests.agents.network.serving import (
     ENGINE,
     MiB,

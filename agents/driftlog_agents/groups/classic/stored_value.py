@@ -29,7 +29,7 @@ from typing import Final
 
 from driftlog_agents.groups.classic.members import Member
 from driftlog_agents.groups.classic.messages import Protocol
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 UNTOLD: Final = 1_000
 """Generations that a coordinator may tell of without storing one: so many rebalances in a row of

@@ -60,7 +60,7 @@ from driftlog_agents.groups.consumer.stored_value import (
 from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.stores.errors import CorruptError
 
 ConsumerEffect = Answer | Persist | Downgrade | ResolveRegexes
 _Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest

@@ -36,7 +36,7 @@ from driftlog_agents.groups.consumer.state import (
     MemberState,
     Partitions,
 )
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 KIND: Final = "consumer"
 HEAD: Final = ""

@@ -59,9 +59,9 @@ from driftlog_agents.groups.storage_format import decode_group
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_at
-from driftlog_metadata.errors import CorruptError, FencedError
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.codec import decode_at
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, FencedError
 
 _T = TypeVar("_T")
 

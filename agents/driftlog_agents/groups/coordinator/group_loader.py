@@ -43,16 +43,16 @@ from driftlog_agents.groups.storage_format import (
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_at
-from driftlog_metadata.errors import CorruptError, FencedError, UnsupportedFormatError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import decode_at
+from driftlog_metadata.schema.keys import (
     GROUPS_PREFIX,
     group_key,
     group_prefix,
     parse_group_key,
     session_key,
 )
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnsupportedFormatError
+from driftlog_metadata.stores.store import (
     CreateRevisionIs,
     Get,
     GetPrefix,
@@ -60,7 +60,7 @@ from driftlog_metadata.store import (
     ModRevisionIs,
     Put,
 )
-from driftlog_metadata.transactions import Txn
+from driftlog_metadata.transactions.session_transactions import Txn
 
 _CLAIMS: Final = 20
 """Tries of one claim: each fails because somebody else wrote the group in between."""

@@ -23,9 +23,9 @@ from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.groups.coordinator.group_runtime import ServedGroup
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import RefusedError
-from driftlog_metadata.codec import decode_at, decode_topic
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import TOPICS_PREFIX
+from driftlog_metadata.schema.codec import decode_at, decode_topic
+from driftlog_metadata.schema.keys import TOPICS_PREFIX
+from driftlog_metadata.stores.errors import CorruptError
 
 _BREATHE_GROUPS: Final = 200
 """Let the loop run after so many."""

@@ -32,14 +32,14 @@ from driftlog_agents.groups.storage_format import (
     encode_page,
 )
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     group_key,
     group_member_key,
     group_offsets_key,
     group_prefix,
     parse_group_key,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 MEMBERS: Final = "members/"
 """Names of a machine's values start with it, but for the group's own, which has none."""

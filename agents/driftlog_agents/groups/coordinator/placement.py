@@ -12,7 +12,7 @@ from zlib import crc32
 
 from driftlog_agents.cluster.placement import mixed
 from driftlog_agents.cluster.view import ClusterView
-from driftlog_metadata.model import Stage
+from driftlog_metadata.schema.model import Stage
 
 
 def coordinator_of(name: str, nodes: Sequence[int]) -> int | None:

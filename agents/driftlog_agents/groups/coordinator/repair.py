@@ -23,9 +23,9 @@ from driftlog_agents.groups.offsets import PageId
 from driftlog_agents.groups.storage_format import decode_group, decode_member, decode_page
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import CorruptError, FencedError, UnsupportedFormatError
-from driftlog_metadata.keys import group_key, group_prefix, parse_group_key, session_key
-from driftlog_metadata.store import (
+from driftlog_metadata.schema.keys import group_key, group_prefix, parse_group_key, session_key
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnsupportedFormatError
+from driftlog_metadata.stores.store import (
     Compare,
     CreateRevisionIs,
     Delete,
@@ -35,7 +35,7 @@ from driftlog_metadata.store import (
     ModRevisionIs,
     Operation,
 )
-from driftlog_metadata.transactions import Txn
+from driftlog_metadata.transactions.session_transactions import Txn
 
 _log = structlog.get_logger()
 

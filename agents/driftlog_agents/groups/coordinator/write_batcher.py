@@ -30,9 +30,9 @@ from typing import Final, Protocol
 import structlog
 
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.keys import session_key
-from driftlog_metadata.store import (
+from driftlog_metadata.schema.keys import session_key
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
     Compare,
@@ -45,7 +45,7 @@ from driftlog_metadata.store import (
     Operation,
     Put,
 )
-from driftlog_metadata.transactions import Txn
+from driftlog_metadata.transactions.session_transactions import Txn
 
 _IN_FLIGHT: Final = 4
 """Transactions at once.  More: more groups share the wait for the store's disk, and flushes of

@@ -28,7 +28,7 @@ from driftlog_agents.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from driftlog_agents.topics.validation import MAX_TOPICS, NewTopic, check_request
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 
 MAX_WAIT_S: Final = 60.0
 """However patient the client says it is: its connection waits for the answer."""

@@ -22,7 +22,7 @@ from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 
 HIGH_WATERMARK: Final = -1
 

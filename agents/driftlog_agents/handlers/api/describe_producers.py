@@ -22,7 +22,7 @@ from driftlog_agents.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from driftlog_agents.topics.validation import check_topic_name
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 
 _DEADLINE_S: Final = 30.0
 _PRODUCER_BYTES: Final = 37

@@ -28,7 +28,7 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from driftlog_agents.topics.validation import check_topic_name
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 
 MAX_PARTITIONS: Final = 2_000
 """Of one answer: Kafka's ``max.request.partition.size.limit``."""

@@ -28,7 +28,7 @@ from driftlog_agents.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -34,7 +34,7 @@ from driftlog_agents.protocol.messages.metadata import (
 )
 from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_agents.topics.validation import MAX_TOPICS, check_topic_name
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 
 _CREATION_WAIT_S: Final = 0.5
 """How long an answer waits for a topic that it makes; after that the client asks again.  Longer:

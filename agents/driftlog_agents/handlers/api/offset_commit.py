@@ -30,8 +30,8 @@ from driftlog_agents.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from driftlog_agents.topics.bucket_files import topic_of
-from driftlog_metadata.keys import topic_key
-from driftlog_metadata.model import Topic, TopicPartition
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import Topic, TopicPartition
 
 _PATIENCE_S: Final = 5.0
 """Kafka's ``offsets.commit.timeout.ms``: how long a commit waits for the store."""

@@ -28,7 +28,7 @@ from driftlog_agents.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 _NOTHING: Final = Committed(offset=-1)
 

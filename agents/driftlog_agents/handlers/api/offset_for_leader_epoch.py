@@ -19,7 +19,7 @@ from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 
 _DEADLINE_S: Final = 10.0
 """How long an answer waits for what the bucket knows of a partition.  Less than clients wait for

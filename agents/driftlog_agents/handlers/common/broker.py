@@ -22,9 +22,9 @@ from driftlog_agents.protocol.errors import (
     ErrorCode,
     RefusedError,
 )
-from driftlog_metadata.model import Agent
-from driftlog_metadata.store import MetadataStore
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.schema.model import Agent
+from driftlog_metadata.stores.store import MetadataStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator

@@ -21,7 +21,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.model import Agent, Stage, Topic, TopicPartition
+from driftlog_metadata.schema.model import Agent, Stage, Topic, TopicPartition
 
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -14,7 +14,7 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.validation import check_topic_name
-from driftlog_metadata.model import Topic
+from driftlog_metadata.schema.model import Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ import structlog
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor, next_block
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 
 _PAUSE_MS: Final = 1_000.0
 """After a block that the stores do not give all are refused for so long.  Longer: new producers

@@ -14,10 +14,10 @@ from typing import Final
 
 from driftlog_agents.configs.topic import TopicLimits
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_tiering import batch as batches
-from driftlog_tiering import kernel
-from driftlog_tiering.batch import HEADER_BYTES, Codec
-from driftlog_tiering.compression import compress, decompress
+from driftlog_tiering.batches import batch as batches
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import HEADER_BYTES, Codec
+from driftlog_tiering.batches.compression import compress, decompress
 
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08

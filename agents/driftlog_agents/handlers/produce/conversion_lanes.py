@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_tiering.batch_limits import OverBatchLimitError
+from driftlog_tiering.batches.batch_limits import OverBatchLimitError
 
 _LIGHT_BYTES: Final = 4 * 1024 * 1024
 """Records, decompressed, that take a fifth of a second at most."""

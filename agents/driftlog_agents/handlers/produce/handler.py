@@ -51,10 +51,10 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from driftlog_agents.protocol.one_batch import OneBatch
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_tiering import batch as batches
-from driftlog_tiering import kernel
-from driftlog_tiering.batch import Reason
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches import batch as batches
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import Reason
 
 _TRANSACTIONAL: Final = 0x10
 _LOG_APPEND_TIME: Final = 0x08

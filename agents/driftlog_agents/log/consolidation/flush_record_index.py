@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from driftlog_metadata.codec import encode_flush_record
-from driftlog_metadata.model import FlushRecord, TopicPartition
+from driftlog_metadata.schema.codec import encode_flush_record
+from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 
 _GONE: Final = 2**63 - 1
 """The sealed end of a partition whose topic is gone: nothing of it is needed."""

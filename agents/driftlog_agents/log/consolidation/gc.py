@@ -56,19 +56,12 @@ from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
-from driftlog_metadata import flush_transactions
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_at,
     decode_flush_record,
     decode_partition_state,
 )
-from driftlog_metadata.errors import (
-    CorruptError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     HEADS_PREFIX,
     SESSIONS_PREFIX,
     flush_key,
@@ -76,11 +69,18 @@ from driftlog_metadata.keys import (
     partition_key,
     partitions_prefix,
 )
-from driftlog_metadata.model import FlushRecord, TopicPartition
-from driftlog_metadata.store import MAX_TXN_OPS, Get, KeyValue
-from driftlog_metadata.transactions import Txn
-from driftlog_tiering.flush_object import CorruptFlushObjectError, Footer
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.schema.model import FlushRecord, TopicPartition
+from driftlog_metadata.stores.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.stores.store import MAX_TXN_OPS, Get, KeyValue
+from driftlog_metadata.transactions import flush_transactions
+from driftlog_metadata.transactions.session_transactions import Txn
+from driftlog_tiering.formats.flush_object import CorruptFlushObjectError, Footer
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _GONE: Final = 2**63 - 1
 _FOOTERS_AT_ONCE: Final = 32

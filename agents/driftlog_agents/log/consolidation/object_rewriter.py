@@ -25,12 +25,13 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.consolidation.policy import NewObject
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.sealing.segment_writer import Spool, disk_errors
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering import kernel, layout
-from driftlog_tiering.flush_object import Footer
-from driftlog_tiering.object_keys import body_bytes
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.flush_object import Footer
+from driftlog_tiering.stores.object_keys import body_bytes
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 """Read at once, but where a batch is larger."""

@@ -34,9 +34,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordEntry
-from driftlog_metadata.flush_transactions import RECORDS_PER_TXN
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.flush_object import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.transactions.flush_transactions import RECORDS_PER_TXN
+from driftlog_tiering.formats.flush_object import (
     FLUSHED_AT,
     LENGTH,
     CorruptFlushObjectError,

@@ -34,12 +34,12 @@ from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneErro
 from driftlog_agents.log.partition import tail
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata import flush_transactions
-from driftlog_metadata.codec import encode_flush_record
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.keys import flush_key, parse_flush_key
-from driftlog_metadata.model import FlushRecord, TopicPartition
-from driftlog_tiering.flush_object import Footer
+from driftlog_metadata.schema.codec import encode_flush_record
+from driftlog_metadata.schema.keys import flush_key, parse_flush_key
+from driftlog_metadata.schema.model import FlushRecord, TopicPartition
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.transactions import flush_transactions
+from driftlog_tiering.formats.flush_object import Footer
 
 _MOVES_AT_ONCE: Final = 8
 """Slices of the tail that are told of a rewrite before others have their turn."""

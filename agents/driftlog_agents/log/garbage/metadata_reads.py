@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from driftlog_metadata.errors import (
+from driftlog_metadata.stores.errors import (
     OutcomeUnknownError,
     StoreNotOursError,
     UnavailableError,
 )
-from driftlog_metadata.store import Get, KeyValue, MetadataStore
+from driftlog_metadata.stores.store import Get, KeyValue, MetadataStore
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.codec import decode_at, decode_flush_record, decode_head
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import flushes_prefix, head_key, parse_flush_key, session_key
-from driftlog_metadata.store import KeyValue
-from driftlog_tiering import layout
+from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_head
+from driftlog_metadata.schema.keys import flushes_prefix, head_key, parse_flush_key, session_key
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_tiering.formats import layout
 
 
 @dataclass(frozen=True, slots=True)

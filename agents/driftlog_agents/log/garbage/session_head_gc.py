@@ -33,23 +33,23 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.garbage.metadata_reads import CollectorReads
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_at,
     decode_ended_head,
     decode_head,
     decode_partition_state,
 )
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     HEADS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
     flushes_prefix,
     parse_partition_key,
 )
-from driftlog_metadata.store import KeyValue, MetadataStore
-from driftlog_metadata.transactions import HEADS_PER_TXN, DeadHead, Txn
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue, MetadataStore
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import HEADS_PER_TXN, DeadHead, Txn
 
 HOUR_MS: Final = 3_600_000
 

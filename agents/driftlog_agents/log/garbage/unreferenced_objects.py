@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from driftlog_metadata.errors import CorruptError
-from driftlog_tiering.object_store import ObjectInfo
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.stores.object_store import ObjectInfo
 
 _VERSION: Final = 1
 

@@ -20,8 +20,8 @@ from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog
 from driftlog_agents.log.session.producer_memory import ProducerMemory
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.quota import Quota
-from driftlog_tiering.producers import ProducerBatch, Refusal
+from driftlog_metadata.stores.quota import Quota
+from driftlog_tiering.batches.producers import ProducerBatch, Refusal
 
 SETTLED_MS: Final = 5_000.0
 """How long after a takeover a gap in a producer's sequence is not held against it, and after a

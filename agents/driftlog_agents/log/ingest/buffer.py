@@ -33,7 +33,7 @@ from driftlog_agents.log.local.disk import AgentDisk, Buffer, BufferFile
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, Waiter
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ import structlog
 
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering import kernel
-from driftlog_tiering.flush_object import Slice
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.formats.flush_object import Slice
+from driftlog_tiering.stores.object_store import Buffer
 
 _READ_ATTEMPTS: Final = 3
 """Of what only a buffer file has, before the disk is taken for broken."""

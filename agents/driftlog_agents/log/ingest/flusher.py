@@ -45,15 +45,15 @@ from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import CommitOutcome, Session
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import (
     FencedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering import layout
-from driftlog_tiering.flush_object import FLUSHED_AT, Slice, encode_footer
-from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.flush_object import FLUSHED_AT, Slice, encode_footer
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ and without the partition key offsets would.
 Pure.
 """
 
-from driftlog_metadata.codec import decode_at, decode_leader, decode_partition_state
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import leader_key, partition_key
-from driftlog_metadata.model import Leader, PartitionState, TopicPartition
-from driftlog_metadata.store import KeyValue
-from driftlog_metadata.transactions import Claim
+from driftlog_metadata.schema.codec import decode_at, decode_leader, decode_partition_state
+from driftlog_metadata.schema.keys import leader_key, partition_key
+from driftlog_metadata.schema.model import Leader, PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_metadata.transactions.session_transactions import Claim
 
 
 class MissingKeyError(CorruptError):

@@ -51,9 +51,9 @@ from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.waiters import Arrival
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata import transactions
-from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.model import LiveSession, Stage, TopicPartition
+from driftlog_metadata.schema.model import LiveSession, Stage, TopicPartition
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_metadata.transactions import session_transactions as transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
-from driftlog_tiering.manifest import Manifest
+from driftlog_tiering.formats.manifest import Manifest
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 

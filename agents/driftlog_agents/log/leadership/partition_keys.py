@@ -15,10 +15,10 @@ from collections.abc import Callable
 from driftlog_agents.log.leadership.claims import require_both
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_partition_state
-from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_metadata.model import PartitionState, TopicPartition
+from driftlog_metadata.schema.codec import decode_partition_state
+from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_metadata.transactions import session_transactions as transactions
 
 
 class PartitionKeys:

@@ -27,12 +27,12 @@ from typing import Final
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_partition_state
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.model import PartitionState, TopicPartition
-from driftlog_metadata.store import KeyValue
-from driftlog_metadata.transactions import STATES_PER_TXN, StateWrite
+from driftlog_metadata.schema.codec import decode_partition_state
+from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import STATES_PER_TXN, StateWrite
 
 _FINISHED_SESSIONS: Final = 4
 """A list is written again when so many in it are finished.  Fewer: more writes at each start;

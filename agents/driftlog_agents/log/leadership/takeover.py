@@ -46,14 +46,12 @@ from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, ta
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session, close_head
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_at,
     decode_flush_record,
     decode_leader,
 )
-from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
@@ -64,10 +62,12 @@ from driftlog_metadata.keys import (
     parse_session_key,
     partition_key,
 )
-from driftlog_metadata.model import FlushRecord, Leader, Topic, TopicPartition
-from driftlog_metadata.store import MAX_TXN_OPS, Get, KeyValue
-from driftlog_metadata.transactions import Claim, claim_batches
-from driftlog_tiering.flush_object import Footer
+from driftlog_metadata.schema.model import FlushRecord, Leader, Topic, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
+from driftlog_metadata.stores.store import MAX_TXN_OPS, Get, KeyValue
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import Claim, claim_batches
+from driftlog_tiering.formats.flush_object import Footer
 
 _TXNS_AT_ONCE: Final = 4
 """Reads and claims in flight.  More: thousands of partitions are led sooner, and others' commits

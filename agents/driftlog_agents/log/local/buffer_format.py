@@ -43,7 +43,7 @@ from uuid import UUID
 
 import crc32c
 
-from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.stores.errors import CorruptError
 
 VERSION: Final = 1
 FILE_HEADER_BYTES: Final = 32

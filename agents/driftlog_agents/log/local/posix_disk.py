@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from driftlog_agents.log.local.disk import Buffer, BufferFile
-from driftlog_metadata.errors import FencedError, UnavailableError
-from driftlog_tiering.buffer_pool import BufferPool
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
+from driftlog_tiering.stores.buffer_pool import BufferPool
 
 _IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _JOIN_BYTES: Final = 4096

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from driftlog_metadata.errors import UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 
 PATIENCE_MS: Final = 5_000.0
 """How long one read repeats its request before the object counts as unavailable.  Longer: what

@@ -16,14 +16,14 @@ from typing import Final
 
 from driftlog_agents.log.objects.availability import LOOKS, PATIENCE_MS
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.errors import (
+from driftlog_metadata.stores.errors import (
     CorruptError,
     OutcomeUnknownError,
     StoreError,
     UnavailableError,
 )
-from driftlog_tiering import layout
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.formats import layout
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _DEADLINE_S: Final = 10.0
 _BODY: Final = b"driftlog: can this agent write and read?\n"

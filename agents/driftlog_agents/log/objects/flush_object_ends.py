@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from driftlog_agents.foundation.tasks import first_of
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.flush_object import Footer, decode_footer
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectInfo, ObjectStore
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.flush_object import Footer, decode_footer
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectInfo, ObjectStore
 
 READS_AT_ONCE: Final = 32
 _DEADLINE_S: Final = 10.0

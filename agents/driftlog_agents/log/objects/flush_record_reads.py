@@ -14,17 +14,17 @@ from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.codec import decode_topic
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import (
     TOPICS_PREFIX,
     flushes_prefix,
     parse_flush_key,
     parse_topic_key,
 )
-from driftlog_metadata.model import FlushRecord
-from driftlog_metadata.store import KeyValue
-from driftlog_tiering.flush_object import Footer
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue
+from driftlog_tiering.formats.flush_object import Footer
 
 _READS_AT_ONCE: Final = 4
 """Of footers: an eighth of what a takeover may read, for which clients wait."""

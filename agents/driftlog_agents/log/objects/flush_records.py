@@ -17,10 +17,10 @@ from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneErro
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import FlushBatches, move
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.codec import decode_flush_record
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import flushes_prefix
-from driftlog_metadata.model import FlushRecord
+from driftlog_metadata.schema.codec import decode_flush_record
+from driftlog_metadata.schema.keys import flushes_prefix
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import CorruptError
 
 _AT_ONCE: Final = 4
 """Reads of sessions' records.  More: consumers behind a consolidation go on sooner, and commits

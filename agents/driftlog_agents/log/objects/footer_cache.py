@@ -28,11 +28,11 @@ from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.codec import decode_at, decode_flush_record
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering.flush_object import Footer, decode_footer
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_metadata.schema.codec import decode_at, decode_flush_record
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.formats.flush_object import Footer, decode_footer
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 T = TypeVar("T")
 

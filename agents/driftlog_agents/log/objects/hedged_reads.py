@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from driftlog_agents.foundation.rate_limit import HedgeBudget
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 
 T = TypeVar("T")
 

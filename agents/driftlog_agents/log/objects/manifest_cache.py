@@ -12,12 +12,12 @@ from driftlog_agents.foundation.offload import Offload, inline
 from driftlog_agents.log.objects.hedged_reads import hedged
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.manifest import Manifest
-from driftlog_tiering.manifests import load_at_least
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
-from driftlog_tiering.producers import CorruptSnapshotError, ProducerStates
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.batches.producers import CorruptSnapshotError, ProducerStates
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import load_at_least
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _DEADLINE_S: Final = 5.0
 """For what takes a few requests of kilobytes.  Longer: whoever waits for one whose answer was lost,

@@ -35,13 +35,13 @@ from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, Bucke
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.manifest import Manifest
-from driftlog_tiering.manifests import load_at_least, newest_version
-from driftlog_tiering.object_store import ObjectStore
-from driftlog_tiering.producers import ProducerStates
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches.producers import ProducerStates
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import load_at_least, newest_version
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _AT_ONCE: Final = 64
 """Requests in flight.  More: thousands of partitions are led sooner; fewer: a bucket that is slow

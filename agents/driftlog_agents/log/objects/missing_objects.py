@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all, in_time
-from driftlog_tiering import layout
-from driftlog_tiering.flush_object import CorruptFlushObjectError, NewerFlushObjectError
-from driftlog_tiering.manifest import Manifest, SegmentRef
-from driftlog_tiering.manifests import iter_segments
-from driftlog_tiering.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.flush_object import CorruptFlushObjectError, NewerFlushObjectError
+from driftlog_tiering.formats.manifest import Manifest, SegmentRef
+from driftlog_tiering.formats.manifests import iter_segments
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
 _LOOKED_FOR_MS: Final = 30_000.0
 """How long a store must say that an object is not there, or give it damaged: six times as long as a

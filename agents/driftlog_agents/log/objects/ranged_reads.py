@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from driftlog_agents.log.objects.availability import Availability
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 MiB: Final = 1024 * 1024
 

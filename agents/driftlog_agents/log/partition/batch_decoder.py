@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from driftlog_tiering.batch_limits import BatchLimits
+from driftlog_tiering.batches.batch_limits import BatchLimits
 
 CONFIG_PREFIX: Final = "driftlog.max.batch."
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.stores.object_store import Buffer
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 """Of one ``pread``: the event loop waits for it."""

@@ -26,7 +26,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from driftlog_tiering.producers import ProducerBatch, ProducerStates, Refusal
+from driftlog_tiering.batches.producers import ProducerBatch, ProducerStates, Refusal
 
 NO_PRODUCER_ID: Final = -1
 UNDEFINED_EPOCH: Final = -1

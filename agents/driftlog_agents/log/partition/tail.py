@@ -22,7 +22,7 @@ from uuid import UUID
 from driftlog_agents.log.local.disk import BufferFile
 from driftlog_agents.log.partition.batch import Batch
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
-from driftlog_tiering.flush_object import FLUSHED_AT, Footer, Slice
+from driftlog_tiering.formats.flush_object import FLUSHED_AT, Footer, Slice
 
 _VIEW_BYTES: Final = 256
 """Of a batch in memory beside its own: a memoryview, and what finds it."""

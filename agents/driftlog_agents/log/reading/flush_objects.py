@@ -19,9 +19,9 @@ from driftlog_agents.log.partition.local_reads import is_local, last_that_fits, 
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, object_range
 from driftlog_agents.log.reading.segments import Batches
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering import kernel
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.stores.object_store import Buffer
 
 _PIECES_AT_ONCE: Final = 8
 """Fetched side by side for one read: slices of many small flushes would else come at one

@@ -41,13 +41,13 @@ from driftlog_agents.log.reading.flush_objects import FlushReads
 from driftlog_agents.log.reading.segments import Batches, SegmentReads
 from driftlog_agents.log.reading.timestamps import TimeReads
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.batch import Codec
-from driftlog_tiering.manifest import Manifest
-from driftlog_tiering.manifests import MissingManifestError
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.batches.batch import Codec
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import Manifest
+from driftlog_tiering.formats.manifests import MissingManifestError
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 __all__ = [
     "DamagedObjectError",

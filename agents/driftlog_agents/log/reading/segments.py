@@ -20,21 +20,27 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.objects.ranged_reads import DamagedObjectError, RangedReads, ReadSettings
 from driftlog_agents.log.objects.shared_cache import SharedCache
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_metadata.errors import CorruptError
-from driftlog_tiering import kernel
-from driftlog_tiering.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
-from driftlog_tiering.columns import EncodedBatch, gap_batches
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import Manifest, SegmentList, SegmentListRef, SegmentRef, overlaps
-from driftlog_tiering.manifest_codec import decode_segment_list
-from driftlog_tiering.object_store import Buffer
-from driftlog_tiering.segment import (
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
+from driftlog_tiering.formats.columns import EncodedBatch, gap_batches
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import (
+    Manifest,
+    SegmentList,
+    SegmentListRef,
+    SegmentRef,
+    overlaps,
+)
+from driftlog_tiering.formats.manifest_codec import decode_segment_list
+from driftlog_tiering.formats.segment import (
     TAIL_BYTES,
     RowGroup,
     RowGroupBatches,
     SegmentReader,
     footer_start,
 )
+from driftlog_tiering.stores.object_store import Buffer
 
 T = TypeVar("T")
 

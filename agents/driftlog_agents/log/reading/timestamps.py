@@ -24,8 +24,7 @@ from driftlog_agents.log.partition.partition import UNDEFINED_EPOCH, PartitionLo
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.flush_objects import FlushReads
 from driftlog_agents.log.reading.segments import SegmentReads
-from driftlog_tiering import columns
-from driftlog_tiering.batch import (
+from driftlog_tiering.batches.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
@@ -34,13 +33,14 @@ from driftlog_tiering.batch import (
     TimestampType,
     parse_header,
 )
-from driftlog_tiering.batch_limits import LIGHT_BYTES, OverBatchLimitError
-from driftlog_tiering.compression import decompress
-from driftlog_tiering.kernel_py import iterate_records
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import Manifest, SegmentRef
-from driftlog_tiering.object_store import Buffer
-from driftlog_tiering.segment import RowGroup, SegmentReader
+from driftlog_tiering.batches.batch_limits import LIGHT_BYTES, OverBatchLimitError
+from driftlog_tiering.batches.compression import decompress
+from driftlog_tiering.batches.kernel_py import iterate_records
+from driftlog_tiering.formats import columns
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import Manifest, SegmentRef
+from driftlog_tiering.formats.segment import RowGroup, SegmentReader
+from driftlog_tiering.stores.object_store import Buffer
 
 _SLICES_A_TURN: Final = 64
 """Looked through before the event loop runs again: a few milliseconds' worth."""

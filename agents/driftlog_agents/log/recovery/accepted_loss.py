@@ -49,15 +49,13 @@ from driftlog_agents.log.recovery.accepted_loss_plan import (
 from driftlog_agents.log.recovery.recovery import REPAIR
 from driftlog_agents.log.sealing.sealer import Sealer
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_at,
     decode_flush_record,
     decode_leader,
     decode_partition_state,
 )
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     FLUSHES_PREFIX,
     SESSIONS_PREFIX,
     leader_key,
@@ -66,19 +64,21 @@ from driftlog_metadata.keys import (
     partition_key,
     session_key,
 )
-from driftlog_metadata.model import FlushRecord, Leader, PartitionState, TopicPartition
-from driftlog_metadata.store import CreateRevisionIs, Get, KeyValue
-from driftlog_metadata.transactions import Claim, Txn
-from driftlog_tiering.accepted_loss import AcceptedLoss, encode_accepted_loss
-from driftlog_tiering.flush_object import (
+from driftlog_metadata.schema.model import FlushRecord, Leader, PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import CreateRevisionIs, Get, KeyValue
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.transactions.session_transactions import Claim, Txn
+from driftlog_tiering.formats.accepted_loss import AcceptedLoss, encode_accepted_loss
+from driftlog_tiering.formats.flush_object import (
     CorruptFlushObjectError,
     Footer,
     decode_footer,
 )
-from driftlog_tiering.manifest import LeaderEpoch, Manifest, SegmentRef
-from driftlog_tiering.manifest_codec import CorruptManifestError
-from driftlog_tiering.manifests import VoidEditError, load_at_least, load_following
-from driftlog_tiering.object_store import (
+from driftlog_tiering.formats.manifest import LeaderEpoch, Manifest, SegmentRef
+from driftlog_tiering.formats.manifest_codec import CorruptManifestError
+from driftlog_tiering.formats.manifests import VoidEditError, load_at_least, load_following
+from driftlog_tiering.stores.object_store import (
     AlreadyExistsError,
     NotFoundError,
     ObjectStore,

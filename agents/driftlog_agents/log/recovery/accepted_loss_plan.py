@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from driftlog_tiering.manifest import SegmentRef
+from driftlog_tiering.formats.manifest import SegmentRef
 
 UNKNOWN_RECORDS: Final = 2**31
 """As many offsets are skipped for each object that is gone with an end that nothing shows: one

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from driftlog_agents.log.recovery.uncommitted_batches import Note
-from driftlog_metadata.model import TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 
 LED_ELSEWHERE: Final = "another agent leads the partition"
 NOT_ON_DISK: Final = (

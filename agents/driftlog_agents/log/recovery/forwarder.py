@@ -44,12 +44,12 @@ from driftlog_agents.log.session.producer_id_blocks import next_block
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_topic
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import TOPICS_PREFIX, parse_topic_key
-from driftlog_metadata.model import Agent, TopicPartition
-from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
-from driftlog_tiering.object_store import ObjectStore
+from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.keys import TOPICS_PREFIX, parse_topic_key
+from driftlog_metadata.schema.model import Agent, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _PAUSE_S: Final = (0.5, 15.0)
 """First and longest wait before what waits is tried again."""

@@ -18,9 +18,9 @@ from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.partition.batch import BatchHeaderFields, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import parse_header
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches.batch import parse_header
 
 _DEADLINE_S: Final = 30.0
 """Of a commit, before it is asked again: a default producer's `request.timeout.ms`."""

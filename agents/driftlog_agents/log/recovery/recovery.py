@@ -54,9 +54,9 @@ from driftlog_agents.log.recovery.directory import LED_ELSEWHERE, NOT_ON_DISK, D
 from driftlog_agents.log.recovery.forwarder import AcksOneForwarder
 from driftlog_agents.log.recovery.uncommitted_batches import Leftover, Note, decode_note
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import BatchHeader, CorruptBatchError, check_batch
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches.batch import BatchHeader, CorruptBatchError, check_batch
 
 _RETRY_S: Final = 0.5
 _PATIENCE_MS: Final = 10_000

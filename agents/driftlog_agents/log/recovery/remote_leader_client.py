@@ -30,9 +30,14 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import Agent
-from driftlog_tiering.batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, fill_header, parse_header
+from driftlog_metadata.schema.model import Agent
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.batches.batch import (
+    LOG_APPEND_TIME_FLAG,
+    NO_TIMESTAMP,
+    fill_header,
+    parse_header,
+)
 
 PRODUCE_VERSION: Final = 13
 """By topic id: a topic that was made again under the name of the one that is meant gets nothing."""

@@ -51,11 +51,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from driftlog_agents.log.local.buffer_format import Entry
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import BatchHeader, fill_header
-from driftlog_tiering.producers import WINDOW
-from driftlog_tiering.stored_json import decode_json, encode_json, integer
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches.batch import BatchHeader, fill_header
+from driftlog_tiering.batches.producers import WINDOW
+from driftlog_tiering.formats.stored_json import decode_json, encode_json, integer
 
 NO_PRODUCER_ID: Final = -1
 MAX_REFUSED: Final = 100

@@ -18,8 +18,8 @@ from typing import Any
 
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_metadata.errors import CorruptError, FencedError, UnavailableError
-from driftlog_metadata.model import PartitionState
+from driftlog_metadata.schema.model import PartitionState
+from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 
 _Failed = FencedError | UnavailableError | CorruptError | None
 

@@ -57,15 +57,16 @@ from driftlog_agents.log.sealing.segment_writer import (
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.keys import leader_key
+from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import (
     FencedError,
     UnavailableError,
 )
-from driftlog_metadata.keys import leader_key
-from driftlog_metadata.model import PartitionState, TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.batch import BatchHeader
-from driftlog_tiering.manifest import (
+from driftlog_tiering.batches.batch import BatchHeader
+from driftlog_tiering.batches.producers import ProducerStates
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import (
     AddSegments,
     LeaderEpoch,
     Manifest,
@@ -74,10 +75,9 @@ from driftlog_tiering.manifest import (
     SegmentRef,
     SetLogStart,
 )
-from driftlog_tiering.manifest_codec import CorruptManifestError
-from driftlog_tiering.manifests import VoidEditError, commit_edit
-from driftlog_tiering.object_store import ObjectStore
-from driftlog_tiering.producers import ProducerStates
+from driftlog_tiering.formats.manifest_codec import CorruptManifestError
+from driftlog_tiering.formats.manifests import VoidEditError, commit_edit
+from driftlog_tiering.stores.object_store import ObjectStore
 
 __all__ = ["Sealer", "Spool"]
 

@@ -26,11 +26,11 @@ from driftlog_agents.log.partition.local_reads import last_that_fits, span_bytes
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, object_range
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import kernel, layout
-from driftlog_tiering.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
-from driftlog_tiering.batch_limits import (
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import NO_TIMESTAMP, BatchHeader, check_batch, iterate_batches
+from driftlog_tiering.batches.batch_limits import (
     DECOMPRESSED_BYTES,
     HEADERS,
     LIGHT_BYTES,
@@ -38,12 +38,13 @@ from driftlog_tiering.batch_limits import (
     BatchLimits,
     OverBatchLimitError,
 )
-from driftlog_tiering.columns import ColumnBuilder
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.manifest import SegmentRef
-from driftlog_tiering.object_keys import body_bytes
-from driftlog_tiering.object_store import Buffer, NotFoundError, ObjectStore
-from driftlog_tiering.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.columns import ColumnBuilder
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.formats.segment import SegmentInfo, SegmentWriter
+from driftlog_tiering.stores.object_keys import body_bytes
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Read and handed to a worker at once: a quarter of a row group."""

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from driftlog_metadata.store import MetadataStore
+from driftlog_metadata.stores.store import MetadataStore
 
 _TICK_S: Final = 0.25
 """Between two ticks of the agent's loop.  Shorter: an idle agent wakes up for nothing."""

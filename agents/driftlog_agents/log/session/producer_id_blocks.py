@@ -25,20 +25,20 @@ import structlog
 
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_at,
     decode_producer_id_block,
     encode_producer_id_block,
 )
-from driftlog_metadata.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import PRODUCER_IDS_KEY
-from driftlog_metadata.model import ProducerIdBlock
-from driftlog_metadata.store import Get, KeyValue, ModRevisionIs, Put
-from driftlog_metadata.transactions import Txn
-from driftlog_tiering import layout
-from driftlog_tiering.bucket_files import encode_producer_ids
-from driftlog_tiering.object_store import AlreadyExistsError, ObjectStore
-from driftlog_tiering.producers import ProducerStates
+from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY
+from driftlog_metadata.schema.model import ProducerIdBlock
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Get, KeyValue, ModRevisionIs, Put
+from driftlog_metadata.transactions.session_transactions import Txn
+from driftlog_tiering.batches.producers import ProducerStates
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import encode_producer_ids
+from driftlog_tiering.stores.object_store import AlreadyExistsError, ObjectStore
 
 BLOCK_SIZE: Final = 1_000
 """Ids to a write: ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE.  Never changed: see the module."""

@@ -21,7 +21,7 @@ import structlog
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.counters import LogCounters
-from driftlog_tiering.producers import EXPIRATION_MS, STATE_BYTES, ProducerStates
+from driftlog_tiering.batches.producers import EXPIRATION_MS, STATE_BYTES, ProducerStates
 
 _INTERVAL_S: Final = 1.0
 _BREATHE_PARTITIONS: Final = 100

@@ -7,7 +7,7 @@
 The session is valid until (when the last good keep-alive was *sent* + TTL): what the
 store may already have given to somebody else is not served.  The clock counts the
 time the machine was suspended.  A store that is not the one that the process has seen
-(`driftlog_metadata.witness`) ends it at once.  Keep-alives may be sent from a thread
+(`driftlog_metadata.witness.witness`) ends it at once.  Keep-alives may be sent from a thread
 (`keep_alive`); what it shares with the event loop are two floats and a flag, each with one
 writer or one value.
 
@@ -26,25 +26,25 @@ import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.session.keep_alive import KeepAlive
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_head
-from driftlog_metadata.errors import (
+from driftlog_metadata.schema.codec import decode_head
+from driftlog_metadata.schema.keys import CLUSTER_KEY, agent_key, head_key, session_key
+from driftlog_metadata.schema.model import Agent, FlushRecord
+from driftlog_metadata.stores.errors import (
     CorruptError,
     FencedError,
     OutcomeUnknownError,
     UnavailableError,
 )
-from driftlog_metadata.keys import CLUSTER_KEY, agent_key, head_key, session_key
-from driftlog_metadata.model import Agent, FlushRecord
-from driftlog_metadata.store import (
+from driftlog_metadata.stores.store import (
     Get,
     KeyValue,
     LeaseNotFoundError,
     MetadataStore,
     TxnResult,
 )
-from driftlog_metadata.witness import OwnSession
-from driftlog_metadata.witnessed_store import WitnessedStore
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_metadata.witness.witness import OwnSession
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
 
 _T = TypeVar("_T")
 

@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 
 import structlog
 
-from driftlog_metadata.codec import decode_at
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import parse_head_key, parse_session_key
-from driftlog_metadata.store import KeyValue
+from driftlog_metadata.schema.codec import decode_at
+from driftlog_metadata.schema.keys import parse_head_key, parse_session_key
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.store import KeyValue
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from driftlog_agents.protocol.consumer_protocol import (
     encode_subscription,
 )
 from driftlog_agents.protocol.errors import ErrorCode
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 SETTINGS = ClassicSettings(initial_rebalance_delay_ms=0, max_pending_members=3)
 UNIX_MS = 1_700_000_000_000

@@ -21,7 +21,7 @@ from driftlog_agents.groups.consumer.stored_value import (
     encode_page,
     encode_target,
 )
-from driftlog_metadata.errors import CorruptError, UnsupportedFormatError
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 IDS = st.uuids() | st.sampled_from([UUID(int=1), UUID(int=2)])

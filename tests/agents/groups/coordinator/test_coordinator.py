@@ -13,9 +13,9 @@ import pytest
 from driftlog_agents.groups.coordinator.group_runtime import CLASSIC
 from driftlog_agents.groups.coordinator.placement import coordinator_of
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import encode_topic
-from driftlog_metadata.keys import GROUPS_PREFIX, topic_key
-from driftlog_metadata.store import Put
+from driftlog_metadata.schema.codec import encode_topic
+from driftlog_metadata.schema.keys import GROUPS_PREFIX, topic_key
+from driftlog_metadata.stores.store import Put
 from tests.agents.groups.coordinated import SETTINGS, Coordinated, Member
 from tests.agents.log.lives import World, on_virtual_time
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.groups.coordinator.placement import Coordinators, coordinator_of
-from driftlog_metadata.codec import encode_agent, encode_live_session
-from driftlog_metadata.keys import AGENTS_PREFIX, SESSIONS_PREFIX, agent_key, session_key
-from driftlog_metadata.model import Agent, LiveSession, Stage
-from driftlog_metadata.store import KeyValue
+from driftlog_metadata.schema.codec import encode_agent, encode_live_session
+from driftlog_metadata.schema.keys import AGENTS_PREFIX, SESSIONS_PREFIX, agent_key, session_key
+from driftlog_metadata.schema.model import Agent, LiveSession, Stage
+from driftlog_metadata.stores.store import KeyValue
 
 GROUPS = [f"group-{n}" for n in range(10_000)]
 

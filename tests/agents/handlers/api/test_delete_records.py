@@ -20,14 +20,14 @@ from driftlog_agents.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from driftlog_agents.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from driftlog_metadata.codec import decode_partition_state
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import PARTITIONS_PREFIX, partition_key
-from driftlog_metadata.model import PartitionState, TopicPartition
-from driftlog_metadata.store import Compare, MetadataStore, Operation, Put, TxnResult
-from driftlog_metadata.witnessed_store import WitnessedStore
-from driftlog_tiering.batch import parse_header
-from driftlog_tiering.manifests import iter_segments, load_newest
+from driftlog_metadata.schema.codec import decode_partition_state
+from driftlog_metadata.schema.keys import PARTITIONS_PREFIX, partition_key
+from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Compare, MetadataStore, Operation, Put, TxnResult
+from driftlog_metadata.witness.witnessed_store import WitnessedStore
+from driftlog_tiering.batches.batch import parse_header
+from driftlog_tiering.formats.manifests import iter_segments, load_newest
 from tests.agents.handlers.asking import create, new
 from tests.agents.handlers.test_offsets_api import EARLIEST, EARLIEST_LOCAL, batch, look
 from tests.support.engine import RunningAgent

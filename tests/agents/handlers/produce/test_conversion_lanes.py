@@ -14,10 +14,10 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.produce.batch_conversion import rewrite
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_tiering import kernel
-from driftlog_tiering.batch import Codec
-from driftlog_tiering.batch_limits import BatchLimits, OverBatchLimitError
-from driftlog_tiering.compression import compress
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import Codec
+from driftlog_tiering.batches.batch_limits import BatchLimits, OverBatchLimitError
+from driftlog_tiering.batches.compression import compress
 from tests.agents.log.lives import make_batch
 from tests.clients.batches import good, with_records
 

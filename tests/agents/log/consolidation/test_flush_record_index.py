@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_agents.log.consolidation.flush_record_index import FlushRecordEntry, FlushRecordIndex
-from driftlog_metadata.model import FlushRecord, TopicPartition
+from driftlog_metadata.schema.model import FlushRecord, TopicPartition
 
 A, B = UUID(int=1), UUID(int=2)
 A0, A1, B0 = TopicPartition(A, 0), TopicPartition(A, 1), TopicPartition(B, 0)

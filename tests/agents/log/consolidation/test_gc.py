@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_metadata.codec import encode_partition_state
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import encode_partition_state
+from driftlog_metadata.schema.keys import (
     PARTITIONS_PREFIX,
     partition_key,
 )
-from driftlog_metadata.model import PartitionState, TopicPartition
-from driftlog_metadata.store import Delete, Get, Put, TxnResult
+from driftlog_metadata.schema.model import PartitionState, TopicPartition
+from driftlog_metadata.stores.store import Delete, Get, Put, TxnResult
 from tests.agents.log.keeping import (
     NEVER,
     SMALL,

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from driftlog_agents.log.consolidation import object_rewriter as rewriting
 from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter, UnavailableSourceError
 from driftlog_agents.log.consolidation.policy import encode, lay_out
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.model import FlushRecord
-from driftlog_tiering.batch import build_batch
-from driftlog_tiering.flush_object import Footer, decode_footer, encode_footer
-from driftlog_tiering.kernel_py import Record, encode_record
-from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_metadata.schema.model import FlushRecord
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches.batch import build_batch
+from driftlog_tiering.batches.kernel_py import Record, encode_record
+from driftlog_tiering.formats.flush_object import Footer, decode_footer, encode_footer
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 
 TOPIC = UUID(int=5)
 PIECE_BYTES = 1_000

@@ -20,9 +20,9 @@ from driftlog_agents.log.consolidation.policy import (
     lay_out,
     level_after,
 )
-from driftlog_metadata.keys import flush_key, parse_flush_key
-from driftlog_metadata.model import FlushRecord, TopicPartition
-from driftlog_tiering.flush_object import (
+from driftlog_metadata.schema.keys import flush_key, parse_flush_key
+from driftlog_metadata.schema.model import FlushRecord, TopicPartition
+from driftlog_tiering.formats.flush_object import (
     CorruptFlushObjectError,
     FlushBatch,
     Footer,

@@ -13,10 +13,8 @@ from driftlog_agents.log.garbage.collector import Collector, CollectorSettings
 from driftlog_agents.log.garbage.session_head_gc import HOUR_MS
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.session.session import CommitOutcome, Session, SessionSettings, close_head
-from driftlog_metadata import transactions
-from driftlog_metadata.codec import decode_ended_head, decode_head, encode_partition_state
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.codec import decode_ended_head, decode_head, encode_partition_state
+from driftlog_metadata.schema.keys import (
     CLUSTER_KEY,
     FLUSHES_PREFIX,
     HEADS_PREFIX,
@@ -27,11 +25,19 @@ from driftlog_metadata.keys import (
     parse_head_key,
     partition_key,
 )
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import CLOSED, Agent, FlushRecord, PartitionState, TopicPartition
-from driftlog_metadata.sqlite_store import SqliteMetadataStore
-from driftlog_metadata.store import Delete, MetadataStore, Put
-from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_metadata.schema.model import (
+    CLOSED,
+    Agent,
+    FlushRecord,
+    PartitionState,
+    TopicPartition,
+)
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.sqlite_store import SqliteMetadataStore
+from driftlog_metadata.stores.store import Delete, MetadataStore, Put
+from driftlog_metadata.transactions import session_transactions as transactions
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.support.clusters import in_cluster
 
 DAY_H = 24

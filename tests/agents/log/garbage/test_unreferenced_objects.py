@@ -28,19 +28,13 @@ from driftlog_agents.log.garbage.unreferenced_objects import (
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.objects.bucket_probe import probe_bucket
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     encode_flush_record,
     encode_head,
     encode_live_session,
     encode_topic,
 )
-from driftlog_metadata.errors import (
-    CorruptError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     deleted_key,
     flush_key,
     flushes_prefix,
@@ -48,13 +42,19 @@ from driftlog_metadata.keys import (
     session_key,
     topic_key,
 )
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import FlushRecord, LiveSession, Topic, TopicPartition
-from driftlog_metadata.store import Delete, Put
-from driftlog_tiering import layout
-from driftlog_tiering.bucket_files import DeletedTopic, encode_deleted
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import AlreadyExistsError, NotFoundError
+from driftlog_metadata.schema.model import FlushRecord, LiveSession, Topic, TopicPartition
+from driftlog_metadata.stores.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import Delete, Put
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import DeletedTopic, encode_deleted
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError
 
 SESSION = "5e55"
 GRACE_H = 12

@@ -11,9 +11,9 @@ from driftlog_agents.log.ingest.admission import Admitted
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.quota import Usage
-from driftlog_tiering.batch import check_batch
-from driftlog_tiering.object_store import Buffer, ObjectStore
+from driftlog_metadata.stores.quota import Usage
+from driftlog_tiering.batches.batch import check_batch
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 from tests.agents.handlers.asking import create, new
 from tests.agents.log.lives import make_batch
 from tests.support.engine import RunningAgent

@@ -9,7 +9,7 @@ import pytest
 from driftlog_agents.log.ingest.buffer import BufferSettings
 from driftlog_agents.log.ingest.flusher import MemorySettings
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import FencedError, UnavailableError
+from driftlog_metadata.stores.errors import FencedError, UnavailableError
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, on_virtual_time
 from tests.simulation.sim_disk import SimBufferFile, SimDisk
 

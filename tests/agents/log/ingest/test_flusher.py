@@ -11,10 +11,10 @@ import pytest
 
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
 from driftlog_agents.log.partition.batch import ConnectionActivity
-from driftlog_metadata.codec import decode_flush_record
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import FLUSHES_PREFIX
-from driftlog_metadata.store import MetadataStore, Put, TxnResult
+from driftlog_metadata.schema.codec import decode_flush_record
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import MetadataStore, Put, TxnResult
 from tests.agents.log.lives import NOBODY, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 
 

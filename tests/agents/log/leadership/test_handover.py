@@ -16,14 +16,13 @@ from driftlog_agents.log.leadership.handover import LeadingSettings
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import RefusedError
-from driftlog_metadata.codec import (
+from driftlog_metadata.schema.codec import (
     decode_live_session,
     encode_leader,
     encode_partition_state,
     encode_topic,
 )
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import (
+from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     SESSIONS_PREFIX,
     leader_key,
@@ -31,7 +30,7 @@ from driftlog_metadata.keys import (
     session_key,
     topic_key,
 )
-from driftlog_metadata.model import (
+from driftlog_metadata.schema.model import (
     Leader,
     LiveSession,
     PartitionState,
@@ -39,7 +38,8 @@ from driftlog_metadata.model import (
     Topic,
     TopicPartition,
 )
-from driftlog_metadata.store import MetadataStore, Operation, Put, PutEvent, TxnResult
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import MetadataStore, Operation, Put, PutEvent, TxnResult
 from tests.agents.log.lives import SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.agents.log.test_claims import LossyClaims, leaders, led_by_all
 from tests.support.lossy import Lossy

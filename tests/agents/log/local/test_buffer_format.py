@@ -18,7 +18,7 @@ from driftlog_agents.log.local.buffer_format import (
     encode_file_header,
     entries,
 )
-from driftlog_metadata.errors import CorruptError
+from driftlog_metadata.stores.errors import CorruptError
 
 TOPIC = UUID(int=7)
 SALTS = st.integers(0, 2**64 - 1)

@@ -11,14 +11,14 @@ from driftlog_agents.health.write_health import WriteHealthSettings
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.session.session import Session, SessionSettings
-from driftlog_metadata.codec import encode_flush_record
-from driftlog_metadata.errors import FencedError, OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import flush_key
-from driftlog_metadata.model import Agent, FlushRecord
-from driftlog_metadata.store import Delete, Put
-from driftlog_tiering.flush_object import Footer, encode_footer
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer, NotFoundError
+from driftlog_metadata.schema.codec import encode_flush_record
+from driftlog_metadata.schema.keys import flush_key
+from driftlog_metadata.schema.model import Agent, FlushRecord
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Delete, Put
+from driftlog_tiering.formats.flush_object import Footer, encode_footer
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer, NotFoundError
 from tests.agents.log.lives import World, now_ms, on_virtual_time
 from tests.support.clusters import in_cluster
 

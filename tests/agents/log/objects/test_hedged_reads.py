@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from driftlog_agents.log.objects.hedged_reads import HedgedReads, hedged
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_tiering.object_store import NotFoundError
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import now_ms, on_virtual_time
 
 LATE_S = 1.0

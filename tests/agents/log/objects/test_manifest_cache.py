@@ -8,11 +8,11 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.partition.partition import PartitionLog
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering import layout
-from driftlog_tiering.manifest import AddSegments, Manifest, empty_manifest
-from driftlog_tiering.manifests import commit_edit
-from driftlog_tiering.memory_object_store import MemoryObjectStore
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import AddSegments, Manifest, empty_manifest
+from driftlog_tiering.formats.manifests import commit_edit
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
 from tests.agents.log.lives import World, on_virtual_time
 
 TP = TopicPartition(UUID(int=3), 0)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
-from driftlog_tiering.batch_limits import HEADERS, BatchLimits
+from driftlog_tiering.batches.batch_limits import HEADERS, BatchLimits
 
 LIMITS = BatchLimits(decompressed_bytes=100)
 

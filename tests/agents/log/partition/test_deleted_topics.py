@@ -8,9 +8,9 @@ import pytest
 
 from driftlog_agents.log.partition import deleted_topics as gone_topics
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
-from driftlog_metadata.keys import leader_key, partition_key
-from driftlog_metadata.model import TopicPartition
-from driftlog_metadata.store import Delete
+from driftlog_metadata.schema.keys import leader_key, partition_key
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.store import Delete
 from tests.agents.log.keeping import NEVER, records
 from tests.agents.log.lives import World, on_virtual_time
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
-from driftlog_tiering.producers import ProducerBatch, Refusal
+from driftlog_tiering.batches.producers import ProducerBatch, Refusal
 
 
 class Caller:

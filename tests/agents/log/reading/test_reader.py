@@ -22,10 +22,10 @@ from driftlog_agents.log.reading.reader import (
     read_local,
 )
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import UnavailableError
-from driftlog_tiering.batch import Codec, parse_header
-from driftlog_tiering.manifest import Applied, SetLogStart, apply
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_tiering.batches.batch import Codec, parse_header
+from driftlog_tiering.formats.manifest import Applied, SetLogStart, apply
+from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.tiers import World, make_batch, make_undecodable, rows_of
 
 EVERY_SIZE = (0, 1, 200, 700, 5_000, 10**6)

@@ -15,13 +15,17 @@ from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.log.recovery.accepted_loss import LedElsewhereError, NotLostError
 from driftlog_agents.log.recovery.accepted_loss_plan import UNKNOWN_RECORDS
 from driftlog_agents.log.sealing.policy import SealSettings
-from driftlog_metadata.codec import decode_flush_record, decode_leader, decode_partition_state
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_metadata.keys import FLUSHES_PREFIX, leader_key, partition_key
-from driftlog_metadata.model import TopicPartition
-from driftlog_metadata.store import Delete, Put
-from driftlog_tiering.accepted_loss import decode_accepted_loss
-from driftlog_tiering.object_store import NotFoundError
+from driftlog_metadata.schema.codec import (
+    decode_flush_record,
+    decode_leader,
+    decode_partition_state,
+)
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, leader_key, partition_key
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_metadata.stores.store import Delete, Put
+from driftlog_tiering.formats.accepted_loss import decode_accepted_loss
+from driftlog_tiering.stores.object_store import NotFoundError
 from tests.agents.log.lives import ONE, SETTINGS, Life, World, now_ms, on_virtual_time, values_of
 from tests.agents.log.recovery.test_recovery import left_behind
 from tests.agents.log.test_missing_keys import Key, started, take_away

@@ -22,10 +22,10 @@ from driftlog_agents.log.recovery.leader_client import (
 )
 from driftlog_agents.log.recovery.uncommitted_batches import decode_note
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.keys import PRODUCER_IDS_KEY
-from driftlog_metadata.model import Agent, TopicPartition
-from driftlog_metadata.store import Delete, Put
+from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY
+from driftlog_metadata.schema.model import Agent, TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.store import Delete, Put
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
 

@@ -14,9 +14,9 @@ from driftlog_agents.log.recovery.leader_client import (
 )
 from driftlog_agents.log.recovery.remote_leader_client import RemoteLeaderClient
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.errors import OutcomeUnknownError, UnavailableError
-from driftlog_metadata.model import Listener, TopicPartition
-from driftlog_tiering.batch import LOG_APPEND_TIME_FLAG, fill_header, parse_header
+from driftlog_metadata.schema.model import Listener, TopicPartition
+from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_tiering.batches.batch import LOG_APPEND_TIME_FLAG, fill_header, parse_header
 from tests.agents.log.lives import make_batch
 from tests.agents.network.serving import Serving, eventually, records
 from tests.support.process_usage import free_port

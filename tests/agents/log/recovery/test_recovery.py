@@ -12,11 +12,11 @@ from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEA
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.recovery import recovery
 from driftlog_agents.log.recovery.uncommitted_batches import Leftover, Note
-from driftlog_metadata.errors import UnavailableError
-from driftlog_metadata.keys import topic_key
-from driftlog_metadata.model import TopicPartition
-from driftlog_metadata.store import Put
-from driftlog_tiering.batch import check_batch
+from driftlog_metadata.schema.keys import topic_key
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
+from driftlog_metadata.stores.store import Put
+from driftlog_tiering.batches.batch import check_batch
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
 

@@ -16,10 +16,10 @@ from driftlog_agents.log.recovery.uncommitted_batches import (
     decode_note,
     renumbered,
 )
-from driftlog_metadata.errors import CorruptError
-from driftlog_metadata.model import TopicPartition
-from driftlog_tiering.batch import check_batch, patch_offset_and_epoch
-from driftlog_tiering.producers import WINDOW, ProducerBatch, ProducerStates, Refusal
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches.batch import check_batch, patch_offset_and_epoch
+from driftlog_tiering.batches.producers import WINDOW, ProducerBatch, ProducerStates, Refusal
 from tests.agents.log.lives import make_batch, values_of
 
 TP = TopicPartition(UUID(int=1), 0)

@@ -26,14 +26,14 @@ from driftlog_agents.log.sealing import segment_writer as segment_writing
 from driftlog_agents.log.sealing.segment_writer import SealedRangeWriter
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.process.thread_pools import on_threads
-from driftlog_metadata.errors import CorruptError, UnavailableError
-from driftlog_tiering import kernel
-from driftlog_tiering.batch import HEADER_BYTES, BatchHeader, Codec, build_batch
-from driftlog_tiering.batch_limits import BatchLimits
-from driftlog_tiering.compression import compress
-from driftlog_tiering.layout import SegmentKind
-from driftlog_tiering.memory_object_store import MemoryObjectStore
-from driftlog_tiering.object_store import Buffer
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, build_batch
+from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.batches.compression import compress
+from driftlog_tiering.formats.layout import SegmentKind
+from driftlog_tiering.stores.memory_object_store import MemoryObjectStore
+from driftlog_tiering.stores.object_store import Buffer
 from tests.agents.log.lives import make_batch
 from tests.agents.log.tiers import make_undecodable
 

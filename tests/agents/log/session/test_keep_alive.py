@@ -13,11 +13,11 @@ import pytest
 from driftlog_agents.log.session.keep_alive import KeepAliveThread
 from driftlog_agents.log.session.session import Session, SessionSettings
 from driftlog_agents.process.agent import now_ms
-from driftlog_metadata.errors import FencedError
-from driftlog_metadata.etcd_client import EtcdSettings
-from driftlog_metadata.etcd_store import EtcdMetadataStore
-from driftlog_metadata.keys import session_key
-from driftlog_metadata.model import Agent
+from driftlog_metadata.schema.keys import session_key
+from driftlog_metadata.schema.model import Agent
+from driftlog_metadata.stores.errors import FencedError
+from driftlog_metadata.stores.etcd.etcd_client import EtcdSettings
+from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
 from tests.support import etcd_server
 from tests.support.clusters import in_cluster
 from tests.support.etcd_server import EtcdCluster

@@ -12,13 +12,13 @@ from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.log.session.producer_id_blocks import BLOCK_SIZE, ProducerIdFloor
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_metadata.codec import decode_producer_id_block, encode_producer_id_block
-from driftlog_metadata.keys import PRODUCER_IDS_KEY
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import ProducerIdBlock
-from driftlog_metadata.store import KeyValue, Put, TxnResult
-from driftlog_metadata.transactions import Txn
-from driftlog_tiering.producers import ProducerStates
+from driftlog_metadata.schema.codec import decode_producer_id_block, encode_producer_id_block
+from driftlog_metadata.schema.keys import PRODUCER_IDS_KEY
+from driftlog_metadata.schema.model import ProducerIdBlock
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import KeyValue, Put, TxnResult
+from driftlog_metadata.transactions.session_transactions import Txn
+from driftlog_tiering.batches.producers import ProducerStates
 from tests.agents.log.lives import Keys, Life, World, now_ms, on_virtual_time
 
 SKIPPED = 2**32

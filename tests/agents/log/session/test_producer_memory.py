@@ -10,7 +10,7 @@ from driftlog_agents.log.log_session import EngineSettings
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.producer_memory import ProducerSettings
 from driftlog_agents.protocol.errors import RefusedError
-from driftlog_tiering.producers import PRODUCER_BYTES, SILENT_MS, SILENT_WINDOW, WINDOW
+from driftlog_tiering.batches.producers import PRODUCER_BYTES, SILENT_MS, SILENT_WINDOW, WINDOW
 from tests.agents.log.lives import SETTINGS, Life, World, on_virtual_time
 
 MINUTE_MS = 60_000.0

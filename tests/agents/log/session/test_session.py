@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from driftlog_agents.log.session.keep_alive import KeepAlive, Renewing
 from driftlog_agents.log.session.session import CommitOutcome, Session, SessionSettings
-from driftlog_metadata.errors import FencedError, StoreError, UnavailableError
-from driftlog_metadata.keys import head_key, session_key
-from driftlog_metadata.memory_store import MemoryMetadataStore
-from driftlog_metadata.model import Agent, FlushRecord
-from driftlog_metadata.store import LeaseNotFoundError, MetadataStore, Put
+from driftlog_metadata.schema.keys import head_key, session_key
+from driftlog_metadata.schema.model import Agent, FlushRecord
+from driftlog_metadata.stores.errors import FencedError, StoreError, UnavailableError
+from driftlog_metadata.stores.memory_store import MemoryMetadataStore
+from driftlog_metadata.stores.store import LeaseNotFoundError, MetadataStore, Put
 from tests.agents.log.lives import now_ms, on_virtual_time
 from tests.support.clusters import in_cluster, witnessed
 

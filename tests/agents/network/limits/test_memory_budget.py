@@ -8,7 +8,7 @@ import pytest
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import CorruptFrameError
-from driftlog_tiering.buffer_pool import BufferPool
+from driftlog_tiering.stores.buffer_pool import BufferPool
 
 KiB, MiB = 1024, 1024 * 1024
 LARGEST = 8 * MiB

@@ -1,0 +1,4 @@
+"""Topics, configs and groups: `Admin`.
+
+Shell.
+"""

@@ -1,0 +1,274 @@
+"""`Admin.topics`.
+
+Shell.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import TopicCollection
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
+
+from driftlog.admin.admin_link import AdminLink
+from driftlog.common.records import TopicPartition, to_ms
+from driftlog.consumer.lookups import Where
+from driftlog.errors import TopicExistsError, UnknownTopicError
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition, and the brokers that have it."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: tuple[Partition, ...]
+
+
+class Topics:
+    """Of a cluster."""
+
+    def __init__(self, link: AdminLink) -> None:
+        self._link = link
+
+    def list(self, *, internal: bool = False) -> list[str]:
+        """Names, in order; *internal*: also Kafka's own, such as ``__consumer_offsets``."""
+        names = self._link.metadata().topics
+        return sorted(name for name in names if internal or not name.startswith("__"))
+
+    def describe(self, *names: str) -> dict[str, Topic]:
+        """Those topics, by name; without names: all that `list` shows.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        wanted = list(dict.fromkeys(names)) or self.list()
+        if not wanted:
+            return {}
+        found = self._link.each(
+            wanted,
+            lambda handle, names: handle.describe_topics(
+                TopicCollection(names), request_timeout=self._link.timeout_s
+            ),
+            lambda name: f"describe topic {name!r}",
+        )
+        return {name: _topic(described) for name, described in found.items()}
+
+    def create(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str | int | bool] | None = None,
+        if_not_exists: bool = False,
+        validate_only: bool = False,
+    ) -> bool:
+        """Create a topic; returns whether it was there not yet.
+
+        Args:
+            partitions, replication_factor: None: the cluster's defaults.
+            if_not_exists: a topic that is there already is no error.
+            validate_only: say whether it would work, and do nothing.
+
+        Raises:
+            TopicExistsError: it is there already.
+            InvalidConfigError, RequestError: it cannot be like this.
+        """
+        topic = NewTopic(
+            name,
+            -1 if partitions is None else partitions,
+            -1 if replication_factor is None else replication_factor,
+            config={key: text(value) for key, value in (configs or {}).items()},
+        )
+        timeout_s = self._link.timeout_s
+        try:
+            self._link.ask(
+                f"create topic {name!r}",
+                lambda handle: handle.create_topics(
+                    [topic],
+                    operation_timeout=timeout_s,
+                    request_timeout=timeout_s,
+                    validate_only=validate_only,
+                ),
+            )
+        except TopicExistsError:
+            if not if_not_exists:
+                raise
+            return False
+        if not validate_only:
+            self._link.until_shown(lambda: name in self.list(internal=True))
+        return True
+
+    def delete(self, *names: str, if_exists: bool = False) -> None:
+        """Delete topics and all their records.
+
+        Raises:
+            UnknownTopicError: there is no such topic; the others are deleted.
+        """
+        if not names:
+            raise ValueError("name at least one topic")
+        wanted = list(dict.fromkeys(names))
+        if if_exists:
+            there = set(self.list(internal=True))
+            wanted = [name for name in wanted if name in there]
+        if wanted:
+            timeout_s = self._link.timeout_s
+            self._link.each(
+                wanted,
+                lambda handle, names: handle.delete_topics(
+                    names, operation_timeout=timeout_s, request_timeout=timeout_s
+                ),
+                lambda name: f"delete topic {name!r}",
+            )
+            self._link.until_shown(lambda: not set(wanted) & set(self.list(internal=True)))
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Give the topic *total* partitions, more than it has.
+
+        Keys go to other partitions than before; their old records stay where they are.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            RequestError: it has as many, or more.
+        """
+        timeout_s = self._link.timeout_s
+        self._link.ask(
+            f"give topic {name!r} {total} partitions",
+            lambda handle: handle.create_partitions(
+                [NewPartitions(name, total)],
+                operation_timeout=timeout_s,
+                request_timeout=timeout_s,
+            ),
+        )
+        self._link.until_shown(lambda: len(self.describe(name)[name].partitions) >= total)
+
+    def offsets(self, name: str, where: Where = "end") -> dict[int, int]:
+        """The offset of a place in each partition; a time after the last record gives the end.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        partitions = [
+            TopicPartition(name, p.partition) for p in self.describe(name)[name].partitions
+        ]
+        found = offsets(self._link, dict.fromkeys(partitions, where))
+        return {tp.partition: offset for tp, offset in sorted(found.items())}
+
+    def delete_records(self, name: str, before: Mapping[int, int | str]) -> dict[int, int]:
+        """Forget records below an offset, by partition ("end": all); returns the new first offsets.
+
+        Raises:
+            UnknownTopicError: there is no such topic or partition.
+            RequestError: the offset lies beyond the end.
+        """
+        places = [
+            Place(name, partition, -1 if offset == "end" else int(offset))
+            for partition, offset in before.items()
+        ]
+        done: dict[Any, Any] = self._link.each(
+            places,
+            lambda handle, places: handle.delete_records(
+                places,
+                operation_timeout=self._link.timeout_s,
+                request_timeout=self._link.timeout_s,
+            ),
+            lambda place: f"delete records of {place.topic}-{place.partition}",
+        )
+        return {place.partition: answer.low_watermark for place, answer in done.items()}
+
+
+def offsets(link: AdminLink, places: Mapping[TopicPartition, Where]) -> dict[TopicPartition, int]:
+    """The offsets of places, by partition.
+
+    Raises:
+        UnknownTopicError: there is no such partition.
+        ValueError: an offset is negative, or a time has no zone.
+    """
+    asked = {tp: _spec(where) for tp, where in places.items() if not isinstance(where, int)}
+    known = {tp: where for tp, where in places.items() if isinstance(where, int)}
+    if any(offset < 0 for offset in known.values()):
+        raise ValueError("an offset is not negative")
+    if not asked:
+        return known
+    specs = {Place(*tp): spec for tp, spec in asked.items()}
+    answers: dict[Any, Any] = link.each(
+        specs,
+        lambda handle, places: handle.list_offsets(
+            {place: specs[place] for place in places}, request_timeout=link.timeout_s
+        ),
+        lambda place: f"ask for offsets of {place.topic}-{place.partition}",
+    )
+    found = {TopicPartition(p.topic, p.partition): a.offset for p, a in answers.items()}
+    beyond = [tp for tp, offset in found.items() if offset < 0]
+    ends: dict[TopicPartition, Where] = dict.fromkeys(beyond, "end")
+    return known | found | (offsets(link, ends) if ends else {})
+
+
+def missing(names: Iterable[str], there: Iterable[str]) -> None:
+    """Raise for the first of *names* that is not *there*.
+
+    Raises:
+        UnknownTopicError: it is not.
+    """
+    known = set(there)
+    for name in names:
+        if name not in known:
+            raise UnknownTopicError(
+                f"there is no topic {name!r}: Admin().topics.list() shows what is"
+            )
+
+
+def text(value: str | int | bool) -> str:
+    """A config's value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _spec(where: datetime | str) -> Any:
+    if isinstance(where, datetime):
+        return OffsetSpec.for_timestamp(to_ms(where))
+    if where == "beginning":
+        return OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+    if where == "end":
+        return OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    raise ValueError(f"not a place in a partition: {where!r}")
+
+
+def _topic(found: Any) -> Topic:
+    return Topic(
+        found.name,
+        str(found.topic_id),
+        bool(found.is_internal),
+        tuple(
+            Partition(
+                partition.id,
+                None
+                if partition.leader is None or partition.leader.id < 0
+                else partition.leader.id,
+                _ids(partition.replicas),
+                _ids(partition.isr),
+            )
+            for partition in found.partitions
+        ),
+    )
+
+
+def _ids(nodes: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(node.id for node in nodes)

@@ -1,0 +1,4 @@
+"""What all clients share: records, errors, settings, the way to the cluster.
+
+Shell.
+"""

@@ -1,0 +1,138 @@
+"""What all clients share: where the cluster is, librdkafka's configs, its log and its errors.
+
+    bootstrap_servers=…  >  DRIFTLOG_BOOTSTRAP_SERVERS  >  127.0.0.1:9092
+
+librdkafka's log lines go to the logger ``driftlog.librdkafka``, what the client itself has to say
+to ``driftlog``.
+Shell.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException
+
+from driftlog.common.settings import RESERVED, Config
+from driftlog.errors import DriftlogError, UnreachableError, request_error
+
+LOG: Final = logging.getLogger("driftlog")
+VARIABLE: Final = "DRIFTLOG_BOOTSTRAP_SERVERS"
+_DEFAULT: Final = "127.0.0.1:9092"
+_LIBRDKAFKA_LOG: Final = logging.getLogger("driftlog.librdkafka")
+_SAME_AGAIN_S: Final = 60.0
+
+
+class _NotTheSameAgain(logging.Filter):
+    """librdkafka says of each attempt that it failed, some ten times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text, now = record.getMessage(), time.monotonic()
+        if now - self._last.get(text, -_SAME_AGAIN_S) < _SAME_AGAIN_S:
+            return False
+        if len(self._last) > 1_000:
+            self._last.clear()
+        self._last[text] = now
+        return True
+
+
+_LIBRDKAFKA_LOG.addFilter(_NotTheSameAgain())
+
+
+def bootstrap(bootstrap_servers: str | Sequence[str] | None) -> str:
+    """The addresses to begin with, as librdkafka takes them."""
+    if bootstrap_servers is None:
+        return os.environ.get(VARIABLE) or _DEFAULT
+    if isinstance(bootstrap_servers, str):
+        return bootstrap_servers
+    return ",".join(bootstrap_servers)
+
+
+def configuration(
+    servers: str,
+    settings: Mapping[str, Config],
+    config: Mapping[str, Any] | None,
+    error_callback: Callable[[KafkaError], None],
+) -> dict[str, Any]:
+    """librdkafka's configuration: ours, and over it what the user gave.
+
+    Raises:
+        ValueError: *config* has what the client must set itself; says which argument to use.
+    """
+    given = dict(config or {})
+    for name in given:
+        if name in RESERVED:
+            raise ValueError(f"config {name!r} is set by the client: use {RESERVED[name]}")
+    return {
+        "bootstrap.servers": servers,
+        "client.id": "driftlog-python",
+        "logger": _LIBRDKAFKA_LOG,
+        "error_cb": error_callback,
+        # An agent that ends closes its connections: that is no error, others take over.
+        "log.connection.close": False,
+        **settings,
+        **given,
+    }
+
+
+def kafka_error(exception: KafkaException) -> KafkaError:
+    """What went wrong, of librdkafka's exception."""
+    error = exception.args[0] if exception.args else None
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))
+
+
+def fail(what: str, exception: KafkaException) -> NoReturn:
+    """Raise the client's exception for librdkafka's.
+
+    Raises:
+        DriftlogError: always.
+    """
+    raise request_error(what, kafka_error(exception)) from exception
+
+
+def unreachable(servers: str, timeout_s: float, last_error: str | None) -> DriftlogError:
+    """The exception for a cluster that does not answer."""
+    why = f" ({last_error})" if last_error else ""
+    return UnreachableError(
+        f"no broker answered at {servers} within {timeout_s:g} s{why}. Is an agent running there "
+        "(`driftlog dev --dir DIR` starts one)? Other addresses: bootstrap_servers=…, or the "
+        f"environment variable {VARIABLE}."
+    )
+
+
+class Connections:
+    """What librdkafka said of its connections, for the messages of errors that follow from it.
+
+    Never refers to the client that it serves: librdkafka's handle holds it.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self.last_error: str | None = None
+        self.fatal: KafkaError | None = None
+        self._all_down = False
+
+    def failed(self, error: KafkaError) -> None:
+        """librdkafka's `error_cb`."""
+        if error.fatal():
+            self.fatal = error
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            if not self._all_down:
+                LOG.warning(
+                    "no broker of %s answers (%s); the client goes on trying",
+                    self.servers,
+                    self.last_error or error.str(),
+                )
+            self._all_down = True
+        else:
+            self.last_error = error.str()
+
+    def answered(self) -> None:
+        """Something came back: a later outage is worth a new warning."""
+        self._all_down = False

@@ -1,0 +1,4 @@
+"""Records out: `Consumer` and `AsyncConsumer`.
+
+Shell.
+"""

@@ -1,0 +1,141 @@
+"""What a consumer asks the cluster for: topics, offsets of times, committed offsets.
+
+Shell.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as Place
+
+from driftlog.common.connection import Connections, fail, kafka_error, unreachable
+from driftlog.common.records import TopicPartition, to_ms
+from driftlog.common.settings import ConsumerSettings
+from driftlog.errors import request_error
+
+Where = int | datetime | Literal["beginning", "end"]
+"""A place in a partition: an offset, the first record of a time or later, either end."""
+
+TRANSIENT: Final = frozenset({-195, -193, -187, -185, -180, 5, 6, 7, 13, 14, 15, 16})
+"""Errors that pass: a connection, a leader or a coordinator that is on its way."""
+EARLIEST: Final = -2
+LATEST: Final = -1
+_RETRY_S: Final = 0.1
+
+
+class Lookups:
+    """Questions that are asked again until `request_timeout_ms`, where the trouble may pass."""
+
+    def __init__(
+        self, handle: confluent_kafka.Consumer, connections: Connections, settings: ConsumerSettings
+    ) -> None:
+        self._handle = handle
+        self._connections = connections
+        self._settings = settings
+
+    def topics(self, topic: str | None) -> dict[str, Any]:
+        """That topic, or all, by name: `confluent_kafka.admin.TopicMetadata`.
+
+        Raises:
+            UnreachableError: nobody answered.
+        """
+        timeout_s = self._settings.request_timeout_ms / 1000
+        try:
+            listed = self._handle.list_topics(topic or "", timeout_s)
+        except KafkaException as error:
+            self._handle.poll(0)
+            raise unreachable(
+                self._connections.servers, timeout_s, self._connections.last_error
+            ) from error
+        topics: dict[str, Any] = listed.topics
+        return topics
+
+    def resolve(self, places: Mapping[TopicPartition, Where]) -> dict[TopicPartition, int]:
+        """Offsets of places.
+
+        Raises:
+            ValueError: an offset is negative, or a time has no zone.
+            DriftlogError: the cluster did not say.
+        """
+        asked: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
+        for tp, where in places.items():
+            if isinstance(where, datetime):
+                asked[tp] = to_ms(where)
+            elif where == "beginning":
+                asked[tp] = EARLIEST
+            elif where == "end":
+                asked[tp] = LATEST
+            elif where < 0:
+                raise ValueError(f"an offset is not negative: {where}")
+            else:
+                offsets[tp] = where
+        offsets |= self.offsets(asked)
+        return offsets
+
+    def offsets(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Offsets of timestamps, EARLIEST and LATEST; a time after the last record gives the end.
+
+        Raises:
+            DriftlogError: the cluster did not say.
+        """
+        if not asked:
+            return {}
+        places = [Place(*tp, timestamp) for tp, timestamp in asked.items()]
+        answer = self.until_done(
+            "ask for offsets",
+            lambda: self._handle.offsets_for_times(
+                places, self._settings.request_timeout_ms / 1000
+            ),
+        )
+        found: dict[TopicPartition, int] = {}
+        for place in answer:
+            if place.error is not None:
+                raise request_error(f"ask {place.topic} for offsets", place.error)
+            found[TopicPartition(place.topic, place.partition)] = place.offset
+        beyond = [tp for tp, offset in found.items() if offset < 0]
+        return found | (self.offsets(dict.fromkeys(beyond, LATEST)) if beyond else {})
+
+    def committed(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What the group has committed; partitions without an offset are left out.
+
+        Raises:
+            DriftlogError: the cluster did not say.
+        """
+        answer = self.until_done(
+            f"ask for the offsets of group {group!r}",
+            lambda: self._handle.committed(
+                [Place(*tp) for tp in partitions], self._settings.request_timeout_ms / 1000
+            ),
+        )
+        found = {}
+        for place in answer:
+            if place.error is not None:
+                raise request_error(f"ask for the offsets of group {group!r}", place.error)
+            if place.offset >= 0:
+                found[TopicPartition(place.topic, place.partition)] = place.offset
+        return found
+
+    def until_done(
+        self, what: str, attempt: Callable[[], Any], also: frozenset[int] = frozenset()
+    ) -> Any:
+        """The answer of *attempt*; repeated while its error is one that passes, or one of *also*.
+
+        Raises:
+            DriftlogError: another error, or still one after `request_timeout_ms`.
+        """
+        deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
+        while True:
+            try:
+                return attempt()
+            except KafkaException as error:
+                again = kafka_error(error).code() in TRANSIENT | also
+                if not again or time.monotonic() > deadline:
+                    fail(what, error)
+            time.sleep(_RETRY_S)

@@ -1,0 +1,4 @@
+"""`driftlog dev --agents`: one etcd and some agents on this machine.
+
+Shell.
+"""

@@ -1,0 +1,4 @@
+"""Records in: `Producer` and `AsyncProducer`.
+
+Shell.
+"""

@@ -1,0 +1,441 @@
+"""Records in.
+
+    with Producer() as producer:
+        for number in range(1_000_000):
+            producer.produce("flights", b"…", key=b"…")
+
+    produce ──▶ librdkafka's queue ──▶ batches ──▶ agents ──▶ acknowledgement
+       │  waits where the queue is full                              │ or a failure
+       ◀──────────── the next produce, flush or exit raises ─────────┘
+
+The handle may be used by any number of threads.
+Shell.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from driftlog.common.connection import LOG, Connections, bootstrap, configuration, fail, unreachable
+from driftlog.common.records import to_ms
+from driftlog.common.settings import ProducerSettings
+from driftlog.errors import (
+    ClosedError,
+    DriftlogError,
+    FlushTimeoutError,
+    QueueFullError,
+    SerializationError,
+)
+from driftlog.producer.deliveries import Deliveries, DeliveryCallback, DeliveryFuture
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=bytes | str)
+    V = TypeVar("V", default=bytes | str)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K")
+    V = TypeVar("V")
+
+HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+Serializer = Callable[[Any], bytes]
+
+_SLICE_S: Final = 0.1
+"""How long librdkafka is waited for at a time: signals are handled in between."""
+_ABANDONED_S: Final = 10.0
+NOT_TAKEN: Final = " (the record of this call was not taken either: produce it again)"
+
+
+class Producer(Generic[K, V]):
+    """Writes records to any Kafka cluster.
+
+    Keys and values are bytes, or str in UTF-8; others need a serializer, which is never given
+    None: null stays null.  As a context manager it flushes on exit and raises what failed.
+
+    Args:
+        bootstrap_servers: one or more of the cluster's addresses; None: the environment variable
+            DRIFTLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9092.
+        key_serializer, value_serializer: make bytes of keys and values.
+        settings: how records become batches; the defaults suit acknowledgements from a bucket.
+        config: librdkafka's own configs, over everything; for TLS and SASL.
+
+    Raises:
+        ValueError: a config that does not exist, or that the client sets itself.
+    """
+
+    @overload
+    def __init__(
+        self: "Producer[bytes | str, bytes | str]",
+        *,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        settings: ProducerSettings = ...,
+        config: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Producer[K, bytes | str]",
+        *,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        key_serializer: Callable[[K], bytes],
+        value_serializer: None = None,
+        settings: ProducerSettings = ...,
+        config: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Producer[bytes | str, V]",
+        *,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        key_serializer: None = None,
+        value_serializer: Callable[[V], bytes],
+        settings: ProducerSettings = ...,
+        config: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        key_serializer: Callable[[K], bytes],
+        value_serializer: Callable[[V], bytes],
+        settings: ProducerSettings = ...,
+        config: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        settings: ProducerSettings | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._settings = settings or ProducerSettings()
+        self._serializers = Serializers(key_serializer, value_serializer)
+        self._link = ProducerLink(bootstrap(bootstrap_servers), self._settings, config)
+        self._deliveries = self._link.deliveries
+        self._untold: Callable[[Any, Any], None] = self._deliveries.delivered
+        self._handle = self._link.handle
+        self._poller: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._connected = self._settings.connect_timeout_ms <= 0
+        self._closed = False
+        self._abandoned = weakref.finalize(self, abandon, self._link)
+
+    def produce(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: HeadersLike | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> None:
+        """Buffer a record; waits where too many are unacknowledged.
+
+        Args:
+            partition: None: by the key's hash; without a key, spread in batches.
+            timestamp: milliseconds since 1970, or a time with its zone; None: now.
+            headers: in their order; a value may be None.
+            on_delivery: told of this record, in a later call of this producer, and then alone:
+                its failure is raised nowhere else.
+
+        Raises:
+            DeliveryError: records of earlier calls failed.  This one was not taken.
+            QueueFullError: there is no room after `max_block_ms`.  This one was not taken.
+            UnreachableError: the first call found no cluster.  This one was not taken.
+            SerializationError, RequestError, ValueError: this one cannot be written.
+        """
+        told = self._untold if on_delivery is None else self._deliveries.to_callback(on_delivery)
+        self._produce(topic, value, key, partition, timestamp, headers, told)
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: HeadersLike | None = None,
+    ) -> DeliveryFuture:
+        """As `produce`, with a future of where the record is.
+
+        A failure is the future's; one that nobody looked at is raised by `close`.
+        """
+        if self._poller is None:
+            self._start_poller()
+        future = DeliveryFuture()
+        told = self._deliveries.to_future(future)
+        self._produce(topic, value, key, partition, timestamp, headers, told)
+        return future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when everything that was produced is acknowledged.
+
+        Args:
+            timeout_s: None: until each record is acknowledged or has failed, which takes
+                `delivery_timeout_ms` at most.
+
+        Raises:
+            DeliveryError: records failed.
+            FlushTimeoutError: records still wait.
+        """
+        self._check_open()
+        waiting = self._link.flush(timeout_s)
+        self._deliveries.raise_pending()
+        if waiting:
+            raise FlushTimeoutError(waiting, still_waiting(waiting, timeout_s))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, raise what failed and was not told, and end.  Harmless when repeated.
+
+        Raises:
+            DeliveryError: records failed.
+            FlushTimeoutError: records still wait, and are given up.
+        """
+        if self._closed:
+            return
+        waiting = self._link.flush(timeout_s)
+        self._closed = True
+        self._abandoned.detach()
+        self._link.stopped.set()
+        if self._poller is not None:
+            self._poller.join()
+        if waiting:
+            self._link.purge()
+        self._deliveries.raise_all()
+
+    def __len__(self) -> int:
+        """How many records wait for acknowledgement."""
+        return len(self._handle)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except DriftlogError as undelivered:
+            # The body's error is the one to see; this one must not be missed either.
+            error.add_note(f"driftlog: {undelivered}")
+
+    # ── Inside ──
+
+    def _produce(
+        self,
+        topic: str,
+        value: V | None,
+        key: K | None,
+        partition: int | None,
+        timestamp: int | datetime | None,
+        headers: HeadersLike | None,
+        told: Callable[[Any, Any], None],
+    ) -> None:
+        self._check_open()
+        if not self._connected:
+            self._link.connect(topic)
+            self._connected = True
+        raw_key, raw_value = self._serializers(topic, key, value)
+        arguments = (
+            topic,
+            raw_value,
+            raw_key,
+            -1 if partition is None else partition,
+            told,  # `callback`; where that is given, even as None, `on_delivery` is not read
+            None,
+            0 if timestamp is None else record_timestamp(timestamp),
+            None if headers is None else header_list(headers),
+        )
+        self._handle.poll(0)
+        if self._deliveries.pending:
+            self._deliveries.raise_pending(NOT_TAKEN)
+        try:
+            self._handle.produce(*arguments)
+        except BufferError:
+            self._produce_when_there_is_room(arguments)
+        except KafkaException as error:
+            fail(f"produce to topic {topic!r}", error)
+
+    def _produce_when_there_is_room(self, arguments: tuple[Any, ...]) -> None:
+        deadline = time.monotonic() + self._settings.max_block_ms / 1000
+        while True:
+            self._handle.poll(_SLICE_S)
+            if self._deliveries.pending:
+                self._deliveries.raise_pending(NOT_TAKEN)
+            try:
+                self._handle.produce(*arguments)
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise self._link.queue_full() from None
+            except KafkaException as error:
+                fail(f"produce to topic {arguments[0]!r}", error)
+            else:
+                return
+
+    def _start_poller(self) -> None:
+        with self._starting:
+            if self._poller is None:
+                self._check_open()
+                self._poller = threading.Thread(
+                    target=_poll, args=(self._link,), name="driftlog-producer", daemon=True
+                )
+                self._poller.start()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this producer is closed: make a new one")
+
+
+class ProducerLink:
+    """librdkafka's handle, and what it told; knows nothing of the producer that uses it."""
+
+    def __init__(
+        self, servers: str, settings: ProducerSettings, config: Mapping[str, Any] | None
+    ) -> None:
+        self.settings = settings
+        self.connections = Connections(servers)
+        self.deliveries = Deliveries(self.connections)
+        self.stopped = threading.Event()
+        self.leftovers: Callable[[], None] = lambda: None
+        """Finds failures that wait to be told to a loop that is gone."""
+        configs = configuration(servers, settings.configs(), config, self.connections.failed)
+        try:
+            self.handle = confluent_kafka.Producer(configs)
+        except KafkaException as error:
+            raise ValueError(f"librdkafka refuses the configuration: {error.args[0]}") from error
+
+    def connect(self, topic: str) -> None:
+        """Ask the cluster for the topic.
+
+        Raises:
+            UnreachableError: nobody answered in time.
+        """
+        timeout_s = self.settings.connect_timeout_ms / 1000
+        try:
+            self.handle.list_topics(topic, timeout_s)
+        except KafkaException as error:
+            self.handle.poll(0)  # errors of connections
+            last = self.connections.last_error
+            raise unreachable(self.connections.servers, timeout_s, last) from error
+
+    def flush(self, timeout_s: float | None) -> int:
+        """Wait, serving what librdkafka tells; how many still wait."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _SLICE_S if deadline is None else deadline - time.monotonic()
+            waiting = self.handle.flush(max(0.0, min(_SLICE_S, left_s)))
+            if not waiting or left_s <= 0:
+                return waiting
+
+    def purge(self) -> None:
+        """Give up what waits; each record fails, and is told."""
+        self.handle.purge()
+        self.handle.flush(1)
+
+    def queue_full(self) -> QueueFullError:
+        """The exception where there was no room for too long."""
+        last = self.connections.last_error
+        return QueueFullError(
+            f"{len(self.handle):,} records wait for acknowledgement, and there was no room for "
+            f"{self.settings.max_block_ms / 1000:g} s: the record of this call was not taken. "
+            "Check that the agents and their bucket answer"
+            + (f" (the last trouble with a connection was: {last})" if last else "")
+            + ", then produce it again; or raise queue_max_bytes or max_block_ms."
+        )
+
+
+class Serializers:
+    """Of keys and values; null stays null."""
+
+    def __init__(self, key: Serializer | None, value: Serializer | None) -> None:
+        self._key = key
+        self._value = value
+
+    def __call__(self, topic: str, key: Any, value: Any) -> tuple[Any, Any]:
+        """The bytes of both.
+
+        Raises:
+            SerializationError: one of them failed.
+        """
+        if key is not None and self._key is not None:
+            key = _serialized("key", self._key, topic, key)
+        if value is not None and self._value is not None:
+            value = _serialized("value", self._value, topic, value)
+        return key, value
+
+
+def _serialized(what: str, serializer: Serializer, topic: str, data: Any) -> bytes:
+    try:
+        return serializer(data)
+    except Exception as error:
+        raise SerializationError(
+            f"the {what}_serializer failed for a record of topic {topic!r}: {error!r}. The record "
+            "was not taken: mend it or the serializer."
+        ) from error
+
+
+def record_timestamp(timestamp: int | datetime) -> int:
+    """As librdkafka takes it.
+
+    Raises:
+        ValueError: it has no zone, or lies before 1970: librdkafka takes 0 for now.
+    """
+    timestamp_ms = timestamp if isinstance(timestamp, int) else to_ms(timestamp)
+    if timestamp_ms <= 0:
+        raise ValueError(f"a timestamp must be later than the start of 1970, not {timestamp!r}")
+    return timestamp_ms
+
+
+def header_list(headers: HeadersLike) -> list[tuple[str, bytes | str | None]]:
+    """As librdkafka takes them."""
+    return list(headers.items() if isinstance(headers, Mapping) else headers)
+
+
+def still_waiting(waiting: int, timeout_s: float | None) -> str:
+    """What a flush that ended too early says."""
+    return (
+        f"{waiting:,} records are not acknowledged after {timeout_s or 0:g} s; they are neither "
+        "delivered nor lost yet. Flush again."
+    )
+
+
+def _poll(link: ProducerLink) -> None:
+    while not link.stopped.is_set():
+        link.handle.poll(_SLICE_S)
+
+
+def abandon(link: ProducerLink) -> None:
+    """A producer that nobody closed: deliver what it has, and say what was not."""
+    link.stopped.set()
+    waiting = link.flush(_ABANDONED_S)
+    link.leftovers()
+    if waiting:
+        LOG.error("a Producer was not closed: %s records are lost. Use `with Producer()`.", waiting)
+    try:
+        link.deliveries.raise_all()
+    except Exception as error:  # noqa: BLE001  # nobody is left to raise it to
+        LOG.error("a Producer was not closed: %s", error)

@@ -1,0 +1,4 @@
+"""Keys and values of the metadata store, and how they are stored.
+
+Pure.
+"""

@@ -1,0 +1,455 @@
+"""How the values of `driftlog_metadata.schema.model` are stored in the metadata store.
+
+Compact JSON in UTF-8, one object per value, in exactly this order (a value has one
+encoding, so that it can be compared by its bytes); ``v`` is the format's version:
+
+    Cluster          {"v":1,"cluster_id":s,"format_version":n}
+    Agent            {"v":1,"node_id":n,"session_id":s,"listeners":[[name,host,port],…],
+                      "http_address":s,"rack":s or null,"started_at_ms":n}
+    LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
+    Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
+    NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; of before: {}
+    EndedHead        {"v":2,"head":n or "closed","ended_ms":n}
+    FlushRecord      {"v":1,"object":s,"size":bytes,"footer":first byte}
+    Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}  or
+                     {"v":2,"name":s,"topic_id":uuid,"partitions":n,"replicas":n from 2 on,
+                      "configs":{s:s,…}}
+    Leader           {"v":1,"session_id":s or null,"epoch":n}
+    PartitionState   {"v":1,"sealed_end":offset,"manifest":version,"log_start":offset,
+                      "sessions":[s,…]}
+    ProducerIdBlock  {"v":1,"first":producer id,"size":n,"node_id":n}
+
+Numbers ``n`` are not negative and fit an int64, node ids, ports and partition counts
+an int32, replication factors an int16.  Configs stand in the order of their names.  An ended
+head stands where a head stood: a head of version 2.  A topic of one replica is of version 1.
+
+A decoder raises `UnsupportedFormatError` for a larger ``v`` and `CorruptError` for
+anything else that no encoder writes: not JSON, a field missing, unknown, of another type
+or out of range.
+
+A value format is a stored format: add a version, never edit one in place.
+Pure.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from driftlog_metadata.schema.model import (
+    CLOSED,
+    Agent,
+    Cluster,
+    EndedHead,
+    FlushRecord,
+    Leader,
+    Listener,
+    LiveSession,
+    NodeIdUse,
+    PartitionState,
+    ProducerIdBlock,
+    Stage,
+    Topic,
+)
+from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
+
+T = TypeVar("T")
+
+_INT16_MAX: Final = 2**15 - 1
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+_HEAD_CLOSED: Final = "closed"
+_HEAD_FIELDS: Final = (("head",), ("head", "ended_ms"))
+_SESSION_FIELDS: Final = (
+    ("node_id", "stage", "topics"),
+    ("node_id", "stage", "topics", "asks", "proofs"),
+)
+_TOPIC_FIELDS: Final = (
+    ("name", "topic_id", "partitions", "configs"),
+    ("name", "topic_id", "partitions", "replicas", "configs"),
+)
+
+
+def decode_at(key: str, data: bytes, decode: Callable[[bytes], T]) -> T:
+    """*decode* the value of *key*, for those who must say which one is damaged.
+
+    Raises:
+        UnsupportedFormatError, CorruptError: what *decode* raises, and names *key*.
+    """
+    try:
+        return decode(data)
+    except CorruptError as error:
+        raise type(error)(f"{key}: {error}") from error
+
+
+# ── Values ──
+
+
+def encode_cluster(cluster: Cluster) -> bytes:
+    """Encode the value of the cluster's key."""
+    return _encode(cluster_id=cluster.cluster_id, format_version=cluster.format_version)
+
+
+def decode_cluster(data: bytes) -> Cluster:
+    """Invert :func:`encode_cluster`.
+
+    A cluster whose ``format_version`` is larger than ours is decoded: whoever joins it decides.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a cluster.
+    """
+    fields = _Fields("cluster", data, ("cluster_id", "format_version"))
+    return Cluster(fields.string("cluster_id"), fields.number("format_version"))
+
+
+def encode_agent(agent: Agent) -> bytes:
+    """Encode the value of an agent's key."""
+    return _encode(
+        node_id=agent.node_id,
+        session_id=agent.session_id,
+        listeners=[[at.name, at.host, at.port] for at in agent.listeners],
+        http_address=agent.http_address,
+        rack=agent.rack,
+        started_at_ms=agent.started_at_ms,
+    )
+
+
+def decode_agent(data: bytes) -> Agent:
+    """Invert :func:`encode_agent`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not an agent.
+    """
+    names = ("node_id", "session_id", "listeners", "http_address", "rack", "started_at_ms")
+    fields = _Fields("agent", data, names)
+    return Agent(
+        node_id=fields.number("node_id", _INT32_MAX),
+        session_id=fields.string("session_id"),
+        listeners=tuple(_listener(fields, item) for item in fields.items("listeners")),
+        http_address=fields.string("http_address"),
+        rack=fields.string_or_null("rack"),
+        started_at_ms=fields.number("started_at_ms"),
+    )
+
+
+def _listener(fields: "_Fields", item: object) -> Listener:
+    match item:
+        case [str(name), str(host), int(port)] if type(port) is int and 0 <= port < 65536:
+            return Listener(name, host, port)
+        case _:
+            raise fields.corrupt(f"not a listener: {item!r}")
+
+
+def encode_live_session(session: LiveSession) -> bytes:
+    """Encode the value of a session's key."""
+    more = {"asks": int(session.asks), "proofs": session.proofs}
+    return _encode(
+        2 if any(more.values()) else 1,
+        node_id=session.node_id,
+        stage=session.stage.value,
+        topics=session.topics_revision,
+        **(more if any(more.values()) else {}),
+    )
+
+
+def decode_live_session(data: bytes) -> LiveSession:
+    """Invert :func:`encode_live_session`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a session.
+    """
+    fields = _Fields("session", data, *_SESSION_FIELDS)
+    more = fields.version > 1
+    asks = more and fields.number("asks", 1) > 0
+    proofs = fields.number("proofs") if more else 0
+    if more and not asks and not proofs:
+        raise fields.corrupt("it asks nothing and proves nothing, and so is of version 1")
+    try:
+        stage = Stage(fields.string("stage"))
+    except ValueError as error:
+        raise fields.corrupt("no such stage") from error
+    return LiveSession(
+        node_id=fields.number("node_id", _INT32_MAX),
+        stage=stage,
+        topics_revision=fields.number("topics"),
+        asks=asks,
+        proofs=proofs,
+    )
+
+
+def encode_head(head: int) -> bytes:
+    """Encode a session's head: its last committed flush sequence, or `CLOSED`."""
+    return _encode(head=_head(head))
+
+
+def decode_head(data: bytes) -> int:
+    """Invert :func:`encode_head`; also of an ended one.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a head.
+    """
+    fields = _Fields("head", data, *_HEAD_FIELDS)
+    if fields.raw("head") == _HEAD_CLOSED:
+        return CLOSED
+    return fields.number("head")
+
+
+def encode_ended_head(ended: EndedHead) -> bytes:
+    """Encode the head of a session that is over, with the time at which that was seen."""
+    return _encode(2, head=_head(ended.head), ended_ms=ended.ended_ms)
+
+
+def decode_ended_head(data: bytes) -> EndedHead | None:
+    """Invert :func:`encode_ended_head`; None: a head of version 1, nobody saw its end.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a head.
+    """
+    head = decode_head(data)
+    fields = _Fields("head", data, *_HEAD_FIELDS)
+    return None if fields.version == 1 else EndedHead(head, fields.number("ended_ms"))
+
+
+def encode_node_id_use(use: NodeIdUse) -> bytes:
+    """Encode the value of a node id's key."""
+    return _encode(directory=use.directory, unused_since_ms=use.unused_since_ms)
+
+
+def decode_node_id_use(data: bytes) -> NodeIdUse:
+    """Invert :func:`encode_node_id_use`; also of the first values, which say nothing.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not the use of a node id.
+    """
+    if data == b"{}":
+        return NodeIdUse()
+    fields = _Fields("use of a node id", data, ("directory", "unused_since_ms"))
+    unused = fields.raw("unused_since_ms")
+    return NodeIdUse(
+        fields.string_or_null("directory"),
+        None if unused is None else fields.number("unused_since_ms"),
+    )
+
+
+def _head(head: int) -> int | str:
+    assert head >= CLOSED, "neither a sequence nor CLOSED"
+    return _HEAD_CLOSED if head == CLOSED else head
+
+
+def encode_flush_record(record: FlushRecord) -> bytes:
+    """Encode the value that commits a flush object, about 140 bytes."""
+    return _encode(object=record.object_key, size=record.size_bytes, footer=record.footer_start)
+
+
+def decode_flush_record(data: bytes) -> FlushRecord:
+    """Invert :func:`encode_flush_record`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a flush record, or one whose footer starts behind its end.
+    """
+    fields = _Fields("flush record", data, ("object", "size", "footer"))
+    size_bytes = fields.number("size")
+    return FlushRecord(
+        object_key=fields.string("object"),
+        size_bytes=size_bytes,
+        footer_start=fields.number("footer", size_bytes),
+    )
+
+
+def encode_topic(topic: Topic) -> bytes:
+    """Encode the value of a topic's key, and of its tombstone."""
+    assert 1 <= topic.replication_factor <= _INT16_MAX, "no replication factor of Kafka's"
+    replicas = {} if topic.replication_factor == 1 else {"replicas": topic.replication_factor}
+    return _encode(
+        2 if replicas else 1,
+        name=topic.name,
+        topic_id=str(topic.topic_id),
+        partitions=topic.partitions,
+        **replicas,
+        configs=dict(sorted(topic.configs.items())),
+    )
+
+
+def decode_topic(data: bytes) -> Topic:
+    """Invert :func:`encode_topic`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a topic.
+    """
+    fields = _Fields("topic", data, *_TOPIC_FIELDS)
+    replicas = 1 if fields.version == 1 else fields.number("replicas", _INT16_MAX)
+    if fields.version > 1 and replicas < 2:
+        raise fields.corrupt("'replicas' is below 2, and fewer are of version 1")
+    return Topic(
+        name=fields.string("name"),
+        topic_id=fields.uuid("topic_id"),
+        partitions=fields.number("partitions", _INT32_MAX),
+        replication_factor=replicas,
+        configs=fields.strings_by_name("configs"),
+    )
+
+
+def encode_leader(leader: Leader) -> bytes:
+    """Encode the value of a leader's key."""
+    return _encode(session_id=leader.session_id, epoch=leader.leader_epoch)
+
+
+def decode_leader(data: bytes) -> Leader:
+    """Invert :func:`encode_leader`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a leader.
+    """
+    fields = _Fields("leader", data, ("session_id", "epoch"))
+    return Leader(fields.string_or_null("session_id"), fields.number("epoch", _INT32_MAX))
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    """Encode the value of a partition's key."""
+    return _encode(
+        sealed_end=state.sealed_end,
+        manifest=state.manifest_version,
+        log_start=state.log_start,
+        sessions=list(state.sessions),
+    )
+
+
+def decode_partition_state(data: bytes) -> PartitionState:
+    """Invert :func:`encode_partition_state`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a partition's state.
+    """
+    names = ("sealed_end", "manifest", "log_start", "sessions")
+    fields = _Fields("partition state", data, names)
+    return PartitionState(
+        sealed_end=fields.number("sealed_end"),
+        manifest_version=fields.number("manifest"),
+        log_start=fields.number("log_start"),
+        sessions=fields.strings("sessions"),
+    )
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    """Encode the value of the key that allocates producer ids."""
+    return _encode(first=block.first_producer_id, size=block.size, node_id=block.node_id)
+
+
+def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
+    """Invert :func:`encode_producer_id_block`.
+
+    Raises:
+        UnsupportedFormatError: a newer format.
+        CorruptError: not a block of producer ids.
+    """
+    fields = _Fields("producer id block", data, ("first", "size", "node_id"))
+    return ProducerIdBlock(
+        first_producer_id=fields.number("first"),
+        size=fields.number("size"),
+        node_id=fields.number("node_id", _INT32_MAX),
+    )
+
+
+# ── JSON ──
+
+
+def _encode(version: int = 1, /, **fields: object) -> bytes:
+    """ValueError for a string that UTF-8 cannot encode."""
+    value = {"v": version, **fields}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class _Fields:
+    """One decoded JSON object, read field by field with its types checked.
+
+    *versions*: the fields of version 1, of version 2, …
+    """
+
+    def __init__(self, what: str, data: bytes, *versions: tuple[str, ...]) -> None:
+        self._what = what
+        self._data = data
+        self._fields = self._parse()
+        self.version = version = self.number("v")
+        if version > len(versions):
+            raise UnsupportedFormatError(
+                f"this {what} has format version {version}, and this driftlog reads up to "
+                f"{len(versions)}: upgrade it: {data[:200]!r}"
+            )
+        if version < 1:
+            raise self.corrupt(f"no version {version}")
+        names = versions[version - 1]
+        if self._fields.keys() != {"v", *names}:
+            raise self.corrupt(f"fields {sorted(self._fields)}, not {sorted(names)}")
+
+    def _parse(self) -> Mapping[str, Any]:
+        try:
+            text = self._data.decode()
+            parsed = json.loads(text)
+            json.dumps(parsed, ensure_ascii=False).encode()  # no lone surrogates from \uXXXX
+        except (ValueError, RecursionError) as error:
+            raise self.corrupt(str(error)) from error
+        if not isinstance(parsed, dict):
+            raise self.corrupt("not a JSON object")
+        return parsed
+
+    def corrupt(self, why: str) -> CorruptError:
+        return CorruptError(f"not a {self._what} ({why}): {self._data[:200]!r}")
+
+    def raw(self, name: str) -> object:
+        if name not in self._fields:
+            raise self.corrupt(f"no field {name!r}")
+        return self._fields[name]
+
+    def number(self, name: str, largest: int = _INT64_MAX) -> int:
+        value = self.raw(name)
+        if type(value) is not int or not 0 <= value <= largest:
+            raise self.corrupt(f"{name!r} is not an integer in [0, {largest}]")
+        return value
+
+    def string(self, name: str) -> str:
+        value = self.raw(name)
+        if not isinstance(value, str):
+            raise self.corrupt(f"{name!r} is not a string")
+        return value
+
+    def string_or_null(self, name: str) -> str | None:
+        return None if self.raw(name) is None else self.string(name)
+
+    def uuid(self, name: str) -> UUID:
+        text = self.string(name)
+        try:
+            value = UUID(text)
+        except ValueError as error:
+            raise self.corrupt(f"{name!r} is not a uuid") from error
+        if str(value) != text:
+            raise self.corrupt(f"{name!r} is not a canonical uuid")
+        return value
+
+    def items(self, name: str) -> list[object]:
+        value = self.raw(name)
+        if not isinstance(value, list):
+            raise self.corrupt(f"{name!r} is not a list")
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        values = self.items(name)
+        if not all(isinstance(value, str) for value in values):
+            raise self.corrupt(f"{name!r} is not a list of strings")
+        return tuple(str(value) for value in values)
+
+    def strings_by_name(self, name: str) -> dict[str, str]:
+        value = self.raw(name)
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise self.corrupt(f"{name!r} is not an object of strings")
+        return value

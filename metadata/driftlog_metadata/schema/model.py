@@ -1,0 +1,163 @@
+"""What the metadata store holds, as values.
+
+`driftlog_metadata.schema.keys` says under which key each of them stands, and
+`driftlog_metadata.schema.codec` how it is stored.
+
+Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+FORMAT_VERSION: Final = 1
+"""Of all that is stored, taken together.  An agent refuses a cluster with a larger one.
+
+Each value has a version of its own beside it (`codec`).
+"""
+
+CLOSED: Final = -1
+"""A head that says: nothing of this session will ever be committed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedHead:
+    """The head of a session that is over.  ``ended_ms``: when that was first seen, by the clock
+    of the object store; the head is kept for a while from then on."""
+
+    head: int
+    ended_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdUse:
+    """Which data directory has a node id.  ``directory``: its random id; None: not known, it was
+    taken by an agent of before.  ``unused_since_ms``: since when no agent of it was seen, by the
+    clock of the object store; None: one lives, or nobody has looked."""
+
+    directory: str | None = None
+    unused_since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition of a topic *by id*: a topic created again under its name is another one."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The identity that the bucket's ``cluster.json`` repeats."""
+
+    cluster_id: str
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where clients reach an agent: Kafka's advertised listener."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A live agent, on its session's lease."""
+
+    node_id: int
+    session_id: str
+    listeners: tuple[Listener, ...]
+    http_address: str
+    rack: str | None
+    started_at_ms: int
+
+
+class Stage(StrEnum):
+    """How far a session is: partitions are placed on those that serve."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSession:
+    """What a live session says of itself, in its fencing key."""
+
+    node_id: int
+    stage: Stage = Stage.STARTING
+    topics_revision: int = 0
+    """The newest revision of a topic's key that its agent has seen."""
+    asks: bool = False
+    """It cannot commit, and wants to know whether others could."""
+    proofs: int = 0
+    """How often it has found that it could, when others asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushRecord:
+    """The one key that commits a flush object.
+
+    The footer is the byte range ``[footer_start, size_bytes)`` of the object.
+    """
+
+    object_key: str
+    size_bytes: int
+    footer_start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic and the configs that were set on it (never the defaults).
+
+    The bucket replicates; *replication_factor* is what was asked for, and what clients are shown
+    as far as there are agents.
+    """
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition; *session_id* None: released, nobody does."""
+
+    session_id: str | None
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the bucket holds of a partition, and whose flushes continue it.
+
+    *Sealed* means below ``sealed_end``, and nothing else does.  ``manifest_version``
+    is 0 before the first manifest.  ``sessions``: those that have led since the sealed
+    end, oldest first.
+    """
+
+    sealed_end: int = 0
+    manifest_version: int = 0
+    log_start: int = 0
+    sessions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    """The last block of producer ids that was handed out; the next one starts at its end.
+
+    ``[first_producer_id, first_producer_id + size)`` belong to *node_id*.
+    Source: org.apache.kafka.server.common.ProducerIdsBlock.
+    """
+
+    first_producer_id: int
+    size: int
+    node_id: int

@@ -1,0 +1,4 @@
+"""The metadata port, and what is behind it: SQLite, memory, etcd.
+
+Shell.
+"""

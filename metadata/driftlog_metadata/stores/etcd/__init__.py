@@ -1,0 +1,4 @@
+"""The metadata store on etcd.
+
+Shell.
+"""

@@ -1,0 +1,132 @@
+"""What etcd's refusals mean to whoever asked: nothing happened, or nobody knows.
+
+    gRPC status ──▶ Verdict ──▶ another endpoint, a new token, or an error of the port
+
+Only what etcd decides before it proposes, or by not applying, is certain to have done
+nothing; it is in the table.  Everything else that a write is answered with ("leader
+changed", "request timed out", a broken connection) may have happened.
+
+Source: etcd's api/v3rpc/rpctypes/error.go; server/etcdserver/v3_server.go,
+api/v3rpc/interceptor.go and quota.go for where each is raised (3.4 to 3.6).
+Adapter.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+import grpc
+
+from driftlog_metadata.stores.errors import DeclinedError, StoreError, UnavailableError
+from driftlog_metadata.stores.store import CompactedError, LeaseNotFoundError
+
+
+class Verdict(Enum):
+    """What an answer that is not a result says."""
+
+    ELSEWHERE = auto()
+    """Nothing happened here; another member may do it."""
+    TOKEN = auto()
+    """Nothing happened: the token is old, or there is none."""
+    REFUSED = auto()
+    """Nothing happened, nor would it at another member."""
+    TOO_LARGE = auto()
+    """Nothing happened: over a limit of the server's."""
+    LEASE_GONE = auto()
+    LEASE_EXISTS = auto()
+    COMPACTED = auto()
+    UNKNOWN = auto()
+    """It may have happened."""
+
+
+class LeaseExistsError(StoreError):
+    """A lease of this id is there."""
+
+
+class EtcdRefusedError(DeclinedError):
+    """etcd understood, and declines; the same request will not do until somebody does something."""
+
+
+_ETCD: Final = "etcdserver: "
+
+_VERDICTS: Final = {
+    "no leader": Verdict.ELSEWHERE,
+    "rpc not supported for learner": Verdict.ELSEWHERE,
+    "not capable": Verdict.ELSEWHERE,
+    "invalid auth token": Verdict.TOKEN,
+    "revision of auth store is old": Verdict.TOKEN,
+    "user name is empty": Verdict.TOKEN,
+    "too many requests": Verdict.REFUSED,
+    "mvcc: database space exceeded": Verdict.REFUSED,
+    "permission denied": Verdict.REFUSED,
+    "user name not found": Verdict.REFUSED,
+    "authentication failed, invalid user ID or password": Verdict.REFUSED,
+    "root user does not exist": Verdict.REFUSED,
+    "request is too large": Verdict.TOO_LARGE,
+    "too many operations in txn request": Verdict.TOO_LARGE,
+    "duplicate key given in txn request": Verdict.TOO_LARGE,
+    "too large lease TTL": Verdict.TOO_LARGE,
+    "requested lease not found": Verdict.LEASE_GONE,
+    "lease already exists": Verdict.LEASE_EXISTS,
+    "mvcc: required revision has been compacted": Verdict.COMPACTED,
+}
+
+_ADVICE: Final = {
+    "no leader": "its cluster has lost its quorum, or is electing",
+    "too many requests": "etcd applies more slowly than it is asked: look at its disk",
+    "mvcc: database space exceeded": (
+        "etcd is full: compact it and defragment every member (etcdctl compaction, "
+        "etcdctl defrag), or raise --quota-backend-bytes; then disarm the alarm "
+        "(etcdctl alarm disarm)"
+    ),
+    "permission denied": "grant the user a role that reads and writes the prefix /driftlog/v1/",
+    "user name is empty": "etcd wants a user and a password, and none are set",
+    "user name not found": "the user was deleted: etcdctl user add",
+    "authentication failed, invalid user ID or password": "check the user and the password",
+    "request is too large": "etcd's --max-request-bytes is below its default",
+    "too many operations in txn request": "etcd's --max-txn-ops is below its default",
+}
+
+
+def verdict(details: str) -> Verdict:
+    """Of a gRPC status' details, or of the reason why a watch was cancelled."""
+    return _VERDICTS.get(_reason(details), Verdict.UNKNOWN)
+
+
+def is_from_etcd(details: str) -> bool:
+    """Whether etcd said this, not something on the way to it."""
+    return _ETCD in details
+
+
+def describe(details: str) -> str:
+    """What was said, and what to do about it where that is known."""
+    advice = _ADVICE.get(_reason(details))
+    return f"{details} ({advice})" if advice else details
+
+
+def error_of(found: Verdict, message: str) -> Exception:
+    """The error for a verdict that is final, wherever it was given."""
+    match found:
+        case Verdict.LEASE_GONE:
+            return LeaseNotFoundError(message)
+        case Verdict.LEASE_EXISTS:
+            return LeaseExistsError(message)
+        case Verdict.COMPACTED:
+            return CompactedError(message)
+        case Verdict.TOO_LARGE:
+            return ValueError(message)
+        case Verdict.REFUSED | Verdict.TOKEN:
+            return EtcdRefusedError(message)
+        case Verdict.ELSEWHERE | Verdict.UNKNOWN:
+            return UnavailableError(message)
+
+
+def details_of(error: grpc.aio.AioRpcError) -> str:
+    """What a failed call was told, in one line; never empty."""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and _ETCD not in (error.details() or ""):
+        return "no answer in time"
+    return " ".join((error.details() or error.code().name).split())
+
+
+def _reason(details: str) -> str:
+    # The reason of a cancelled watch has more in front: `rpc error: code = … desc = etcdserver: …`
+    return details.rpartition(_ETCD)[2] if _ETCD in details else ""

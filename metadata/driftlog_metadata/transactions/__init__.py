@@ -1,0 +1,4 @@
+"""Guarded transactions: sessions, commits, leadership, flush records.
+
+Shell.
+"""

@@ -1,0 +1,4 @@
+"""Evidence that a metadata store lost what it had answered.
+
+Shell.
+"""

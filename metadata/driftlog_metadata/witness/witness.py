@@ -1,0 +1,179 @@
+"""What one process has seen of its metadata store: whether the store is still that one.
+
+    answers ──▶ highest revision seen ──an answer to a later request is below──▶ evidence
+            └─▶ revision and time of the last one ──further on than a store gets─▶ evidence
+    heads   ──▶ what our own session committed ──its head says less──────────────▶ evidence
+    cluster's key ─────────────────────────────missing, or another cluster's─────▶ evidence
+
+A store that was restored from a backup, or that came back empty, has lost what was acknowledged
+since.  Nothing that it says may be acted on: leaders and epochs would be given out again, and
+objects that it does not name would be deleted.  Evidence is never taken back; a restart of the
+process, which has seen nothing yet, accepts the store as it is.
+
+Answers overtake each other: an answer counts against what was known when its request was *sent*.
+Only requests that are linearizable are looked at.
+
+A store that is restored with etcd's ``--bump-revision`` does not go back in its revisions.  The
+head of the process's own session shows such a restore if the session committed after the snapshot.
+The leap of revisions shows it to every process, if the bump is as large as etcd's manual advises
+(1,000,000,000).  The ids in etcd's answers do not show it: they are hashes of names and addresses,
+and a cluster that is restored with the same ones has the same ids.
+
+Pure.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from driftlog_metadata.schema.codec import decode_cluster, decode_head
+from driftlog_metadata.schema.model import CLOSED
+from driftlog_metadata.stores.errors import CorruptError, FencedError
+from driftlog_metadata.stores.store import KeyValue
+
+WENT_BACK: Final = "metadata_store_went_back"
+REPLACED: Final = "metadata_store_replaced"
+
+_LEAP: Final = 100_000_000
+_LEAP_PER_MS: Final = 10
+"""Revisions that a store may be further on than its last answer told, and those for each ms since.
+More: a smaller bump, or a bump in a longer outage, is not noticed.  Fewer: a process that was
+suspended, or cut off from a busy store, takes what others wrote meanwhile for a restore.  A cluster
+writes 5 in a ms at most; a bump of 1,000,000,000 is noticed in outages of up to a day."""
+
+_HEAD_KEPT_MS: Final = 6 * 24 * 3_600_000.0
+"""How long the head of a session that is over is there for certain: it is deleted after 7 days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Why the store is not the one that this process has seen."""
+
+    event: str
+    """`WENT_BACK` or `REPLACED`."""
+    reason: str
+    revision_seen: int
+    """The highest one."""
+    revision_found: int | None = None
+    """Of the store now, where that is the evidence."""
+
+
+@dataclass(slots=True)
+class OwnSession:
+    """The last session that this process opened, and what it has committed."""
+
+    session_id: str
+    committed: int = 0
+    """The last flush that is known to be committed."""
+    valid_until_ms: float = 0.0
+    """By the process's own clock."""
+
+
+class Asked(NamedTuple):
+    """A request that is on its way."""
+
+    seen: int
+    """The highest revision that was known when it was sent."""
+    sent_ms: float
+
+
+class StoreWitness:
+    """See the module.  One for a process; it spans the process's sessions.
+
+    Args:
+        now_ms: the clock of the process's sessions; it counts suspend.
+        cluster: the value of the cluster's key; None: it is not known yet.
+    """
+
+    def __init__(self, now_ms: Callable[[], float], cluster: bytes | None = None) -> None:
+        self._now_ms = now_ms
+        self.cluster = cluster
+        self.seen = 0
+        """The highest revision that an answer or a watch told."""
+        self._last: Asked | None = None
+        """The answer that told the highest revision: that one, and when its request was sent.  Not
+        of a watch: after an outage a watch begins with what was written long ago."""
+        self.session: OwnSession | None = None
+        self.evidence: Evidence | None = None
+        """The first one that was found."""
+        self.on_evidence: Callable[[], None] = lambda: None
+        """Called once, when there is evidence."""
+
+    def check(self) -> None:
+        """Raises FencedError: there is evidence."""
+        if self.evidence is not None:
+            raise FencedError(self.evidence.reason)
+
+    # ── What is seen ──
+
+    def asked(self) -> Asked:
+        """A linearizable request is sent now."""
+        return Asked(self.seen, self._now_ms())
+
+    def answered(self, asked: Asked, revision: int) -> None:
+        """A linearizable request was answered at *revision*."""
+        if revision < asked.seen:
+            self.went_back(asked.seen, revision)
+        self.saw(revision)
+        told = Asked(revision, asked.sent_ms)
+        self._last = told if self._last is None else max(self._last, told)
+
+    def saw(self, revision: int) -> None:
+        """The store told *revision*: it has been there."""
+        last = self._last
+        if last is not None:
+            passed_ms = self._now_ms() - last.sent_ms
+            if revision > last.seen + _LEAP + _LEAP_PER_MS * passed_ms:
+                reason = f"from revision {last.seen} to {revision} in {passed_ms / 1000:.1f} s"
+                self._found(WENT_BACK, f"the metadata store was restored: {reason}", revision)
+        self.seen = max(self.seen, revision)
+
+    def went_back(self, seen: int, found: int) -> None:
+        """The store is at *found*, and has been at *seen*."""
+        reason = f"revision {seen} was seen, and the store is at {found}"
+        self._found(WENT_BACK, f"the metadata store went back: {reason}", found)
+
+    def read_cluster(self, kvs: Sequence[KeyValue]) -> None:
+        """What a linearizable read of the cluster's key gave."""
+        if self.cluster is None or (kvs and kvs[0].value == self.cluster):
+            return
+        there = f"it says {_cluster_id(kvs[0].value)}" if kvs else "it is missing"
+        reason = f"its cluster key said {_cluster_id(self.cluster)}, and now {there}"
+        self._found(REPLACED, f"the metadata store is another one: {reason}", None)
+
+    def read_head(self, kvs: Sequence[KeyValue], own: OwnSession, committed: int) -> None:
+        """What a linearizable read of *own*'s head gave, after flush *committed* was committed.
+
+        The head is there as long as the session, and for days after it.
+
+        Raises:
+            CorruptError: it cannot be read.
+        """
+        head = decode_head(kvs[0].value) if kvs else None
+        if head is not None and (head == CLOSED or head >= committed):
+            return
+        there = "is missing" if head is None else f"says {head}"
+        reason = f"session {own.session_id} had committed flush {committed}, and its head {there}"
+        self._found(WENT_BACK, f"the metadata store went back: {reason}", None)
+
+    @property
+    def head_there(self) -> OwnSession | None:
+        """The last session, if its head is in the store for certain."""
+        own = self.session
+        if own is None or self._now_ms() - own.valid_until_ms >= _HEAD_KEPT_MS:
+            return None
+        return own
+
+    def _found(self, event: str, reason: str, found: int | None) -> None:
+        if self.evidence is None:
+            self.evidence = Evidence(
+                event=event, reason=reason, revision_seen=self.seen, revision_found=found
+            )
+            self.on_evidence()
+
+
+def _cluster_id(value: bytes) -> str:
+    try:
+        return decode_cluster(value).cluster_id
+    except CorruptError:
+        return "what cannot be read"

@@ -1,0 +1,4 @@
+"""Record batches: their header, their compression, the kernel, and the producers' state.
+
+Pure.
+"""

@@ -1,0 +1,53 @@
+"""The compiled kernel, or its slow twin where there is no compiler: one surface for both.
+
+`kernel_py` says what each function promises.
+
+Pure.
+"""
+
+import warnings
+
+try:
+    from driftlog_tiering.batches._kernel import (
+        Rows,
+        check,
+        crc32c,
+        decode,
+        find_timestamp,
+        max_timestamp,
+        patch,
+        scan,
+    )
+
+    COMPILED = True
+except ImportError as error:
+    from driftlog_tiering.batches.kernel_py import (  # type: ignore[assignment]
+        Rows,
+        check,
+        crc32c,
+        decode,
+        find_timestamp,
+        max_timestamp,
+        patch,
+        scan,
+    )
+
+    COMPILED = False
+    warnings.warn(
+        f"driftlog runs without its compiled kernel ({error}): a hundred times slower. "
+        "Install a C compiler and install driftlog again.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+__all__ = [
+    "COMPILED",
+    "Rows",
+    "check",
+    "crc32c",
+    "decode",
+    "find_timestamp",
+    "max_timestamp",
+    "patch",
+    "scan",
+]

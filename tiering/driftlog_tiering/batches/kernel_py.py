@@ -1,0 +1,520 @@
+"""The kernel in Python: the oracle of `_kernel.pyx`, and its slow stand-in where there is none.
+
+A record section, after decompression, is `record_count` records:
+
+    length varint, attributes int8 (unused), timestamp_delta varlong (ms), offset_delta varint,
+    key_length varint (-1: null), key, value_length varint (-1: null), value,
+    header_count varint, headers: key_length varint, key UTF-8, value_length varint (-1), value
+
+Varints are zigzag, of at most 5 bytes (10 for varlong), and must fit 32 (64) bits.
+Source: org.apache.kafka.common.record.DefaultRecord#readFrom, utils.ByteUtils.
+
+Pure.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from crc32c import crc32c as _crc32c
+
+from driftlog_tiering.batches.batch import (
+    HEADER_BYTES,
+    MAX_TIMESTAMP_MS,
+    Buffer,
+    CorruptBatchError,
+    CorruptRecordsError,
+    check_batch,
+    patch_offset_and_epoch,
+)
+
+Checked = tuple[int, int, int, int, int, int, int]
+"""record_count, attributes, producer_id, producer_epoch, base_sequence, base_timestamp,
+max_timestamp."""
+
+Sizes = tuple[int, int, int, int, int, int, int, int, int]
+"""Bytes of keys, bytes of values, number of headers, bytes of header keys, bytes of header
+values, null keys, null values, records without headers, null header values."""
+
+Batch = tuple[Buffer, int, int, int, int, int]
+"""Records, record_count, base_offset, base_timestamp (ms), max_timestamp (ms), timestamp type."""
+
+_INT32_MAX = 2**31 - 1
+
+
+class Record(NamedTuple):
+    """One record of a batch; the timestamp is a delta to the batch's base, in ms."""
+
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def check(buffer: Buffer, pos: int, length: int, from_client: bool = True) -> Checked | int:
+    """`batch.check_batch` of ``buffer[pos:pos + length]``; a number is the `batch.Reason`."""
+    if pos < 0 or length < 0 or pos + length > len(buffer):
+        return 1
+    try:
+        header = check_batch(memoryview(buffer)[pos : pos + length], from_client=from_client)
+    except CorruptBatchError as error:
+        return int(error.reason)
+    return (
+        header.record_count,
+        header.attributes,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.base_timestamp,
+        header.max_timestamp,
+    )
+
+
+def patch(buffer: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """`batch.patch_offset_and_epoch` of the batch at *pos*.
+
+    Raises:
+        IndexError: no header fits there.
+    """
+    if pos < 0 or pos + HEADER_BYTES > len(buffer):
+        raise IndexError("no batch header at that position")
+    patch_offset_and_epoch(memoryview(buffer)[pos:], base_offset, leader_epoch)
+
+
+def crc32c(buffer: Buffer, value: int = 0) -> int:
+    """CRC-32C of *buffer*, continuing from *value*."""
+    return _crc32c(buffer, value)
+
+
+# ── Records to columns ──
+
+
+class _Cursor:
+    """Reads fields of ``data[position:end]``."""
+
+    __slots__ = ("data", "end", "position")
+
+    def __init__(self, data: Buffer, position: int, end: int) -> None:
+        self.data = data
+        self.position = position
+        self.end = end
+
+    def varint(self, bits: int = 32) -> int:
+        """A zigzag number of at most *bits* bits."""
+        value = shift = 0
+        while True:
+            if self.position >= self.end:
+                raise CorruptRecordsError("a varint that is cut off")
+            byte = self.data[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if value >> bits:
+                raise CorruptRecordsError("a varint that is too large")
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift >= bits:
+                raise CorruptRecordsError("a varint that is too long")
+
+    def take(self, length: int) -> bytes:
+        """The next *length* bytes."""
+        if not 0 <= length <= self.end - self.position:
+            raise CorruptRecordsError("a length that is negative or past the end")
+        start = self.position
+        self.position += length
+        return bytes(self.data[start : self.position])
+
+    def nullable(self) -> bytes | None:
+        """A length and its bytes, -1: null."""
+        length = self.varint()
+        return None if length == -1 else self.take(length)
+
+    def finish(self) -> None:
+        """Nothing may be left."""
+        if self.position != self.end:
+            raise CorruptRecordsError("bytes after the last field")
+
+
+def iterate_records(records: Buffer, count: int) -> Iterator[Record]:
+    """Each record of a decompressed record section.
+
+    Raises:
+        CorruptRecordsError: at the first record that is malformed, or after *count*
+            records if bytes are left.
+    """
+    if count < 0:
+        raise CorruptRecordsError("a negative count")
+    section = _Cursor(memoryview(records), 0, len(records))
+    for _ in range(count):
+        length = section.varint()
+        if not 1 <= length <= section.end - section.position:
+            raise CorruptRecordsError("a length that is negative or past the end")
+        cursor = _Cursor(section.data, section.position + 1, section.position + length)
+        section.position += length
+        timestamp_delta = cursor.varint(64)
+        offset_delta = cursor.varint()
+        key = cursor.nullable()
+        value = cursor.nullable()
+        header_count = cursor.varint()
+        if header_count < 0:
+            raise CorruptRecordsError("a length that is negative or past the end")
+        headers = tuple(_header(cursor) for _ in range(header_count))
+        cursor.finish()
+        yield Record(timestamp_delta, offset_delta, key, value, headers)
+    section.finish()
+
+
+def _header(cursor: _Cursor) -> tuple[str, bytes | None]:
+    try:
+        key = cursor.take(cursor.varint()).decode()
+    except UnicodeDecodeError:
+        raise CorruptRecordsError("a header key that is not UTF-8") from None
+    return key, cursor.nullable()
+
+
+def _timestamp(base_timestamp: int, delta: int) -> int:
+    timestamp = base_timestamp + delta
+    if not -MAX_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS:
+        raise CorruptRecordsError("a timestamp that does not fit int64 microseconds")
+    return timestamp
+
+
+def scan(
+    records: Buffer,
+    count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    log_append_time: bool = False,
+) -> Sizes:
+    """Validate a decompressed record section and measure what its columns need.
+
+    Offset deltas must ascend strictly from 0 or more to at most *last_offset_delta*, and
+    timestamps (ms; ignored with *log_append_time*) must fit int64 microseconds.
+
+    Raises:
+        CorruptRecordsError: anything else than exactly *count* well-formed records.
+    """
+    sizes = [0] * 9
+    previous = -1
+    for record in iterate_records(records, count):
+        if not previous < record.offset_delta <= last_offset_delta:
+            raise CorruptRecordsError("offset deltas that do not ascend to last_offset_delta")
+        previous = record.offset_delta
+        if not log_append_time:
+            _timestamp(base_timestamp, record.timestamp_delta)
+        sizes[0] += len(record.key or b"")
+        sizes[1] += len(record.value or b"")
+        sizes[2] += len(record.headers)
+        sizes[3] += sum(len(key.encode()) for key, _ in record.headers)
+        sizes[4] += sum(len(value or b"") for _, value in record.headers)
+        sizes[5] += record.key is None
+        sizes[6] += record.value is None
+        sizes[7] += not record.headers
+        sizes[8] += sum(value is None for _, value in record.headers)
+    a, b, c, d, e, f, g, h, i = sizes
+    return a, b, c, d, e, f, g, h, i
+
+
+class _Binary:
+    """Appends to a column's validity bits, int32 offsets and bytes."""
+
+    def __init__(self, validity: memoryview | None, offsets: memoryview, data: memoryview) -> None:
+        self.validity = validity
+        self.offsets = offsets.cast("i")
+        self.data = data
+        self.rows = 0
+        self.used = 0
+        self.offsets[0] = 0
+
+    def put(self, value: bytes | None) -> None:
+        """Append one; null clears its bit."""
+        if value is None:
+            assert self.validity is not None
+            _clear_bit(self.validity, self.rows)
+        else:
+            if len(value) > len(self.data) - self.used:
+                raise CorruptRecordsError("the records are not those that were scanned")
+            self.data[self.used : self.used + len(value)] = value
+            self.used += len(value)
+        self.rows += 1
+        self.offsets[self.rows] = self.used
+
+
+def _clear_bit(bits: memoryview, i: int) -> None:
+    bits[i >> 3] &= ~(1 << (i & 7)) & 0xFF
+
+
+def decode(batches: Sequence[Batch], sizes: Sequence[int], buffers: Sequence[Buffer]) -> None:
+    """Copy scanned batches into the buffers of Arrow columns.
+
+    *sizes* is the sum of the batches' `scan`; *buffers* are sixteen writable ones, of at least
+    the size that follows from it, all of native byte order:
+
+        0 offset int64          1 timestamp int64 (us)    2 timestamp type int32
+        3 key validity          4 key offsets int32       5 key bytes
+        6 value validity        7 value offsets           8 value bytes
+        9 headers validity     10 headers offsets
+       11 header key offsets   12 header key bytes
+       13 header value validity  14 header value offsets  15 header value bytes
+
+    A record without headers has NULL headers.  Validity is bits, least significant first.
+
+    Raises:
+        CorruptRecordsError: the records are not those that were scanned.
+        ValueError: a buffer is too small.
+        OverflowError: a column over 2 GiB.
+    """
+    if max(sizes[:5]) > _INT32_MAX:
+        raise OverflowError("a column over 2 GiB")
+    rows = sum(batch[1] for batch in batches)
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    for at, least in enumerate(_least_bytes(rows, sizes)):
+        if len(views[at]) < least:
+            raise ValueError(f"buffer {at} has {len(views[at])} of {least} bytes")
+        views[at] = views[at][:least]
+    for at in (3, 6, 9, 13):
+        views[at][:] = b"\xff" * len(views[at])
+    offset, timestamp, kind = views[0].cast("q"), views[1].cast("q"), views[2].cast("i")
+    key, value = _Binary(*views[3:6]), _Binary(*views[6:9])
+    headers_offsets = views[10].cast("i")
+    headers_offsets[0] = 0
+    header_key, header_value = _Binary(None, *views[11:13]), _Binary(*views[13:16])
+    row = 0
+    for records, count, base_offset, base_timestamp, max_ts, timestamp_type in batches:
+        for record in iterate_records(records, count):
+            offset[row] = base_offset + record.offset_delta
+            ms = max_ts if timestamp_type else base_timestamp + record.timestamp_delta
+            timestamp[row] = _timestamp(ms, 0) * 1000
+            kind[row] = timestamp_type
+            key.put(record.key)
+            value.put(record.value)
+            if not record.headers:
+                _clear_bit(views[9], row)
+            elif header_key.rows + len(record.headers) > sizes[2]:
+                raise CorruptRecordsError("the records are not those that were scanned")
+            for name, content in record.headers:
+                header_key.put(name.encode())
+                header_value.put(content)
+            row += 1
+            headers_offsets[row] = header_key.rows
+    used = (key.used, value.used, header_key.rows, header_key.used, header_value.used)
+    if used != tuple(sizes[:5]):
+        raise CorruptRecordsError("the records are not those that were scanned")
+
+
+def _least_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    bits, headers = (rows + 7) // 8, sizes[2]
+    return (
+        *(8 * rows, 8 * rows, 4 * rows),
+        *(bits, 4 * (rows + 1), sizes[0]),
+        *(bits, 4 * (rows + 1), sizes[1]),
+        *(bits, 4 * (rows + 1)),
+        *(4 * (headers + 1), sizes[3]),
+        *((headers + 7) // 8, 4 * (headers + 1), sizes[4]),
+    )
+
+
+# ── Timestamps within a batch ──
+
+
+def find_timestamp(
+    records: Buffer, count: int, base_timestamp: int, target: int
+) -> tuple[int, int] | None:
+    """(offset delta, timestamp) of the first record at or after *target* (ms); None: none is.
+
+    Of a CreateTime batch: with LogAppendTime all records have the batch's max_timestamp.
+
+    Raises:
+        CorruptRecordsError: a malformed record before it.
+    """
+    for record in iterate_records(records, count):
+        timestamp = _timestamp(base_timestamp, record.timestamp_delta)
+        if timestamp >= target:
+            return record.offset_delta, timestamp
+    return None
+
+
+def max_timestamp(records: Buffer, count: int, base_timestamp: int) -> tuple[int, int]:
+    """(the largest timestamp, offset delta of the first record that has it); (-1, -1) of none.
+
+    What the header of a batch should say where a client left it unset.
+
+    Raises:
+        CorruptRecordsError: not exactly *count* records.
+    """
+    greatest, offset_delta = -1, -1
+    for i, record in enumerate(iterate_records(records, count)):
+        timestamp = _timestamp(base_timestamp, record.timestamp_delta)
+        if i == 0 or timestamp > greatest:
+            greatest, offset_delta = timestamp, record.offset_delta
+    return greatest, offset_delta
+
+
+# ── Columns to records ──
+
+
+def _varint(value: int) -> bytes:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _nullable(value: bytes | None) -> bytes:
+    return b"\x01" if value is None else _varint(len(value)) + value
+
+
+def encode_record(record: Record) -> bytes:
+    """One record, its length included."""
+    body = bytearray(b"\0")
+    body += _varint(record.timestamp_delta) + _varint(record.offset_delta)
+    body += _nullable(record.key) + _nullable(record.value)
+    body += _varint(len(record.headers))
+    for key, value in record.headers:
+        body += _nullable(key.encode()) + _nullable(value)
+    return _varint(len(body)) + body
+
+
+class _Strings:
+    """Reads a column's values."""
+
+    def __init__(self, rows: int, validity: Buffer | None, offsets: Buffer, data: Buffer) -> None:
+        self.validity = None if validity is None else memoryview(validity).cast("B")
+        self.offsets = _offsets(offsets, rows, len(memoryview(data).cast("B")))
+        self.data = memoryview(data).cast("B")
+
+    def __getitem__(self, i: int) -> bytes | None:
+        if not _is_set(self.validity, i):
+            return None
+        return bytes(self.data[self.offsets[i] : self.offsets[i + 1]])
+
+
+def _is_set(bits: memoryview | None, i: int) -> bool:
+    return bits is None or bool(bits[i >> 3] >> (i & 7) & 1)
+
+
+def _offsets(buffer: Buffer, rows: int, capacity: int) -> tuple[int, ...]:
+    if len(memoryview(buffer).cast("B")) < 4 * (rows + 1):
+        raise ValueError("an offset buffer that is too small")
+    offsets: tuple[int, ...] = struct.unpack_from(f"={rows + 1}i", buffer)
+    if offsets[0] < 0 or offsets[-1] > capacity or list(offsets) != sorted(offsets):
+        raise ValueError("offsets that do not ascend")
+    return offsets
+
+
+class Rows:
+    """Columns to be read as records; sixteen buffers as in `decode`, validity may be None.
+
+    Raises:
+        ValueError: buffers that are too small, offsets that do not ascend (strictly, those
+            of records), a timestamp type that is neither 0 nor 1.
+    """
+
+    def __init__(self, count: int, buffers: Sequence[Buffer | None]) -> None:
+        b = [b"" if buffer is None else buffer for buffer in buffers]
+        self.count = count
+        self._offset = struct.unpack_from(f"={count}q", b[0])
+        self._timestamp = struct.unpack_from(f"={count}q", b[1])
+        self._type = struct.unpack_from(f"={count}i", b[2])
+        ascending = all(a < b for a, b in pairwise((-1, *self._offset)))
+        if not ascending or not {0, 1}.issuperset(self._type):
+            raise ValueError("offsets that do not ascend, or a timestamp type that is none")
+        self._key = _Strings(count, buffers[3], b[4], b[5])
+        self._value = _Strings(count, buffers[6], b[7], b[8])
+        self._with_headers = None if buffers[9] is None else memoryview(buffers[9]).cast("B")
+        self._headers_offsets = _offsets(b[10], count, _INT32_MAX)
+        headers = self._headers_offsets[-1]
+        self._header_key = _Strings(headers, None, b[11], b[12])
+        self._header_value = _Strings(headers, buffers[13], b[14], b[15])
+
+    def find_offset(self, offset: int) -> int:
+        """The first row whose offset is *offset* or more; `count` if there is none."""
+        return sum(1 for known in self._offset if known < offset)
+
+    def offset(self, row: int) -> int:
+        """The offset in that row.
+
+        Raises:
+            IndexError: no such row.
+        """
+        if not 0 <= row < self.count:
+            raise IndexError("no such row")
+        return int(self._offset[row])
+
+    def cut(
+        self, start: int, stop: int, base_offset: int, target_bytes: int
+    ) -> tuple[int, int, int, int, int]:
+        """Which rows from *start* on, before *stop*, make one batch with that base offset.
+
+        Returns (stop, bytes of the record section, base timestamp, max timestamp, timestamp
+        type): at least one row, as many as fit *target_bytes*, all of one timestamp type; with
+        LogAppendTime of one timestamp.  Timestamps in ms, rounded down.
+
+        Raises:
+            IndexError: no such rows.
+            OverflowError: the first row fits no batch.
+        """
+        if not 0 <= start < stop <= self.count:
+            raise IndexError("no such rows")
+        base_timestamp = greatest = self._timestamp[start] // 1000
+        kind = self._type[start]
+        total, i = 0, start
+        while i < stop:
+            timestamp = self._timestamp[i] // 1000
+            if self._type[i] != kind or (kind and timestamp != base_timestamp):
+                break
+            if not 0 <= self._offset[i] - base_offset <= _INT32_MAX:
+                break
+            size = len(self._encode(i, base_offset, base_timestamp))
+            if i > start and total + size > target_bytes:
+                break
+            total += size
+            greatest = max(greatest, timestamp)
+            i += 1
+        if i == start or total > _INT32_MAX - HEADER_BYTES:
+            raise OverflowError("a record that fits no batch")
+        return i, total, base_timestamp, greatest, kind
+
+    def encode(
+        self, start: int, stop: int, base_offset: int, out: bytearray | memoryview, at: int
+    ) -> int:
+        """Write the rows' record section at *at*; returns where it ends.
+
+        Raises:
+            IndexError: no such rows, or no such position.
+            ValueError: it does not fit.
+        """
+        if not 0 <= start < stop <= self.count:
+            raise IndexError("no such rows")
+        if not 0 <= at <= len(out):
+            raise IndexError("no such position")
+        base_timestamp = self._timestamp[start] // 1000
+        for i in range(start, stop):
+            record = self._encode(i, base_offset, base_timestamp)
+            if at + len(record) > len(out):
+                raise ValueError("the records do not fit")
+            out[at : at + len(record)] = record
+            at += len(record)
+        return at
+
+    def _encode(self, i: int, base_offset: int, base_timestamp: int) -> bytes:
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        if _is_set(self._with_headers, i):
+            headers = tuple(
+                ((self._header_key[j] or b"").decode(), self._header_value[j])
+                for j in range(self._headers_offsets[i], self._headers_offsets[i + 1])
+            )
+        return encode_record(
+            Record(
+                self._timestamp[i] // 1000 - base_timestamp,
+                self._offset[i] - base_offset,
+                self._key[i],
+                self._value[i],
+                headers,
+            )
+        )

@@ -1,0 +1,4 @@
+"""What lies in the bucket: names of objects, flush objects, segments, manifests.
+
+Shell.
+"""

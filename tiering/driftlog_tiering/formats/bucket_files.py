@@ -1,0 +1,180 @@
+"""The bucket's small files: the cluster's identity, a topic's versions, the mark of a deleted one.
+
+    {"format":"driftlog.cluster","format_version":1,"cluster_id":"…","crc32":"…"}
+    {"format":"driftlog.topic","format_version":1,"version":2,"name":"flights","topic_id":"…",
+     "partitions":3,"replication_factor":1,"configs":{"retention.ms":"1000"},"crc32":"…"}
+    {"format":"driftlog.deleted-topic","format_version":1,"name":"flights","topic_id":"…",
+     "deleted_at_ms":1700000000000,"crc32":"…"}
+    {"format":"driftlog.producer-ids","format_version":1,"first_producer_id":5000,"size":1000,
+     "node_id":1,"session_id":"…","crc32":"…"}
+
+They repeat what the metadata store says, so that a bucket alone can be read and restored.
+Nothing reads the last one but people: its name says what agents need
+(`session/producer_id_blocks`). Files from before topics had a replication factor lack it: it was 1.
+`formats/layout` has their keys, `formats/stored_json` the envelope.
+
+Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from driftlog_metadata.schema.model import Cluster, ProducerIdBlock, Topic
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches.batch import Buffer
+from driftlog_tiering.formats.layout import is_topic_name
+from driftlog_tiering.formats.stored_json import (
+    decode_json,
+    encode_json,
+    integer,
+    members,
+    string,
+    unedited,
+)
+
+FILES_FORMAT: Final = 1
+_CLUSTER: Final = "driftlog.cluster"
+_TOPIC: Final = "driftlog.topic"
+_DELETED: Final = "driftlog.deleted-topic"
+_PRODUCER_IDS: Final = "driftlog.producer-ids"
+
+MAX_PARTITIONS: Final = 2**31 - 1
+MAX_REPLICATION_FACTOR: Final = 2**15 - 1
+
+
+class CorruptFileError(CorruptError):
+    """A small file of the bucket is damaged, or of a newer format."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFile:
+    """One version of a topic's file; versions count from 1, the largest is true."""
+
+    version: int
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """The topic is deleted: its objects go, and its name is free."""
+
+    name: str
+    topic_id: UUID
+    deleted_at_ms: int
+
+
+def encode_cluster(cluster: Cluster) -> bytes:
+    """The stored bytes of ``cluster.json``; its format version is the cluster's."""
+    return encode_json(_CLUSTER, cluster.format_version, {"cluster_id": cluster.cluster_id})
+
+
+def decode_cluster(body: Buffer) -> Cluster:
+    """Invert :func:`encode_cluster`; an operator may have put the file back with an editor.
+
+    Raises:
+        CorruptFileError: damaged, or of a newer format.
+    """
+    try:
+        try:
+            fields = decode_json(_CLUSTER, FILES_FORMAT, body)
+        except ValueError:
+            fields = decode_json(_CLUSTER, FILES_FORMAT, unedited(body))
+        return Cluster(string(fields, "cluster_id"), integer(fields, "format_version", 1))
+    except ValueError as error:
+        raise CorruptFileError(f"cluster.json: {error}") from error
+
+
+def encode_topic(file: TopicFile) -> bytes:
+    """The stored bytes of a version of a topic's file."""
+    return encode_json(
+        _TOPIC,
+        FILES_FORMAT,
+        {
+            "version": file.version,
+            "name": file.topic.name,
+            "topic_id": str(file.topic.topic_id),
+            "partitions": file.topic.partitions,
+            "replication_factor": file.topic.replication_factor,
+            "configs": dict(file.topic.configs),
+        },
+    )
+
+
+def decode_topic(body: Buffer) -> TopicFile:
+    """Invert :func:`encode_topic`.
+
+    Raises:
+        CorruptFileError: damaged, or of a newer format.
+    """
+    try:
+        fields = decode_json(_TOPIC, FILES_FORMAT, body)
+        configs = members(fields.get("configs"), "configs")
+        partitions = integer(fields, "partitions", 1)
+        if partitions > MAX_PARTITIONS:
+            raise ValueError(f"it has {partitions} partitions")
+        replicas = integer({"replication_factor": 1} | fields, "replication_factor", 1)
+        if replicas > MAX_REPLICATION_FACTOR:
+            raise ValueError(f"it has a replication factor of {replicas}")
+        return TopicFile(
+            integer(fields, "version", 1),
+            Topic(
+                name=_topic_name(string(fields, "name")),
+                topic_id=UUID(string(fields, "topic_id")),
+                partitions=partitions,
+                replication_factor=replicas,
+                configs={name: string(configs, name) for name in configs},
+            ),
+        )
+    except ValueError as error:
+        raise CorruptFileError(f"topic file: {error}") from error
+
+
+def encode_deleted(deleted: DeletedTopic) -> bytes:
+    """The stored bytes of ``deleted.json``."""
+    return encode_json(
+        _DELETED,
+        FILES_FORMAT,
+        {
+            "name": deleted.name,
+            "topic_id": str(deleted.topic_id),
+            "deleted_at_ms": deleted.deleted_at_ms,
+        },
+    )
+
+
+def decode_deleted(body: Buffer) -> DeletedTopic:
+    """Invert :func:`encode_deleted`.
+
+    Raises:
+        CorruptFileError: damaged, or of a newer format.
+    """
+    try:
+        fields = decode_json(_DELETED, FILES_FORMAT, body)
+        return DeletedTopic(
+            _topic_name(string(fields, "name")),
+            UUID(string(fields, "topic_id")),
+            integer(fields, "deleted_at_ms"),
+        )
+    except ValueError as error:
+        raise CorruptFileError(f"deleted.json: {error}") from error
+
+
+def _topic_name(name: str) -> str:
+    if not is_topic_name(name):
+        raise ValueError(f"not a topic name: {name!r}")
+    return name
+
+
+def encode_producer_ids(block: ProducerIdBlock, session_id: str) -> bytes:
+    """The stored bytes of the mark that *session_id* was given *block*."""
+    return encode_json(
+        _PRODUCER_IDS,
+        FILES_FORMAT,
+        {
+            "first_producer_id": block.first_producer_id,
+            "size": block.size,
+            "node_id": block.node_id,
+            "session_id": session_id,
+        },
+    )

@@ -1,0 +1,449 @@
+"""Record batches to the columns of a segment, and columns to record batches.
+
+The schema is that of Spark's own Kafka source, in its order, with ``includeHeaders``:
+
+    field id  column         type                             null
+    1         key            binary                           the record's key was
+    2         value          binary                           the record's value was
+    3         topic          string                           never
+    4         partition      int32                            never
+    5         offset         int64                            never
+    6         timestamp      timestamp, us, UTC               never; Kafka's ms * 1000
+    7         timestampType  int32: 0 CreateTime, 1 LogAppendTime   never
+    8         headers        list of struct<key string, value binary>   the record has none
+    9, 10, 11 its element, key and value
+
+Source: org.apache.spark.sql.kafka010.KafkaRecordToRowConverter#schemaWithHeaders.
+
+Pure.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    BatchHeader,
+    Buffer,
+    Codec,
+    CorruptBatchError,
+    CorruptRecordsError,
+    Reason,
+    TimestampType,
+    build_batch,
+    empty_batch,
+    fill_header,
+    parse_header,
+)
+from driftlog_tiering.batches.batch_limits import (
+    DECOMPRESSED_BYTES,
+    HEADERS,
+    RECORDS,
+    BatchLimits,
+    OverBatchLimitError,
+)
+from driftlog_tiering.batches.compression import compress, decompress
+from driftlog_tiering.batches.kernel_py import Batch, Sizes
+from driftlog_tiering.formats.manifest import LeaderEpoch
+
+_INT32_MAX: Final = 2**31 - 1
+_LIMITS: Final = BatchLimits()
+
+
+def _field(name: str, type_: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, type_, metadata={"PARQUET:field_id": str(field_id)})
+
+
+def _schema(topic: pa.DataType) -> pa.Schema:
+    header = pa.struct([_field("key", pa.string(), 10), _field("value", pa.binary(), 11)])
+    return pa.schema(
+        [
+            _field("key", pa.binary(), 1),
+            _field("value", pa.binary(), 2),
+            _field("topic", topic, 3),
+            _field("partition", pa.int32(), 4),
+            _field("offset", pa.int64(), 5),
+            _field("timestamp", pa.timestamp("us", tz="UTC"), 6),
+            _field("timestampType", pa.int32(), 7),
+            _field("headers", pa.list_(_field("element", header, 9)), 8),
+        ]
+    )
+
+
+SCHEMA: Final = _schema(pa.string())
+"""What a reader of a segment sees."""
+
+BUILT_SCHEMA: Final = _schema(pa.dictionary(pa.int32(), pa.string()))
+"""What `ColumnBuilder` builds: the topic is one string, not one per record."""
+
+
+class ColumnBuilder:
+    """Takes batches in offset order; gives them as one table.
+
+    Args:
+        limits: refuse a batch that is more.
+    """
+
+    def __init__(self, topic: str, partition: int, limits: BatchLimits = _LIMITS) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._limits = limits
+        self._clear()
+
+    def _clear(self) -> None:
+        self._batches: list[Batch] = []
+        self._sizes: list[Sizes] = []
+        self.records = 0
+        self.raw_bytes = 0
+        """Of the batches added, headers included, as they would be uncompressed."""
+
+    def add(
+        self, batch: Buffer, least_offset: int = 0, most_bytes: int | None = None
+    ) -> BatchHeader:
+        """Check, decompress and scan one batch; its buffer must not change before `take`.
+
+        It must not start below *least_offset*: where the one before ended.  Its records have
+        *most_bytes*, decompressed, at most; None: as many as a batch may have.
+
+        Where this raises, nothing was added.
+
+        Raises:
+            CorruptBatchError: header or CRC.
+            CorruptRecordsError: a valid CRC around what cannot be decoded.
+            OverBatchLimitError: the same, for it is too much.
+            OverflowError: a column would reach 2 GiB; `take` first.
+        """
+        view = memoryview(batch)
+        answer = kernel.check(view, 0, len(view), False)
+        if isinstance(answer, int):
+            raise CorruptBatchError(Reason(answer))
+        header = parse_header(view)
+        assert header.base_offset >= least_offset, "batches come in offset order"
+        assert not header.is_control, "markers are not stored in segments"
+        records: Buffer = view[HEADER_BYTES:]
+        count, attributes = header.record_count, header.attributes
+        if count == 0 and len(records):
+            raise CorruptRecordsError("bytes after the last field")
+        if count and attributes & CODEC_MASK:
+            limit = self._limits.decompressed_bytes
+            limit = limit if most_bytes is None else min(limit, most_bytes)
+            records = decompress(header.codec, records, limit)
+        elif most_bytes is not None and len(records) > most_bytes:
+            raise OverBatchLimitError(DECOMPRESSED_BYTES, f"{len(records)} bytes of records")
+        # Enough for every column: none has more bytes or rows than its records have bytes.
+        raw_bytes = self.raw_bytes + HEADER_BYTES + len(records)
+        if raw_bytes > _INT32_MAX:
+            raise OverflowError("a column over 2 GiB")
+        if count > (most := self._limits.records):
+            raise OverBatchLimitError(RECORDS, f"{count} records, and a segment takes {most}")
+        log_append_time = attributes & LOG_APPEND_TIME_FLAG != 0
+        base_timestamp = header.base_timestamp
+        sizes = kernel.scan(
+            records, count, header.last_offset_delta, base_timestamp, log_append_time
+        )
+        if sizes[2] > (most := self._limits.headers):
+            raise OverBatchLimitError(HEADERS, f"{sizes[2]} headers, and a segment takes {most}")
+        self._sizes.append(sizes)
+        self._batches.append(
+            (
+                records,
+                count,
+                header.base_offset,
+                base_timestamp,
+                header.max_timestamp,
+                int(log_append_time),
+            )
+        )
+        self.records += count
+        self.raw_bytes = raw_bytes
+        return header
+
+    def take(self) -> pa.Table:
+        """What was added since the last `take`, in `BUILT_SCHEMA`.
+
+        Raises:
+            CorruptRecordsError: a buffer has changed since it was added.
+        """
+        rows = self.records
+        sizes = [sum(column) for column in zip(*self._sizes, strict=True)] or [0] * 9
+        buffers = [pa.allocate_buffer(size) for size in _buffer_bytes(rows, sizes)]
+        kernel.decode(self._batches, sizes, buffers)
+        self._clear()
+        key = _binary(pa.binary(), rows, buffers[3:6], sizes[5])
+        value = _binary(pa.binary(), rows, buffers[6:9], sizes[6])
+        header_key = pa.Array.from_buffers(pa.string(), sizes[2], [None, *buffers[11:13]], 0)
+        header_value = _binary(pa.binary(), sizes[2], buffers[13:16], sizes[8])
+        headers_type = BUILT_SCHEMA.field("headers").type
+        element = pa.Array.from_buffers(
+            headers_type.value_type, sizes[2], [None], 0, children=[header_key, header_value]
+        )
+        headers = pa.Array.from_buffers(
+            headers_type,
+            rows,
+            [buffers[9] if sizes[7] else None, buffers[10]],
+            sizes[7],
+            children=[element],
+        )
+        first_of_dictionary = pa.Array.from_buffers(
+            pa.int32(), rows, [None, pa.py_buffer(bytes(4 * rows))], 0
+        )
+        columns = [
+            key,
+            value,
+            pa.DictionaryArray.from_arrays(first_of_dictionary, pa.array([self._topic])),
+            pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
+            pa.Array.from_buffers(pa.int64(), rows, [None, buffers[0]], 0),
+            pa.Array.from_buffers(
+                BUILT_SCHEMA.field("timestamp").type, rows, [None, buffers[1]], 0
+            ),
+            pa.Array.from_buffers(pa.int32(), rows, [None, buffers[2]], 0),
+            headers,
+        ]
+        return pa.Table.from_arrays(columns, schema=BUILT_SCHEMA)
+
+
+def _buffer_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """In the order of `kernel_py.decode`."""
+    bits, headers = (rows + 7) // 8, sizes[2]
+    return (
+        *(8 * rows, 8 * rows, 4 * rows),
+        *(bits, 4 * (rows + 1), sizes[0]),
+        *(bits, 4 * (rows + 1), sizes[1]),
+        *(bits, 4 * (rows + 1)),
+        *(4 * (headers + 1), sizes[3]),
+        *((headers + 7) // 8, 4 * (headers + 1), sizes[4]),
+    )
+
+
+def _binary(type_: pa.DataType, rows: int, buffers: list[pa.Buffer], nulls: int) -> pa.Array:
+    validity, offsets, data = buffers
+    return pa.Array.from_buffers(type_, rows, [validity if nulls else None, offsets, data], nulls)
+
+
+# ── Columns to batches ──
+
+
+class EncodedBatch(NamedTuple):
+    """A batch of offsets ``[base_offset, end_offset)``, gaps included."""
+
+    base_offset: int
+    end_offset: int
+    record_count: int
+    data: bytes | bytearray
+
+
+class BatchEncoder:
+    """Makes batches from rows of `SCHEMA`, sorted by offset.
+
+    Args:
+        leader_epochs: ascending; a batch never holds records of two epochs.
+
+    Raises:
+        ValueError: columns that a segment cannot have (nulls where none may be).
+    """
+
+    def __init__(self, table: pa.Table, leader_epochs: Sequence[LeaderEpoch]) -> None:
+        columns = {name: _one_chunk(table, name) for name in SCHEMA.names}
+        for name in ("offset", "timestamp", "timestampType"):
+            if columns[name].null_count:
+                raise ValueError(f"a null {name}")
+        element = columns["headers"].values
+        if element.null_count or element.field(0).null_count:
+            raise ValueError("a null header")
+        key, value, headers = (columns[n].buffers() for n in ("key", "value", "headers"))
+        buffers = [columns[n].buffers()[1] for n in ("offset", "timestamp", "timestampType")]
+        # Of the headers: the list's two, the struct's validity, the key's three, the value's.
+        buffers += [*key, *value, *headers[:2], *headers[4:6], *headers[6:9]]
+        self.rows = kernel.Rows(table.num_rows, buffers)
+        self._leader_epochs = leader_epochs
+
+    def batches(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        codec: Codec,
+        level: int | None = None,
+        batch_bytes: int = 1024 * 1024,
+    ) -> Iterator[EncodedBatch]:
+        """Batches that cover ``[start_offset, end_offset)`` without a hole, made as asked for.
+
+        Each ends where the next record is, so that a reader can always go on behind it.
+        *batch_bytes*: of a record section, uncompressed; a larger record is alone in its batch.
+        """
+        rows = self.rows
+        row, base = rows.find_offset(start_offset), start_offset
+        last = rows.find_offset(end_offset)
+        while row < last:
+            first = rows.offset(row)
+            if first - base > _INT32_MAX:
+                yield _gap(base, first, self._epoch(first)[0])
+                base += _INT32_MAX
+                continue
+            epoch, epoch_end = self._epoch(first)
+            limit = last if epoch_end is None else min(last, rows.find_offset(epoch_end))
+            stop, size, base_timestamp, max_timestamp, kind = rows.cut(
+                row, limit, base, batch_bytes
+            )
+            end = rows.offset(stop) if stop < last else end_offset
+            end = min(end, base + _INT32_MAX + 1)
+            data = self._encode(row, stop, base, size, codec, level)
+            fill_header(
+                data,
+                base_offset=base,
+                last_offset_delta=end - base - 1,
+                record_count=stop - row,
+                attributes=codec | kind << 3,
+                base_timestamp=base_timestamp,
+                max_timestamp=max_timestamp,
+                leader_epoch=epoch,
+            )
+            yield EncodedBatch(base, end, stop - row, data)
+            row, base = stop, end
+        while base < end_offset:
+            gap = _gap(base, end_offset, self._epoch(base)[0])
+            yield gap
+            base = gap.end_offset
+
+    def _encode(
+        self, row: int, stop: int, base: int, size: int, codec: Codec, level: int | None
+    ) -> bytearray:
+        if codec is Codec.NONE:
+            data = bytearray(HEADER_BYTES + size)
+            self.rows.encode(row, stop, base, data, HEADER_BYTES)
+            return data
+        records = bytearray(size)
+        self.rows.encode(row, stop, base, records, 0)
+        compressed = compress(codec, records, level)
+        data = bytearray(HEADER_BYTES + len(compressed))
+        data[HEADER_BYTES:] = compressed
+        return data
+
+    def _epoch(self, offset: int) -> tuple[int, int | None]:
+        """The epoch that wrote *offset*, and where it ended."""
+        return epoch_at(self._leader_epochs, offset)
+
+
+def epoch_at(leader_epochs: Sequence[LeaderEpoch], offset: int) -> tuple[int, int | None]:
+    """(the epoch that wrote *offset*, the offset where the next one starts); -1: not known."""
+    epoch, end = -1, None
+    for entry in leader_epochs:
+        if entry.start_offset > offset:
+            end = entry.start_offset
+            break
+        epoch = entry.epoch
+    return epoch, end
+
+
+def _gap(base: int, end: int, epoch: int) -> EncodedBatch:
+    end = min(end, base + _INT32_MAX)
+    return EncodedBatch(base, end, 0, empty_batch(base, end, epoch))
+
+
+def gap_batches(
+    start_offset: int, end_offset: int, leader_epochs: Sequence[LeaderEpoch]
+) -> Iterator[EncodedBatch]:
+    """Empty batches over a range without records: one, but for more than 2^31 - 1 offsets."""
+    while start_offset < end_offset:
+        gap = _gap(start_offset, end_offset, epoch_at(leader_epochs, start_offset)[0])
+        yield gap
+        start_offset = gap.end_offset
+
+
+def _one_chunk(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        raise ValueError(f"column {name} is larger than 2 GiB")
+    if array.type != SCHEMA.field(name).type and name != "topic":
+        array = array.cast(SCHEMA.field(name).type)
+    if array.offset:
+        array = pa.concat_arrays([array, array.slice(0, 0)])
+    if array.offset:
+        raise ValueError(f"column {name} is a slice")
+    return array
+
+
+# ── One batch ──
+
+
+def find_timestamp(
+    batch: Buffer, timestamp_ms: int, most_bytes: int = _LIMITS.decompressed_bytes
+) -> tuple[int, int] | None:
+    """(offset, ms) of a checked batch's first record at or after that time; None: none is.
+
+    *most_bytes*: of its records, decompressed.
+
+    Raises:
+        CorruptRecordsError: its records cannot be decoded.
+    """
+    header = parse_header(batch)
+    if header.record_count == 0:
+        return None
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        at_or_after = header.max_timestamp >= timestamp_ms
+        return (header.base_offset, header.max_timestamp) if at_or_after else None
+    found = kernel.find_timestamp(
+        _records(header, batch, most_bytes),
+        header.record_count,
+        header.base_timestamp,
+        timestamp_ms,
+    )
+    return None if found is None else (header.base_offset + found[0], found[1])
+
+
+def max_timestamp(
+    batch: Buffer, most_bytes: int = _LIMITS.decompressed_bytes
+) -> tuple[int, int] | None:
+    """(offset, ms) of a checked batch's first record with its largest time; None: no record.
+
+    From the records, whatever the header says: some clients leave its max_timestamp unset.
+    Source: RecordBatch#offsetOfMaxTimestamp.
+
+    Raises:
+        CorruptRecordsError: its records cannot be decoded.
+    """
+    header = parse_header(batch)
+    if header.record_count == 0:
+        return None
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return header.base_offset, header.max_timestamp
+    greatest, offset_delta = kernel.max_timestamp(
+        _records(header, batch, most_bytes), header.record_count, header.base_timestamp
+    )
+    return header.base_offset + offset_delta, greatest
+
+
+def _records(header: BatchHeader, batch: Buffer, most_bytes: int) -> Buffer:
+    section = memoryview(batch)[HEADER_BYTES:]
+    if header.codec is Codec.NONE:
+        return section
+    return decompress(header.codec, section, most_bytes)
+
+
+def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytearray:
+    """The same batch under another codec (a topic's ``compression.type``), CRC made anew.
+
+    Raises:
+        CorruptRecordsError: it cannot be decompressed.
+    """
+    header = parse_header(batch)
+    records = _records(header, batch, _LIMITS.decompressed_bytes)
+    return build_batch(
+        compress(codec, records, level),
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        record_count=header.record_count,
+        attributes=header.attributes & ~7 | codec,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

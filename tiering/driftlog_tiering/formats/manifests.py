@@ -1,0 +1,395 @@
+"""Manifests in the bucket: find the newest, commit an edit, follow the tree of lists.
+
+    commit_edit ──▶ apply ──▶ create lists ──▶ create manifest v + 1 ──▶ the new manifest
+                     ▲                               │ exists: read it
+                     │                               ├─ my nonce ──▶ my lost attempt was taken
+                     └── the newest after it ◀───────┘ another's
+
+1. A manifest version is created with "if none exists", so of any number of editors one wins
+   each version, and nothing that won is ever overwritten.
+2. A lost answer is repeated under the same name with the same nonce.  "Exists" with my nonce is
+   success, whoever has committed what on top of it; "exists" with another's means that my
+   attempt did not happen and never will, late copies included.
+3. A loser applies its edit again to what won, or learns that it is void.  It deletes nothing:
+   its lists may be those of an attempt that won and whose answer was lost.
+4. Lists are stored before the manifest that names them.
+5. Nothing is based on a manifest that was read more than 6 h ago: the collector removes
+   versions after their grace (12 h), and then "if none exists" protects nothing.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeVar
+
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.manifest import (
+    AlreadyApplied,
+    Applied,
+    Edit,
+    Manifest,
+    NeedsLists,
+    SegmentList,
+    SegmentListRef,
+    SegmentRef,
+    Void,
+    apply,
+    empty_manifest,
+    overlaps,
+)
+from driftlog_tiering.formats.manifest_codec import (
+    CorruptManifestError,
+    decode_manifest,
+    decode_segment_list,
+    encode_manifest,
+    encode_segment_list,
+)
+from driftlog_tiering.stores.object_keys import MAX_PAGE_SIZE
+from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError, ObjectStore
+
+MAX_MANIFEST_AGE_MS: Final = 6 * 3_600_000
+"""How old what an edit is based on may be: half of the shortest grace of the collector."""
+
+ATTEMPT_TIMEOUT_MS: Final = 10_000
+"""After this an answer counts as lost.  Shorter: more repeats; longer: a dead peer costs more."""
+
+_FIRST_BACKOFF_MS: Final = 50
+_MAX_BACKOFF_MS: Final = 2_000
+
+_T = TypeVar("_T")
+
+
+class VoidEditError(FencedError):
+    """The edit does not apply to the newest manifest: nothing of it was or will be committed.
+
+    ``manifest`` is that newest one.
+    """
+
+    def __init__(self, reason: str, manifest: Manifest) -> None:
+        super().__init__(f"{manifest.key}: {reason}")
+        self.manifest = manifest
+
+
+class MissingManifestError(CorruptManifestError):
+    """A manifest or list that something names is not there: lost, or not shown for a moment."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+
+
+class StaleManifestError(UnavailableError):
+    """The manifest was read too long ago to base an edit on: read it again; use a new nonce."""
+
+
+def _pass_over(_: str) -> None:
+    """Nothing is said of a strange object."""
+
+
+async def newest_version(
+    store: ObjectStore,
+    topic: str,
+    tp: TopicPartition,
+    strange: Callable[[str], object] = _pass_over,
+) -> int | None:
+    """Version of the newest manifest, None before the first: one LIST of one key.
+
+    *strange* is told the key of each object before it that is no manifest; it hides nothing, and
+    costs one more LIST, of a thousand keys.
+    """
+    prefix, after = layout.manifest_prefix(topic, tp), ""
+    for page_size in (1, MAX_PAGE_SIZE):
+        async for page in store.list(prefix, start_after=after, page_size=page_size):
+            for info in page.objects:
+                try:
+                    return layout.parse_manifest_key(info.key).version
+                except ValueError:
+                    strange(info.key)
+                    after = info.key
+            if page_size == 1:
+                break
+        if not after:
+            break
+    return None
+
+
+async def load_newest(
+    store: ObjectStore,
+    topic: str,
+    tp: TopicPartition,
+    strange: Callable[[str], object] = _pass_over,
+) -> Manifest | None:
+    """The newest manifest, None before the first: one LIST of one key and one GET.
+
+    *strange*: see `newest_version`.
+
+    Raises:
+        MissingManifestError: it is listed, and not there.
+        CorruptManifestError: it is damaged, or another's.
+    """
+    version = await newest_version(store, topic, tp, strange)
+    if version is None:
+        return None
+    manifest = await _load_version(store, topic, tp, version)
+    if manifest is None:
+        key = layout.manifest_key(topic, tp, version)
+        raise MissingManifestError(key, "missing: listed, but not there")
+    return manifest
+
+
+async def load_at_least(
+    store: ObjectStore,
+    topic: str,
+    tp: TopicPartition,
+    version: int,
+    strange: Callable[[str], object] = _pass_over,
+) -> Manifest:
+    """The newest manifest, which the metadata store says to be at least *version*.
+
+    Version 0 says that there need be none: then it may be the empty one.  *strange*: see
+    `newest_version`.
+
+    Raises:
+        MissingManifestError: neither a listing nor a GET shows it.
+        CorruptManifestError: it is damaged.
+    """
+    newest = await load_newest(store, topic, tp, strange) or empty_manifest(topic, tp)
+    if newest.version >= version:
+        return newest
+    # A listing proves no absence: the key is known, so ask for the object itself.
+    named = await _load_version(store, topic, tp, version)
+    if named is None:
+        raise MissingManifestError(
+            layout.manifest_key(topic, tp, version),
+            f"missing; the newest manifest there is version {newest.version}",
+        )
+    return named
+
+
+async def load_following(store: ObjectStore, manifest: Manifest) -> Manifest | None:
+    """The version after *manifest*, by its key; None: the store says that there is none (yet).
+
+    Raises:
+        CorruptManifestError: it is damaged.
+    """
+    return await _load_version(store, manifest.topic, manifest.tp, manifest.version + 1)
+
+
+async def commit_edit(
+    store: ObjectStore,
+    manifest: Manifest,
+    edit: Edit,
+    nonce: str,
+    *,
+    read_at_ms: int,
+    deadline_ms: int,
+    now_ms: Callable[[], int],
+    wanted: Callable[[], bool] = lambda: True,
+) -> Manifest:
+    """Make *edit* part of the partition's manifest; return the version that it is part of.
+
+    May be repeated, with the same arguments, after an unknown outcome.  *manifest* is the newest
+    that the caller knows (`empty_manifest` before the first), and *read_at_ms* when the read or
+    commit that gave it was begun; *nonce* is of this edit and of no other, ``[0-9A-Za-z]{1,64}``.
+    What fails is repeated until *deadline_ms*, and while the edit is *wanted*: no request begins
+    after that.  *now_ms* is a clock that counts suspended time.
+    The caller sees to it that the PUTs of what the edit adds began less than 6 h ago.
+
+    Raises:
+        VoidEditError: it does not apply to the newest manifest, and nothing was committed.
+        UnavailableError: the deadline passed, or it is not wanted, and nothing was committed.
+        OutcomeUnknownError: the same, and it may have been committed.
+        StaleManifestError: *manifest* was read more than 6 h ago.
+        CorruptManifestError: a manifest or list that is needed is damaged or missing.
+    """
+    if now_ms() - read_at_ms > MAX_MANIFEST_AGE_MS:
+        raise StaleManifestError(f"{manifest.key}: read more than 6 h ago")
+    stale_at_ms = read_at_ms + MAX_MANIFEST_AGE_MS
+    editor = _Editor(store, edit, nonce, min(deadline_ms, stale_at_ms), now_ms, wanted)
+    return await editor.commit(manifest)
+
+
+async def iter_segments(
+    store: ObjectStore,
+    manifest: Manifest,
+    base: int = 0,
+    end: int | None = None,
+    *,
+    keep: Callable[[SegmentRef | SegmentListRef], bool] = lambda _: True,
+) -> AsyncIterator[SegmentRef]:
+    """The segments that hold offsets of ``[base, end)``, ascending; None: to the manifest's end.
+
+    Segments below log start are not there.  *keep* prunes: what it refuses is
+    passed over, lists with all that is under them (so it must be true of a list if it
+    could be of a segment in it: ``lambda e: e.max_timestamp_ms >= t``).
+
+    Raises:
+        CorruptManifestError: a list is damaged or missing.
+    """
+    base = max(base, manifest.log_start)
+    end = manifest.end if end is None else end
+    pending: list[SegmentRef | SegmentListRef] = [*manifest.lists, *manifest.segments]
+    pending.reverse()
+    while pending:
+        entry = pending.pop()
+        if not overlaps(entry, base, end) or not keep(entry):
+            continue
+        if isinstance(entry, SegmentRef):
+            yield entry
+        else:
+            content = await load_list(store, entry)
+            pending.extend(reversed((*content.lists, *content.segments)))
+
+
+async def max_timestamp_segment(store: ObjectStore, manifest: Manifest) -> SegmentRef | None:
+    """The first segment with the largest timestamp (ListOffsets −3); None if none has any.
+
+    Raises:
+        CorruptManifestError: a list is damaged or missing.
+    """
+    best: SegmentRef | None = None
+
+    def better(entry: SegmentRef | SegmentListRef) -> bool:
+        least = best.max_timestamp_ms if best is not None else -1
+        return entry.max_timestamp_ms > least
+
+    async for segment in iter_segments(store, manifest, keep=better):
+        best = segment
+    return best
+
+
+async def load_list(store: ObjectStore, ref: SegmentListRef) -> SegmentList:
+    """Read one list object.  It never changes, so it may be cached under its key.
+
+    Raises:
+        CorruptManifestError: it is damaged or missing.
+    """
+    try:
+        body = await store.get(ref.key)
+    except NotFoundError as error:
+        raise MissingManifestError(ref.key, "missing") from error
+    return decode_segment_list(body, ref)
+
+
+async def _load_version(
+    store: ObjectStore, topic: str, tp: TopicPartition, version: int
+) -> Manifest | None:
+    key = layout.manifest_key(topic, tp, version)
+    try:
+        body = await store.get(key)
+    except NotFoundError:
+        return None
+    try:
+        manifest = decode_manifest(body)
+    except CorruptManifestError as error:
+        raise CorruptManifestError(f"{key}: {error}") from error
+    if (manifest.topic, manifest.tp, manifest.version) != (topic, tp, version):
+        raise CorruptManifestError(f"{key}: it is the manifest of {manifest.key}")
+    return manifest
+
+
+class _Editor:
+    """One `commit_edit`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        edit: Edit,
+        nonce: str,
+        deadline_ms: int,
+        now_ms: Callable[[], int],
+        wanted: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._edit = edit
+        self._nonce = nonce
+        self._deadline_ms = deadline_ms
+        self._now_ms = now_ms
+        self._wanted = wanted
+        self._lists: dict[str, SegmentList] = {}
+        self._may_have_happened = False
+
+    async def commit(self, manifest: Manifest) -> Manifest:
+        while manifest.nonce != self._nonce:
+            step = await self._apply(manifest)
+            match step:
+                case AlreadyApplied():
+                    return manifest
+                case Applied():
+                    if await self._create(step):
+                        return step.manifest
+                    winner = await self._repeat(self._load_winner, manifest)
+                    self._may_have_happened = False  # Known now: it is the winner, or it is not.
+                    manifest = await self._catch_up(winner)
+                case Void():
+                    newest = await self._catch_up(manifest)
+                    if newest is manifest:
+                        raise VoidEditError(step.reason, manifest)
+                    manifest = newest
+        return manifest
+
+    async def _apply(self, manifest: Manifest) -> Applied | AlreadyApplied | Void:
+        while True:
+            step = apply(manifest, self._edit, self._nonce, self._lists)
+            if not isinstance(step, NeedsLists):
+                return step
+            for ref in step.refs:
+                self._lists[ref.key] = await self._repeat(load_list, self._store, ref)
+
+    async def _create(self, step: Applied) -> bool:
+        """Store the lists, then the manifest; False: another manifest has its name, or mine."""
+        manifest = step.manifest
+        for key, content in step.lists.items():
+            body = encode_segment_list(manifest.topic, manifest.tp, content)
+            # Taken: by my own lost attempt.  What is in it is a function of its name.
+            await self._repeat(self._create_object, key, body)
+        self._may_have_happened = True
+        return await self._repeat(self._create_object, manifest.key, encode_manifest(manifest))
+
+    async def _create_object(self, key: str, body: bytes) -> bool:
+        try:
+            await self._store.create(key, [body])
+        except AlreadyExistsError:
+            return False
+        return True
+
+    async def _load_winner(self, manifest: Manifest) -> Manifest:
+        winner = await self._load_next(manifest)
+        if winner is None:
+            raise UnavailableError(f"the version after {manifest.key} exists, and is not found")
+        return winner
+
+    async def _load_next(self, manifest: Manifest) -> Manifest | None:
+        return await load_following(self._store, manifest)
+
+    async def _catch_up(self, manifest: Manifest) -> Manifest:
+        """The newest version, or the first from *manifest* on that is mine."""
+        while manifest.nonce != self._nonce:
+            following = await self._repeat(self._load_next, manifest)
+            if following is None:
+                break
+            manifest = following
+        return manifest
+
+    async def _repeat(self, call: Callable[..., Awaitable[_T]], *args: object) -> _T:
+        """Await ``call(*args)``, which is idempotent, until it is answered or the deadline."""
+        backoff_ms = _FIRST_BACKOFF_MS
+        while True:
+            if not self._wanted():
+                raise self._given_up("not wanted any more")
+            try:
+                left_ms = max(0, min(ATTEMPT_TIMEOUT_MS, self._deadline_ms - self._now_ms()))
+                async with asyncio.timeout(left_ms / 1000):
+                    return await call(*args)
+            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+                if self._now_ms() + backoff_ms >= self._deadline_ms:
+                    raise self._given_up(repr(error)) from error
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, _MAX_BACKOFF_MS)
+
+    def _given_up(self, why: str) -> UnavailableError | OutcomeUnknownError:
+        failed = OutcomeUnknownError if self._may_have_happened else UnavailableError
+        return failed(f"manifest edit {self._nonce}: {why}")

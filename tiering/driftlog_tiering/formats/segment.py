@@ -1,0 +1,490 @@
+"""Sealed segments: one Parquet object of one partition's records in ``[base, end)``.
+
+    PAR1 | row group | row group | … | page index | footer | length, PAR1
+          offsets ascend over all         what SegmentReader needs ^^^^^^
+
+The columns are those of `columns.SCHEMA`; zstd level 1; dictionaries for key and topic only;
+DELTA_BINARY_PACKED, statistics and page index for offset and timestamp.  Row groups hold 16 MiB
+of batches.  The footer's key ``driftlog.segment`` is JSON:
+
+    format_version  1
+    topic, topic_id, partition
+    base, end       offsets; those that have no row are gaps
+    leader_epochs   [[epoch, start_offset], …], ascending; of the batches that were sealed
+    codec           of those batches: the one with the most bytes; "none", "gzip", …
+    timestamp_type  "CreateTime", "LogAppendTime" or "mixed"
+    raw_bytes       of those batches as they would be uncompressed
+    row_group_crcs  CRC-32C of each row group's bytes: what is damaged is never read as records
+
+A stored format: a change gets a new version.
+
+Pure.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final, Self
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches import kernel
+from driftlog_tiering.batches.batch import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    Codec,
+)
+from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.formats.columns import (
+    BUILT_SCHEMA,
+    SCHEMA,
+    BatchEncoder,
+    ColumnBuilder,
+    EncodedBatch,
+    gap_batches,
+)
+from driftlog_tiering.formats.file_likes import CountingSink, RangedFile
+from driftlog_tiering.formats.manifest import LeaderEpoch
+
+FORMAT_VERSION: Final = 1
+ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
+_DECODE_BYTES: Final = 4 * 1024 * 1024
+"""Batches become columns in pieces of this: a writer keeps so much raw, not a row group's worth."""
+
+TAIL_BYTES: Final = 64 * 1024
+"""What to fetch of an object's end to have the footer: of 128 MiB it is 10 to 20 KiB."""
+
+_ROW_BYTES: Final = 48
+"""What a decoded record takes beyond its bytes: offsets into columns, offset, timestamps."""
+
+_LIMITS: Final = BatchLimits()
+_METADATA_KEY: Final = b"driftlog.segment"
+_MAGIC: Final = b"PAR1"
+_TRAILER_BYTES: Final = 8
+_OFFSET, _TIMESTAMP = SCHEMA.get_field_index("offset"), SCHEMA.get_field_index("timestamp")
+_TIMESTAMP_TYPE_NAMES: Final = {0: "CreateTime", LOG_APPEND_TIME_FLAG: "LogAppendTime"}
+
+
+class CorruptSegmentError(CorruptError):
+    """The object is no segment, or damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """One row group: the byte range ``[start, end)`` of the object, and what is in it.
+
+    ``decoded_bytes``: about what it is as a table.
+    """
+
+    index: int
+    start: int
+    end: int
+    records: int
+    first_offset: int
+    last_offset: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    crc: int
+    decoded_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """What a finished segment holds; the names are `manifest.SegmentRef`'s.
+
+    Timestamps and ``max_timestamp_offset`` (the first record that has the largest) are -1
+    where there are no records.
+    """
+
+    base: int
+    end: int
+    records: int
+    size_bytes: int
+    raw_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+    codec: str
+    leader_epochs: tuple[LeaderEpoch, ...]
+    row_groups: tuple[RowGroup, ...]
+    format_version: int = FORMAT_VERSION
+
+
+class SegmentWriter:
+    """Writes one segment from batches in offset order; memory stays at about one row group.
+
+    A context manager: what is not finished when it is left, is abandoned.
+
+    Args:
+        sink: an open, empty binary file, or pyarrow's (``pa.OSFile``); it stays open.
+        base: start of the range; the first batch may start later.
+        row_group_bytes: of batches, uncompressed.  More: fewer and larger GETs of cold reads.
+        limits: of a batch.
+    """
+
+    def __init__(
+        self,
+        sink: IO[bytes] | pa.NativeFile,
+        *,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        base: int,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+        limits: BatchLimits = _LIMITS,
+    ) -> None:
+        self._sink = CountingSink(sink)
+        self._crcs: list[int] = []
+        self._topic, self._topic_id, self._partition = topic, topic_id, partition
+        self._base = self._next_offset = base
+        self._row_group_bytes = row_group_bytes
+        self._columns = ColumnBuilder(topic, partition, limits)
+        self._collected: list[pq.FileMetaData] = []
+        self._decoded: list[pa.Table] = []
+        self._records = self._raw_bytes = self._group_start = 0
+        self._greatest: tuple[int, int] | None = None
+        self._leader_epochs: list[LeaderEpoch] = []
+        self._codec_bytes = [0] * len(Codec)
+        self._timestamp_flags: set[int] = set()
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            BUILT_SCHEMA,
+            version="2.6",
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["key", "topic"],
+            column_encoding={
+                "offset": "DELTA_BINARY_PACKED",
+                "timestamp": "DELTA_BINARY_PACKED",
+            },
+            write_statistics=["offset", "timestamp"],
+            write_page_index=True,
+            # The Arrow schema would say that topic is a dictionary; the plain one is what we mean.
+            store_schema=False,
+            sorting_columns=[pq.SortingColumn(_OFFSET)],
+            metadata_collector=self._collected,
+        )
+
+    @property
+    def next_offset(self) -> int:
+        """Where the range ends so far: a segment finished now may end here."""
+        return self._next_offset
+
+    @property
+    def raw_bytes(self) -> int:
+        """Of the batches so far, as they would be uncompressed."""
+        return self._raw_bytes + self._columns.raw_bytes
+
+    def append(self, batch: Buffer, most_bytes: int | None = None) -> BatchHeader:
+        """Add one batch; its buffer must not change until this or a later call flushes it.
+
+        *most_bytes*: of its records, decompressed; None: as many as a batch may have.
+
+        Control batches are the caller's to leave out, like those of aborted transactions.
+        Where this raises, nothing was added: the segment can be finished before the batch,
+        which is then kept verbatim.
+
+        Raises:
+            CorruptBatchError: header or CRC.
+            CorruptRecordsError: a valid CRC around what cannot be decoded.
+            OverBatchLimitError: the same, for it is too much.
+        """
+        header = self._columns.add(batch, self._next_offset, most_bytes)
+        self._next_offset = header.base_offset + header.last_offset_delta + 1
+        epoch, attributes = header.partition_leader_epoch, header.attributes
+        if not self._leader_epochs or self._leader_epochs[-1].epoch < epoch:
+            start = header.base_offset if self._leader_epochs else self._base
+            self._leader_epochs.append(LeaderEpoch(epoch, start))
+        self._codec_bytes[attributes & CODEC_MASK] += header.batch_length
+        if header.record_count:
+            self._timestamp_flags.add(attributes & LOG_APPEND_TIME_FLAG)
+        if self.raw_bytes - self._group_start >= self._row_group_bytes:
+            self.flush()
+        elif self._columns.raw_bytes >= _DECODE_BYTES:
+            self._decode()
+        return header
+
+    def _decode(self) -> None:
+        self._raw_bytes += self._columns.raw_bytes
+        self._decoded.append(self._columns.take())
+
+    def flush(self) -> None:
+        """End the row group: what was appended is not in memory any more."""
+        if self._columns.records:
+            self._decode()
+        if not self._decoded:
+            return
+        table = pa.concat_tables(self._decoded)
+        self._decoded.clear()
+        self._group_start = self.raw_bytes
+        self._records += table.num_rows
+        timestamps = table.column("timestamp").cast(pa.int64())
+        greatest = pc.max(timestamps).as_py()
+        if self._greatest is None or greatest > self._greatest[0]:
+            row = pc.index(timestamps, greatest).as_py()
+            self._greatest = greatest, table.column("offset")[row].as_py()
+        self._sink.crc = 0
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._crcs.append(self._sink.crc)
+
+    def finish(self, end: int) -> SegmentInfo:
+        """Write the last row group and the footer; the segment's range is ``[base, end)``."""
+        assert end >= self._next_offset
+        self.flush()
+        raw_bytes = self.raw_bytes
+        codec = Codec(self._codec_bytes.index(max(self._codec_bytes)))
+        types = {_TIMESTAMP_TYPE_NAMES[flag] for flag in self._timestamp_flags}
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "topic": self._topic,
+            "topic_id": str(self._topic_id),
+            "partition": self._partition,
+            "base": self._base,
+            "end": end,
+            "leader_epochs": [[e.epoch, e.start_offset] for e in self._leader_epochs],
+            "codec": codec.name.lower(),
+            "timestamp_type": "mixed" if len(types) > 1 else next(iter(types), "CreateTime"),
+            "raw_bytes": raw_bytes,
+            "row_group_crcs": self._crcs,
+        }
+        self._writer.add_key_value_metadata({_METADATA_KEY.decode(): json.dumps(facts)})
+        self._writer.close()
+        (metadata,) = self._collected
+        row_groups = _row_groups(metadata, self._crcs)
+        greatest, offset = self._greatest or (NO_TIMESTAMP * 1000, -1)
+        return SegmentInfo(
+            base=self._base,
+            end=end,
+            records=self._records,
+            size_bytes=self._sink.tell(),
+            raw_bytes=raw_bytes,
+            min_timestamp_ms=min((g.min_timestamp_ms for g in row_groups), default=NO_TIMESTAMP),
+            max_timestamp_ms=greatest // 1000,
+            max_timestamp_offset=offset,
+            codec=codec.name.lower(),
+            leader_epochs=tuple(self._leader_epochs),
+            row_groups=row_groups,
+        )
+
+    def abandon(self) -> None:
+        """Forget it, unless it is finished; nothing more is written to the sink."""
+        self._sink.discards = True
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever was raised, pyarrow must not write a footer when it is collected."""
+        self.abandon()
+
+
+def footer_start(tail: Buffer, size_bytes: int) -> int:
+    """Where the footer of the object of *size_bytes* starts, from its last 8 bytes or more.
+
+    If that is before the tail's first byte, fetch from there.
+
+    Raises:
+        CorruptSegmentError: no Parquet object ends like that.
+    """
+    trailer = bytes(memoryview(tail)[-_TRAILER_BYTES:])
+    if len(trailer) != _TRAILER_BYTES or trailer[4:] != _MAGIC:
+        raise CorruptSegmentError("no Parquet footer at the end")
+    start = size_bytes - _TRAILER_BYTES - int.from_bytes(trailer[:4], "little")
+    if start < len(_MAGIC):
+        raise CorruptSegmentError("a Parquet footer that is larger than its object")
+    return start
+
+
+class SegmentReader:
+    """Reads a segment from its footer and byte ranges that the caller fetches.
+
+    Args:
+        tail: the object's last bytes, from `footer_start` or before.
+
+    Raises:
+        CorruptSegmentError: damaged, of another writer, or of a newer format.
+    """
+
+    def __init__(self, tail: Buffer, size_bytes: int) -> None:
+        footer = memoryview(tail)[footer_start(tail, size_bytes) - size_bytes :]
+        if len(footer) != size_bytes - footer_start(tail, size_bytes):
+            raise CorruptSegmentError("the tail does not hold the footer")
+        try:
+            self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+            facts = json.loads((self._metadata.metadata or {})[_METADATA_KEY])
+            if facts["format_version"] > FORMAT_VERSION:
+                raise CorruptSegmentError(f"format version {facts['format_version']}")
+            self.topic: str = facts["topic"]
+            self.topic_id = UUID(facts["topic_id"])
+            self.partition: int = facts["partition"]
+            self.base: int = facts["base"]
+            self.end: int = facts["end"]
+            self.codec = Codec[facts["codec"].upper()]
+            self.timestamp_type: str = facts["timestamp_type"]
+            self.raw_bytes: int = facts["raw_bytes"]
+            self.leader_epochs = tuple(LeaderEpoch(*entry) for entry in facts["leader_epochs"])
+            self.row_groups = _row_groups(self._metadata, facts["row_group_crcs"])
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            raise CorruptSegmentError(repr(error)) from error
+        self.size_bytes = size_bytes
+        self.records: int = self._metadata.num_rows
+
+    # ── By offset ──
+
+    def row_group_at(self, offset: int) -> RowGroup | None:
+        """The first row group with a record at or after *offset*; None: only a gap follows."""
+        return next((g for g in self.row_groups if g.last_offset >= offset), None)
+
+    def read_table(self, row_group: RowGroup, data: Buffer) -> pa.Table:
+        """The row group as a table of `columns.SCHEMA`, from its bytes ``[start, end)``.
+
+        Raises:
+            CorruptSegmentError: they are not those.
+        """
+        if len(data) != row_group.end - row_group.start or kernel.crc32c(data) != row_group.crc:
+            raise CorruptSegmentError(f"row group {row_group.index} is damaged")
+        return self._read(row_group, data, row_group.start, SCHEMA.names)
+
+    def encoder(self, row_group: RowGroup, data: Buffer) -> "RowGroupBatches":
+        """The row group's records, ready to become batches; keep it while it is being read.
+
+        Raises:
+            CorruptSegmentError: *data* is not the row group.
+        """
+        try:
+            encoder = BatchEncoder(self.read_table(row_group, data), self.leader_epochs)
+        except (ValueError, pa.ArrowException) as error:
+            raise CorruptSegmentError(repr(error)) from error
+        follows = self.row_groups[row_group.index + 1 :]
+        return RowGroupBatches(encoder, follows[0].first_offset if follows else self.end)
+
+    def gap(self, offset: int) -> Iterator[EncodedBatch]:
+        """Empty batches from *offset* to the end, where `row_group_at` says None."""
+        assert self.row_group_at(offset) is None
+        return gap_batches(offset, self.end, self.leader_epochs)
+
+    # ── By time ──
+
+    def row_groups_since(self, timestamp_ms: int) -> Iterator[RowGroup]:
+        """Row groups with a record at or after that time, in offset order."""
+        return (g for g in self.row_groups if g.max_timestamp_ms >= timestamp_ms)
+
+    def times_range(self, row_group: RowGroup) -> tuple[int, int]:
+        """The byte range of its offsets and timestamps: all that `find_timestamp` needs."""
+        chunks = [
+            self._metadata.row_group(row_group.index).column(i) for i in (_OFFSET, _TIMESTAMP)
+        ]
+        ranges = [_chunk_range(chunk) for chunk in chunks]
+        return min(start for start, _ in ranges), max(end for _, end in ranges)
+
+    def find_timestamp(
+        self, row_group: RowGroup, data: Buffer, timestamp_ms: int, from_offset: int = 0
+    ) -> tuple[int, int] | None:
+        """(offset, ms) of its first record at or after that time, and at or after *from_offset*.
+
+        *data* are the bytes of `times_range`.
+
+        Raises:
+            CorruptSegmentError: they are not those.
+        """
+        start, _ = self.times_range(row_group)
+        table = self._read(row_group, data, start, ["offset", "timestamp"])
+        times = table.column("timestamp").cast(pa.int64())
+        found = pc.and_(
+            pc.greater_equal(times, timestamp_ms * 1000),
+            pc.greater_equal(table.column("offset"), from_offset),
+        )
+        row = pc.index(found, True).as_py()
+        if row < 0:
+            return None
+        offset, found_ms = table.column("offset")[row].as_py(), times[row].as_py() // 1000
+        # These bytes have no CRC of their own.
+        if not row_group.first_offset <= offset <= row_group.last_offset:
+            raise CorruptSegmentError("an offset that the footer does not know")
+        if found_ms > row_group.max_timestamp_ms:
+            raise CorruptSegmentError("a timestamp that the footer does not know")
+        return offset, found_ms
+
+    def find_max_timestamp(self, row_group: RowGroup, data: Buffer) -> tuple[int, int]:
+        """(offset, ms) of its first record with its largest time; *data*: of `times_range`."""
+        found = self.find_timestamp(row_group, data, row_group.max_timestamp_ms)
+        if found is None:
+            raise CorruptSegmentError("statistics that no record bears out")
+        return found
+
+    def _read(self, row_group: RowGroup, data: Buffer, start: int, columns: list[str]) -> pa.Table:
+        try:
+            source = pa.PythonFile(RangedFile(data, start, self.size_bytes), mode="r")
+            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+            table = file.read_row_group(row_group.index, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CorruptSegmentError(repr(error)) from error
+        if table.num_rows != row_group.records:
+            raise CorruptSegmentError(f"{table.num_rows} of {row_group.records} records")
+        return table
+
+
+class RowGroupBatches:
+    """One row group in memory, as batches."""
+
+    def __init__(self, encoder: BatchEncoder, end: int) -> None:
+        self._encoder = encoder
+        self.end = end
+        """Where the next row group's records start, or the segment ends."""
+
+    def batches(
+        self,
+        start_offset: int,
+        *,
+        codec: Codec,
+        level: int | None = None,
+        batch_bytes: int = 1024 * 1024,
+    ) -> Iterator[EncodedBatch]:
+        """Batches that cover ``[start_offset, end)``, each made when it is asked for.
+
+        The first starts at *start_offset*, also where there is no record.
+        *batch_bytes*: of a record section, uncompressed; a larger record is alone in its batch.
+        """
+        return self._encoder.batches(
+            start_offset, self.end, codec=codec, level=level, batch_bytes=batch_bytes
+        )
+
+
+def _chunk_range(chunk: Any) -> tuple[int, int]:
+    start: int = chunk.data_page_offset
+    if chunk.has_dictionary_page:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
+
+
+def _row_groups(metadata: Any, crcs: Sequence[int]) -> tuple[RowGroup, ...]:
+    groups = []
+    for index, crc in zip(range(metadata.num_row_groups), crcs, strict=True):
+        group = metadata.row_group(index)
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        ranges = [_chunk_range(chunk) for chunk in chunks]
+        plain_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
+        offset, timestamp = (group.column(i).statistics for i in (_OFFSET, _TIMESTAMP))
+        groups.append(
+            RowGroup(
+                index=index,
+                start=min(start for start, _ in ranges),
+                end=max(end for _, end in ranges),
+                records=group.num_rows,
+                first_offset=offset.min_raw,
+                last_offset=offset.max_raw,
+                min_timestamp_ms=timestamp.min_raw // 1000,
+                max_timestamp_ms=timestamp.max_raw // 1000,
+                crc=crc,
+                decoded_bytes=plain_bytes + _ROW_BYTES * group.num_rows,
+            )
+        )
+    return tuple(groups)
