@@ -27,6 +27,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.handlers.api import list_offsets
 from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.log.log_session import Engine
@@ -34,6 +35,7 @@ from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import holds_zstd
 from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.limits.loop_share import LoopShare
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
     API,
@@ -92,6 +94,11 @@ def has_requests(seed: int) -> bool:
     return seed % 50 in _SEEDS
 
 
+def _share() -> LoopShare:
+    loop = asyncio.get_running_loop()
+    return LoopShare(loop, loop.time)
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """What handlers see of a connection."""
@@ -103,6 +110,8 @@ class _Connection:
     closed: bool = False
     on_close: set[Callable[[], None]] = field(default_factory=set)
     answers: Answers = field(default_factory=roomy)
+    client: Client = field(default_factory=lambda: Client("simulated"))
+    share: LoopShare = field(default_factory=_share)
 
     def on_loop(self, step: Callable[[], None]) -> None:
         step()
