@@ -119,6 +119,11 @@ def _requests(observed: Observed) -> Iterable[Metric]:
         observed.server.requests.waiting,
     )
     yield _gauge(
+        "driftlog_unanswered_requests",
+        "Requests of all connections that are not answered",
+        observed.server.requests.unanswered,
+    )
+    yield _gauge(
         "driftlog_queued_request_bytes",
         "Memory of requests other than Produce, until they are answered, and of what was read and "
         "is not taken yet",

@@ -19,7 +19,7 @@ from typing import Final
 
 BINARY_VARIABLE: Final = "DRIFTLOG_ETCD_BINARY"
 _QUOTA_BYTES: Final = 8 * 1024**3  # etcd's own advice for the largest
-_CHECKOUT: Final = Path(__file__).resolve().parents[2]
+_CHECKOUT: Final = Path(__file__).resolve().parents[3]
 _PROBE_S: Final = 0.5
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_768)

@@ -544,15 +544,19 @@ async def test_a_commit_for_which_many_wait_is_news_to_a_few_in_each_iteration(
 
 async def test_an_answer_of_little_batches_is_not_made_of_all_of_them(tmp_path: Path) -> None:
     """
-    Of 12,000 that there are one fetch brings 10,000, joined, and the next one the rest.
+    Of 12,000 that there are one fetch brings 10,000, at once though it asks for more bytes than
+    they have, and the next one the rest.
     """
+    patient = fetching("t", {0: 0}, max_wait_ms=60_000, min_bytes=8 * MiB)
     async with Serving(tmp_path) as agent, agent.client() as client:
         await client.create("t")
         for _ in range(12):
             asked = [client.send_produce("t", {0: batch(10)}) for _ in range(1_000)]
             for _ in asked:
                 await client.receive()
-        first = records((await client.fetch("t", {0: 0}))[0])
+        client.send(fetch.API, 11, patient)
+        _, answer = await client.receive()
+        first = records(answer.responses[0].partitions[0])
         second = records((await client.fetch("t", {0: 10_000}))[0])
 
     size = len(batch(10))

@@ -133,6 +133,7 @@ class _Fetch:
     __slots__ = (
         "_broker",
         "_correlation_id",
+        "_cut",
         "_done",
         "_expired",
         "_moved",
@@ -163,6 +164,8 @@ class _Fetch:
         self._request = request
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
+        self._cut = False
+        """There is more than an answer takes, whatever its bytes."""
         self._expired = False
         """It waits no longer, whatever there is."""
         self._waits_for: dict[PartitionLog, FetchPartition] = {}
@@ -231,6 +234,7 @@ class _Fetch:
         request = self._request
         return (
             size >= request.min_bytes
+            or self._cut
             or request.max_wait_ms <= 0
             or _has_error(found)
             or not any(topic.partitions for topic in request.topics)
@@ -374,6 +378,7 @@ class _Fetch:
                         return None, 0, True
                     continue  # the next request will begin with it
                 count += len(buffers)
+                self._cut = count >= _MANY_BATCHES
                 size += self._put(data, buffers, limit, first=size == 0)
             responses.append(
                 FetchableTopicResponse(
@@ -389,6 +394,8 @@ class _Fetch:
         if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
             data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return 0
+        if len(buffers) >= _MANY_BATCHES:
+            self._cut = True
         small = size < len(buffers) * _SMALL_BYTES
         data.records = [b"".join(buffers)] if small else buffers
         return size
