@@ -246,6 +246,28 @@ async def test_a_fetch_of_a_session_is_told_that_there_is_none(
     assert records(fetched(new)[0])
 
 
+@pytest.mark.parametrize("session", [(77, 0), (77, -1), (-1, -1), (0, 0), (0, -1)])
+async def test_a_full_fetch_needs_no_session(agent: Serving, session: tuple[int, int]) -> None:
+    """
+    Epochs 0 and −1 ask for all, whatever session is named (kafka-go's client names −1): as Kafka
+    does it.  Any other epoch goes on with a session, 0 among them.
+    """
+    session_id, epoch = session
+    async with agent.client() as client:
+        await client.create("t")
+        await client.produce("t", {0: batch(1_000)})
+        full = await client.call(
+            fetch.API, 11, fetching("t", {0: 0}, session_id=session_id, session_epoch=epoch)
+        )
+        further = await client.call(
+            fetch.API, 11, fetching("t", {0: 0}, session_id=session_id, session_epoch=1)
+        )
+
+    assert (0, 0) == (full.error_code, full.session_id)
+    assert records(fetched(full)[0])
+    assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND == further.error_code
+
+
 async def test_the_next_request_goes_on_behind_a_refused_session(agent: Serving) -> None:
     """
     It takes its turn among the others.

@@ -59,6 +59,8 @@ _ZSTD_FROM_VERSION: Final = 10
 _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
+_INITIAL_EPOCH: Final = 0
+_FINAL_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
 
@@ -180,8 +182,9 @@ class _Fetch:
     def begin(self) -> None:
         """Answer, or wait."""
         request = self._request
-        if self._version >= 7 and request.session_id != 0:
-            # Not one of ours: there are none (FetchSessionCache#newContext).
+        if self._version >= 7 and request.session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH):
+            # It goes on with a session, and there are none.  A full fetch (these two epochs) needs
+            # none, whatever session it names: org.apache.kafka.server.FetchManager#newContext.
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         self._keep_little()
