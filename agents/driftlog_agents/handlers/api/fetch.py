@@ -36,6 +36,7 @@ from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
 from driftlog_agents.handlers.common.leader_hints import add_to_fetch
 from driftlog_agents.log.log_session import Engine, TopicLogs
+from driftlog_agents.log.partition.local_reads import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import holds_zstd
 from driftlog_agents.network.answers import SMALL_BYTES
@@ -63,9 +64,6 @@ _INITIAL_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
-
-_MANY_BATCHES: Final = 10_000
-"""No more partitions are read for an answer that has so many: a few milliseconds."""
 
 _SMALL_BYTES: Final = 1024
 """Batches that are smaller, on average, are joined once: each buffer of an answer is looked at five
@@ -372,7 +370,7 @@ class _Fetch:
                 if log is None or asked.fetch_offset >= log.high_watermark:
                     continue
                 room = self._request.max_bytes - size
-                if size and (room <= 0 or count >= _MANY_BATCHES):
+                if size and (room <= 0 or count >= MOST_BATCHES):
                     continue
                 limit = min(asked.partition_max_bytes, room)
                 buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
@@ -381,7 +379,7 @@ class _Fetch:
                         return None, 0, True
                     continue  # the next request will begin with it
                 count += len(buffers)
-                self._cut = count >= _MANY_BATCHES
+                self._cut = count >= MOST_BATCHES
                 size += self._put(data, buffers, limit, first=size == 0)
             responses.append(
                 FetchableTopicResponse(
@@ -397,7 +395,7 @@ class _Fetch:
         if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
             data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return 0
-        if len(buffers) >= _MANY_BATCHES:
+        if len(buffers) >= MOST_BATCHES:
             self._cut = True
         small = size < len(buffers) * _SMALL_BYTES
         data.records = [b"".join(buffers)] if small else buffers

@@ -20,8 +20,9 @@ from driftlog_tiering.stores.object_store import Buffer
 _READ_BYTES: Final = 4 * 1024 * 1024
 """Of one ``pread``: the event loop waits for it."""
 
-_MOST_BATCHES: Final = 10_000
-"""Of one read: it takes a few milliseconds.  A fetch may ask for more bytes of small ones."""
+MOST_BATCHES: Final = 10_000
+"""Of one read, and of one answer: they take a few milliseconds.  A fetch may ask for more bytes of
+small ones."""
 
 _GAP_BYTES: Final = 1024
 """Read and thrown away between two batches rather than asked for apart: copying this much takes
@@ -34,7 +35,7 @@ from being used again, for little."""
 
 def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] | None:
     """Batches from the one that holds *offset* on, below the high watermark, as far as they are
-    in memory or in buffer files: at most *max_bytes* and `_MOST_BATCHES`, but always the first.
+    in memory or in buffer files: at most *max_bytes* and `MOST_BATCHES`, but always the first.
 
     None: the first is not here (in the bucket only, or the disk failed), not committed,
     below log start, or the partition is closed; `LogReader.read` knows which.
@@ -53,13 +54,13 @@ def read_local(log: PartitionLog, offset: int, max_bytes: int) -> list[Buffer] |
             if out:
                 break
             end = index + 1
-        most = index + _MOST_BATCHES - len(out)
+        most = index + MOST_BATCHES - len(out)
         if end > most:
             stop = end = most
         if not _take(data, index, end, out) or end < stop:
             break
         room -= span_bytes(data, index, end)
-        if room <= 0 or len(out) >= _MOST_BATCHES:
+        if room <= 0 or len(out) >= MOST_BATCHES:
             break
         offset = tail.end
     return out or None
