@@ -180,6 +180,17 @@ def _sent(target: Target, connection: Connection | None, frame: bytes) -> Connec
     return connection
 
 
+def _hostile_frame(target: Target, call: Call) -> Iterator[bytes]:
+    """One frame of extreme values; none where its size exceeds the 32 bits of a frame's length."""
+    api, version = call
+    request = HostileMaker(target.rng).message(api.request, version)
+    try:
+        frame = api.encode_request(version, 1, "fuzz", request)
+    except struct.error:
+        return
+    yield frame
+
+
 class HostileValues(_Fuzz):
     """Each API and version with extreme integers, nulls, long, empty and repeated names and arrays,
     batches that are wrong, and names of topics and groups that are there."""
@@ -187,9 +198,7 @@ class HostileValues(_Fuzz):
     name = "hostile-values"
 
     def frames(self, target: Target, call: Call) -> Iterator[bytes]:
-        api, version = call
-        request = HostileMaker(target.rng).message(api.request, version)
-        yield api.encode_request(version, 1, "fuzz", request)
+        yield from _hostile_frame(target, call)
 
 
 class MutatedBytes(_Fuzz):
@@ -199,13 +208,10 @@ class MutatedBytes(_Fuzz):
     name = "mutated-bytes"
 
     def frames(self, target: Target, call: Call) -> Iterator[bytes]:
-        api, version = call
-        maker = HostileMaker(target.rng)
-        request = maker.message(api.request, version)
-        frame = api.encode_request(version, 1, "fuzz", request)
-        for _ in range(3):
-            body = mutated([frame[8:]], target.rng)[:1_000_000]
-            yield struct.pack(">i", len(body) + 4) + frame[4:8] + body
+        for frame in _hostile_frame(target, call):
+            for _ in range(3):
+                body = mutated([frame[8:]], target.rng)[:1_000_000]
+                yield struct.pack(">i", len(body) + 4) + frame[4:8] + body
 
 
 class TaggedFields(_Fuzz):
