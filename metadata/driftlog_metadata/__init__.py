@@ -1,4 +1,4 @@
-"""What is true, and who may say so: the metadata store, its keys and its values.
+"""The metadata store: its keys, its values, and the transactions that guard them.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""Why a topic cannot be read, told to the person who asked for it.
+"""Why a topic cannot be read, in a message for the person at the DataFrame.
 
 Pure.
 """

@@ -8,7 +8,7 @@ encoding, so that it can be compared by its bytes); ``v`` is the format's versio
                       "http_address":s,"rack":s or null,"started_at_ms":n}
     LiveSession      {"v":1,"node_id":n,"stage":s,"topics":revision}
     Head             {"v":1,"head":n}  or  {"v":1,"head":"closed"}
-    NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; of before: {}
+    NodeIdUse        {"v":1,"directory":"…" or null,"unused_since_ms":n or null}; first releases: {}
     EndedHead        {"v":2,"head":n or "closed","ended_ms":n}
     FlushRecord      {"v":1,"object":s,"size":bytes,"footer":first byte}
     Topic            {"v":1,"name":s,"topic_id":uuid,"partitions":n,"configs":{s:s,…}}  or
@@ -72,7 +72,7 @@ _TOPIC_FIELDS: Final = (
 
 
 def decode_at(key: str, data: bytes, decode: Callable[[bytes], T]) -> T:
-    """*decode* the value of *key*, for those who must say which one is damaged.
+    """*decode* the value of *key*; errors name the key.
 
     Raises:
         UnsupportedFormatError, CorruptError: what *decode* raises, and names *key*.
@@ -94,7 +94,8 @@ def encode_cluster(cluster: Cluster) -> bytes:
 def decode_cluster(data: bytes) -> Cluster:
     """Invert :func:`encode_cluster`.
 
-    A cluster whose ``format_version`` is larger than ours is decoded: whoever joins it decides.
+    A cluster whose ``format_version`` is larger than ours is decoded: the agent that joins it
+    decides whether to start.
 
     Raises:
         UnsupportedFormatError: a newer format.
@@ -200,12 +201,14 @@ def decode_head(data: bytes) -> int:
 
 
 def encode_ended_head(ended: EndedHead) -> bytes:
-    """Encode the head of a session that is over, with the time at which that was seen."""
+    """Encode the head of a session that is over, with the time at which an agent
+    saw its end."""
     return _encode(2, head=_head(ended.head), ended_ms=ended.ended_ms)
 
 
 def decode_ended_head(data: bytes) -> EndedHead | None:
-    """Invert :func:`encode_ended_head`; None: a head of version 1, nobody saw its end.
+    """Invert :func:`encode_ended_head`; None: a head of version 1, whose
+    end no agent has recorded.
 
     Raises:
         UnsupportedFormatError: a newer format.

@@ -12,7 +12,7 @@
     /driftlog/v1/leaders/{topic_id}/{partition}      Leader           on no lease
     /driftlog/v1/partitions/{topic_id}/{partition}   PartitionState
     /driftlog/v1/producer_ids                        ProducerIdBlock
-    /driftlog/v1/groups/{group}                      the group, and who coordinates it
+    /driftlog/v1/groups/{group}                      the group, and its coordinator
     /driftlog/v1/groups/{group}/members/{member_id}            a member, of groups of KIP-848
     /driftlog/v1/groups/{group}/offsets/{topic_id}/{page}      256 partitions a page
 
@@ -70,7 +70,8 @@ _EMPTY: Final = "%"
 
 
 def node_id_key(node_id: int) -> str:
-    """Key that allocates a node id: who creates it has it until it is unused for a week."""
+    """Key that allocates a node id: the agent that creates it keeps the id until the id is
+    unused for a week."""
     return NODE_IDS_PREFIX + _int32(node_id)
 
 
@@ -154,7 +155,7 @@ class FlushKey(NamedTuple):
     session_id: str
     seq: int
     level: int
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which has no caller
 
 
 def parse_flush_key(key: str) -> FlushKey:
@@ -213,7 +214,7 @@ def leaders_prefix(topic_id: UUID) -> str:
 
 
 def leader_key(tp: TopicPartition) -> str:
-    """Key of who leads the partition."""
+    """Key of the partition's leader."""
     return leaders_prefix(tp.topic_id) + _int32(tp.partition)
 
 
@@ -249,7 +250,7 @@ def parse_partition_key(key: str) -> TopicPartition:
 
 
 def group_key(group_id: str) -> str:
-    """Key of a group; its mod revision fences whoever coordinated it before."""
+    """Key of a group; its mod revision fences the previous coordinator."""
     return GROUPS_PREFIX + (_escape(group_id) if group_id else _EMPTY)
 
 

@@ -129,7 +129,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads a partition; *session_id* None: released, nobody does."""
+    """The leader of a partition; *session_id* None: released, there is no leader."""
 
     session_id: str | None
     leader_epoch: int

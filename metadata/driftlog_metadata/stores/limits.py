@@ -69,7 +69,7 @@ def check_ttl_ms(ttl_ms: int) -> None:
 
 
 def check_start_revision(revision: int) -> None:
-    """Raises ValueError: not a revision (to etcd 0 means *now*, which nobody may mean)."""
+    """Raises ValueError: not a revision (0 means *now* to etcd, which this port does not have)."""
     if revision < 1:
         raise ValueError(f"not a revision to watch from: {revision}")
 

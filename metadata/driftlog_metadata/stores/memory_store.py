@@ -123,7 +123,7 @@ class MemoryMetadataStore:
         """End the watches and refuse every later call."""
         self._history.close()
 
-    # ── For whoever drives it ──
+    # ── For the simulator ──
 
     @property
     def revision(self) -> int:

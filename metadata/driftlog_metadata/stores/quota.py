@@ -8,7 +8,7 @@ sealing writes the ends of partitions before flush records can be deleted.  Thos
 whatever else is not a producer's, go on.
 
 etcd counts the size of its file.  Compaction makes room within it, and only defragmentation
-makes it smaller; a quota that was reached sets an alarm that refuses writes until somebody
+makes it smaller; a quota that was reached sets an alarm that refuses writes until an operator
 disarms it.
 
 Pure.

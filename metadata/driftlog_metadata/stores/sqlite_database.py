@@ -60,7 +60,7 @@ DATABASE_VERSION: Final = 1
 PAGE_BYTES: Final = 4096
 
 _BUSY_TIMEOUT_S: Final = 1.0
-"""For whoever looks into the file with the sqlite3 command meanwhile."""
+"""For a person who reads the file with the sqlite3 command meanwhile."""
 
 _WAL_BYTES: Final = 4 * 1024 * 1024
 """What the write-ahead log is cut back to after a burst: SQLite's usual 1000 pages."""
@@ -110,7 +110,7 @@ class DirectoryLock:
     """One process per file: an flock beside it, which dies with the process.
 
     Raises:
-        StoreLockedError: somebody else holds it.
+        StoreLockedError: another process holds it.
         UnavailableError: the lock file cannot be made.
     """
 

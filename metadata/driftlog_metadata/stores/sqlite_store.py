@@ -11,7 +11,7 @@ what is in the file.
 Non-obvious:
 
 * The reader sees a commit before its callers are told; that is linearizable.  A read that saw it
-  is answered when the watches have it too: who reads revision n may watch from n + 1.
+  is answered when the watches have it too: a caller that read revision n may watch from n + 1.
 * Watch history lives in memory: after `open` nothing before it can be watched, and
   `CompactedError` says so.
 * A COMMIT that fails to write or sync leaves the file in doubt.  From then on everything is
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class _Request:
-    """Something for the writer to do, and who waits for it."""
+    """One operation for the writer, and the future of its caller."""
 
     __slots__ = ("answer", "run")
 
@@ -270,11 +270,11 @@ class SqliteMetadataStore:
             if not requests and not self._database.expiry_is_due():
                 continue
             outcomes, changes = self._commit(requests)
-            with contextlib.suppress(RuntimeError):  # the loop was closed and nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop was closed: no caller is left
                 self._loop.call_soon_threadsafe(
                     self._deliver, outcomes, changes, self._database.next_expiry_ms
                 )
-            self._fill_reserve()  # writes 4 MiB and syncs them: who was answered need not wait
+            self._fill_reserve()  # writes and syncs 4 MiB: after the answers
 
     def _fill_reserve(self) -> None:
         if self._broken is not None or time.monotonic() < self._reserve_due:

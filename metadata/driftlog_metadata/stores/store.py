@@ -186,7 +186,7 @@ class MetadataStore(Protocol):
     """Every method may raise `UnavailableError`; those that write, `OutcomeUnknownError`.
 
     Cancelling a call has the same meaning as losing its answer.  Implementations do not
-    retry: whoever owns the request owns its deadline.
+    retry: the caller owns the request's deadline.
     """
 
     async def txn(

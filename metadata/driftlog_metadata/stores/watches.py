@@ -1,4 +1,4 @@
-"""Watches inside one process: what changed lately, and who waits for more.
+"""Watches inside one process: the recent changes, and the readers that wait for more.
 
     record(revision, events) ──▶ [r₁ events] [r₂ events] … ──▶ each watch at its own pace
                                   └─ dropped by compact() or beyond max_events
@@ -41,7 +41,7 @@ class History:
         self._watches: dict[HistoryWatch, None] = {}
 
     def record(self, revision: int, events: Sequence[WatchEvent]) -> None:
-        """Add the changes of the next revision, and wake whoever waits for them."""
+        """Add the changes of the next revision, and wake the watches that wait for them."""
         assert revision == self.revision + 1, "a revision was skipped or repeated"
         assert events, "a revision without a change"
         self.revision = revision
@@ -166,7 +166,7 @@ class HistoryWatch:
         self.end()
 
     def recorded(self, revision: int, events: Sequence[WatchEvent]) -> None:
-        """The history grew.  Who waits and is not concerned moves on without waking."""
+        """The history grew.  A watch that it does not concern moves on without a wake-up."""
         if self._waiter is None or self._waiter.done() or revision < self._next_revision:
             return
         if any(_key(event).startswith(self._prefix) for event in events):

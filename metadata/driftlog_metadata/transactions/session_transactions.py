@@ -1,4 +1,4 @@
-"""Who may say what is true: every guarded transaction of sessions, commits and leadership.
+"""Every guarded transaction of sessions, commits and leadership.
 
     open session ──▶ commit, commit, …          guarded by the session's key and its head
          │
@@ -74,7 +74,7 @@ class Txn:
 
 
 def lease_id_of(session_id: str) -> int:
-    """The session's lease id, 1 ≤ id < 2^63: whoever knows the session can revoke it."""
+    """The session's lease id, 1 ≤ id < 2^63; the session id is enough to revoke it."""
     return (int(session_id[:16], 16) >> 1) | 1
 
 
@@ -178,8 +178,8 @@ def mark_ended(heads: Sequence[DeadHead], ended_ms: int) -> Txn:
 def delete_heads(heads: Sequence[DeadHead]) -> Txn:
     """Delete all of *heads* (at most `HEADS_PER_TXN`), or none.
 
-    A commit of theirs that is still without an answer would be taken for one that never was:
-    nobody waits that long.
+    A commit of theirs that still has no answer would be taken for one that did not happen: the
+    head is kept for longer than any commit waits.
     """
     return Txn(
         compares=_still_dead(heads),

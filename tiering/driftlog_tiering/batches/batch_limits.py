@@ -1,6 +1,6 @@
 """What the records of one batch may come to: memory that a client makes others need.
 
-    a batch ── over a limit ──▶ kept as it came: consumers get it, nobody decodes it
+    a batch ── over a limit ──▶ kept as it came: consumers get it, no agent decodes it
        │
        └────── over `LIGHT_BYTES` ──▶ decoded one after the other, in the whole process
 

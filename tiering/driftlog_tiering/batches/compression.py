@@ -248,7 +248,7 @@ def _unlz4(view: memoryview, limit_bytes: int) -> Buffer:
     try:
         return out[: cramjam.lz4.decompress_into(view, out)]
     except cramjam.DecompressionError:
-        if bound > limit_bytes:  # as far as anybody can tell
+        if bound > limit_bytes:  # an upper bound from the frame's header
             raise _too_large(Codec.LZ4, limit_bytes) from None
         raise
 

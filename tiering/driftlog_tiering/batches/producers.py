@@ -27,7 +27,7 @@ newest flush: when it is computed makes no difference (`settle`).
 A wall clock may be ahead, for hours and of many flushes.  No step from one flush to the next counts
 for more than `_STEP_MS`: five minutes where another session made the next one, whose clock may be
 another machine's; an hour in one session, whose clock may be set forward.  What was silent is
-younger by the rest (`flushed`).  So one clock that is ahead forgets nobody, and a producer that
+younger by the rest (`flushed`).  So no producer is forgotten because of one clock that is ahead, and a producer that
 wrote within five minutes keeps its batches under every leader; the clock that is ahead then counts
 as any other, and behind it no time is older than the flush that follows it.  The price: in a
 partition with fewer flushes than that a producer is remembered for longer, up to 24 of them (288

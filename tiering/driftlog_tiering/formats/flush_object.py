@@ -39,7 +39,7 @@ flushed at a time that is not known.
 
 A *consolidated* object holds what was still needed of flushes that were committed before, all of
 one session.  Its footer has the columns of every batch as the flush had them (but for positions),
-so that who takes a partition over finds the same log in it.  ``session id`` is the session that
+so that the next leader of a partition finds the same log in it.  ``session id`` is the session that
 flushed; ``seq`` the last sequence number that was replaced, as in the record's key; and
 ``committed_seq`` is the same: all that it replaces had been committed.
 
@@ -84,7 +84,7 @@ class CorruptFlushObjectError(CorruptError):
 
 
 class NewerFlushObjectError(CorruptFlushObjectError):
-    """Of a later release, as far as can be seen: nothing is damaged."""
+    """The footer's version is of a later release: nothing is damaged."""
 
 
 class FlushBatch(NamedTuple):
@@ -113,7 +113,7 @@ class Slice(NamedTuple):
     base: int
     end: int
     first: int
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which has no caller
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -424,7 +424,7 @@ def parse_segment_key(key: str) -> SegmentKey:
 
 
 def parse_key(key: str) -> Key:
-    """Say what any key of the bucket is: for those who list it.
+    """Say what any key of the bucket is: for the collector and for listings.
 
     Raises:
         ValueError: no object of ours has such a key.

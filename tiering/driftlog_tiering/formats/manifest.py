@@ -11,7 +11,7 @@ into one of the next.  So adding a segment writes at most one list of 500 per le
 manifest has at most 1,000 entries per level: ten million segments need levels 1 and 2.
 
 A manifest *names* the segments of its tree that end above its log start.  Lists are not rewritten
-when log start moves through them: who follows the tree skips what ends at or below it, and the
+when log start moves through them: a reader of the tree skips what ends at or below it, and the
 collector counts that as not named.
 
 Invariants (`problem` says which one is broken):
@@ -120,7 +120,7 @@ class ProducerSnapshotRef:
 class Manifest:
     """One version.  Version 0 is the empty manifest, which is never stored.
 
-    ``nonce``: of the edit that made it.  ``producers`` None: nobody produced with an id.
+    ``nonce``: of the edit that made it.  ``producers`` None: no producer with an id is known.
     """
 
     version: int

@@ -3,7 +3,7 @@
     {"format":"driftlog.manifest","format_version":1, … ,"crc32":"1c291ca3"}
 
 ``crc32`` (zlib's, eight lower-case hex digits) is the last member and covers every byte before
-its comma.  It tells damage from what somebody meant; it is no protection against editing.
+its comma.  It detects damage; it does not protect against a person who edits the file.
 Members that a reader does not know are ignored; what may not be ignored gets a new version.
 
 Pure.
@@ -58,7 +58,7 @@ def decode_json(kind: str, format_version: int, body: Buffer) -> dict[str, Any]:
 
 
 def unedited(body: Buffer) -> bytes:
-    """*body* as `encode_json` lays it out: without the whitespace of somebody's editor.
+    """*body* as `encode_json` lays it out: without the whitespace that an editor added.
 
     Only for what people put back by hand: anywhere else other bytes are damage.  What is no JSON
     stays as it is.

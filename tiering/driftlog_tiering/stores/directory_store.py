@@ -371,7 +371,7 @@ class _TemporaryFolder:
         self._lock_fd = -1
 
     def new_file(self) -> Path:
-        """A path that nobody else uses."""
+        """A path that no other writer uses."""
         return self._folder() / str(next(self._numbers))
 
     def now_ms(self) -> int:

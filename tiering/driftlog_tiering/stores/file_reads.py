@@ -39,7 +39,7 @@ class FileReads:
     def read(self, descriptor: int, start: int, stop: int) -> Buffer:
         """The bytes ``[start, stop)``, which the file has.
 
-        A view of memory that is used again once nobody has a view of it; or bytes.
+        A view of memory that is used again when its last view is gone; or bytes.
 
         Raises:
             OSError: the disk.

@@ -1,6 +1,6 @@
 """A body into a new file: small ones through the page cache, big ones past it.
 
-A flush object is written once and hardly ever read by who wrote it.  Through the page
+A flush object is written once and hardly ever read by its writer.  Through the page
 cache each 4 KiB of it take a fresh page, and on a virtual machine a fresh page costs
 more than everything else that happens to those bytes; O_DIRECT takes them from a
 small buffer that is used over and over.

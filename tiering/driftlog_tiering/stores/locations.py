@@ -54,7 +54,7 @@ def _open_s3(location: str) -> ObjectStore:
     bucket, _, prefix = rest.partition("/")
     if not slashes or not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{location!r} names no bucket: {_HINT}")
-    try:  # An extra: who keeps objects in a directory does not install it.
+    try:  # An extra: a directory store does not need it.
         from driftlog_tiering.stores.s3_store import S3ObjectStore  # noqa: PLC0415
     except ImportError as error:
         raise ValueError(f"{location!r} needs aiobotocore, which is not installed") from error

@@ -1,7 +1,7 @@
 """The object store in memory: for the simulator and for tests.
 
 One instance is one bucket; several agents share it.  It awaits nothing, so every
-call happens at one instant of virtual time; whoever simulates a network wraps it,
+call happens at one instant of virtual time; the simulator wraps it for a network,
 and decides there what is late, refused or lost.  It asserts what the port leaves to
 its callers: that `put` never meets its own key.
 

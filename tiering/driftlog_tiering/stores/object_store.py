@@ -7,7 +7,7 @@ any other key is a ValueError).  No key is the folder of another (``a`` and ``a/
 Every method may raise `UnavailableError` (throttled, refused: nothing
 happened); `put`, `create` and `delete` may raise `OutcomeUnknownError` (it may
 have happened).  Cancelling a call has the same meaning as losing its answer.
-Implementations do not retry: whoever owns the request owns its deadline.
+Implementations do not retry: the caller owns the request's deadline.
 
 Port: `tests/contract/test_object_store.py` is its definition.
 """
@@ -34,11 +34,11 @@ class AlreadyExistsError(StoreError):
 
 
 class AccessDeniedError(DeclinedError):
-    """No credentials, or they do not suffice.  A retry helps once somebody has mended that."""
+    """No credentials, or they do not suffice.  A retry helps only after an operator's repair."""
 
 
 class BucketNotFoundError(DeclinedError):
-    """The bucket is not there (or not in this region).  Somebody has to make or name it."""
+    """The bucket is not there (or not in this region).  An operator must create or name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ObjectStore(Protocol):
         """The bytes ``[start, end)`` of the object; *end* None or past its size: to its end.
 
         ``start`` at or past the object's size gives none.  A view may be of memory that is
-        used again once nobody has a view of it.
+        used again when its last view is gone.
 
         Raises:
             NotFoundError: no such object.

@@ -5,7 +5,7 @@
 
 The SDK's defaults cost three times the CPU: a CRC of every body (driftlog's batches
 carry their own, and TLS its MAC) and, once that is off, SHA-256 in its place.  Its
-retries are off: who owns a request owns its deadline.  One is left, in aiohttp: a request
+retries are off: the caller owns the request's deadline.  One is left, in aiohttp: a request
 whose connection is closed before any answer, as a kept one may be, is sent once more
 (RFC 9110, 9.2.2), so `create` may meet its own object, as the port says.
 
@@ -302,7 +302,7 @@ class _Body(Payload):
         await self.write(writer)
 
     def release(self) -> None:
-        """Give the buffers back to the caller, who may change them: send none of them late.
+        """Give the buffers back to the caller, which may change them: send none of them late.
 
         After an answer the transport has nothing left of them; without one (cancelled,
         timed out) it is aborted, so that the object stays incomplete and S3 drops it.

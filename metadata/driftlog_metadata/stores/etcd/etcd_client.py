@@ -6,9 +6,9 @@
                        └ no answer, else ──▶ OutcomeUnknownError
 
 A request is sent only on a connection that has just answered, or did not break since: what
-fails before that surely did not reach etcd, and may go to the next endpoint.  Whoever does
-not answer in time is left for the next endpoint, by calls and by watches, and stays left
-until the next one fails too.
+fails before that surely did not reach etcd, and may go to the next endpoint.  Calls and
+watches leave a member that does not answer in time for the next endpoint, and return to it
+only when that one fails too.
 
 Every request asks for a member that has a leader (metadata ``hasleader``), so that one on
 the wrong side of a partition says so at once, and ends its watches.
@@ -46,7 +46,7 @@ Metadata = tuple[tuple[str, str], ...]
 _HAS_LEADER: Final = ("hasleader", "true")
 
 _PATIENCE_S: Final = 0.5
-"""Who gives a request up after this long had a deadline of their own, and no answer."""
+"""A caller that cancels a request after this long reached its own deadline without an answer."""
 
 
 class Repeat(Enum):
@@ -57,7 +57,7 @@ class Repeat(Enum):
     HARMLESS = auto()
     """The same again: it may be sent to the next endpoint."""
     NEVER = auto()
-    """Who asked decides: an unknown outcome is theirs."""
+    """A change that is not idempotent: the caller gets the unknown outcome and decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class EtcdSettings:
     answers is used; give different agents different orders, so that they spread."""
 
     ca_file: Path | None = None
-    """PEM of who signs the servers' certificates; None: the roots that gRPC brings along."""
+    """PEM of the authority that signs the servers' certificates; None: gRPC's own roots."""
 
     certificate_file: Path | None = None
     key_file: Path | None = None
@@ -97,7 +97,7 @@ class Endpoint:
     def __init__(self, url: str, channel: grpc.aio.Channel) -> None:
         self.url = url
         self.is_ours = False
-        """It has said that it is of our cluster, since it was last away."""
+        """The member has proven, since its connection was last lost, that it is of our cluster."""
         self.streams: set[Any] = set()
         self._channel = channel
         self._methods: dict[str, Any] = {}
@@ -134,7 +134,7 @@ class Endpoint:
         return call
 
     def cancel_streams(self) -> None:
-        """End them; who reads one is told by `lost_stream`."""
+        """End them; `lost_stream` tells their readers."""
         for stream in list(self.streams):
             stream.cancel()
 
@@ -365,7 +365,7 @@ class _LostHereError(Exception):
 
 @contextlib.contextmanager
 def _told_apart() -> Iterator[None]:
-    """Tell gRPC's cancelling of a call from somebody's cancelling of this task.
+    """Tell gRPC's cancellation of a call from the cancellation of this task.
 
     Raises:
         _LostHereError: the store was closed, or the client left this endpoint; or a bug of gRPC's.
@@ -426,7 +426,7 @@ def _channel_options(settings: EtcdSettings) -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", connect_ms),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),
-        # No request is sent twice behind our back, nor through somebody's proxy.
+        # gRPC repeats no request by itself and uses no HTTP proxy.
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
         # Each client has connections of its own: a keep-alive does not wait behind a bulk read.

@@ -1,4 +1,4 @@
-"""What etcd's refusals mean to whoever asked: nothing happened, or nobody knows.
+"""What etcd's refusals mean to the caller: nothing happened, or the outcome is unknown.
 
     gRPC status ──▶ Verdict ──▶ another endpoint, a new token, or an error of the port
 
@@ -43,7 +43,7 @@ class LeaseExistsError(StoreError):
 
 
 class EtcdRefusedError(DeclinedError):
-    """etcd understood, and declines; the same request will not do until somebody does something."""
+    """etcd understood, and declines; the same request fails until an operator acts."""
 
 
 _ETCD: Final = "etcdserver: "

@@ -4,13 +4,14 @@
     get_prefix       ──▶ page, page, … at the revision of the first
     watch            ──▶ EtcdWatch, a stream of its own
 
-etcd 3.4 or newer.  A lost answer of a transaction is told and never hidden: whoever sent it
-repeats it under its compares.  What changes nothing, or the same again (reads, grants under
-an own id, keep-alives, revokes), goes on to the next endpoint by itself, each endpoint once.
+etcd 3.4 or newer.  A lost answer of a transaction is told and never hidden: the caller
+repeats the transaction under its compares.  The adapter itself repeats what changes nothing or
+changes the same again (reads, grants under an own id, keep-alives, revokes) at the next endpoint,
+each endpoint once.
 
 Non-obvious:
 
-* A key under a prefix of ours that is not UTF-8 is somebody else's; it is told with its
+* A key under a prefix of ours that is not UTF-8 is foreign; it is told with its
   bytes escaped, and names nothing that we know.
 * etcd counts all keys of a range for every page, so pages are large: by bytes, not by keys.
 
@@ -174,7 +175,7 @@ class EtcdMetadataStore:
         try:
             ttl_s = await self._client.run(attempt, Repeat.HARMLESS, connect_timeout_s=timeout_s)
         finally:
-            # Or who always needs a little longer than that would never be heard.
+            # Otherwise a member that always needs a little longer never succeeds.
             self._slow = time.monotonic() - began_s >= patience_s
         if ttl_s <= 0:
             raise LeaseNotFoundError(f"lease {lease_id:x} is over: expired or revoked")

@@ -12,8 +12,8 @@ Where to go on from is known from events alone: what etcd says about its progres
 overtake them (3.4), so it is not listened to.  A revision that etcd cut into fragments
 counts when its last fragment is there.
 
-A stream is read only while somebody waits, and by a task of the watch's own, so that a
-cancelled ``anext()`` leaves the read going; who does not read is held back by gRPC's flow control.
+A stream is read only while a caller waits, and by a task of the watch's own, so that a
+cancelled ``anext()`` leaves the read going; gRPC's flow control holds back etcd meanwhile.
 
 Adapter.
 """
@@ -119,7 +119,7 @@ class EtcdWatch:
         if receiving is not None:
             receiving.cancel()
             receiving.add_done_callback(self._received)
-            # Whatever holds it up holds up nobody who leaves: it ends with the connection.
+            # Cancelled and not awaited further: the task ends with the connection at the latest.
             await asyncio.wait([receiving], timeout=_CLOSE_S)
         self._drop_stream()
 
@@ -127,12 +127,12 @@ class EtcdWatch:
         """The reading has stopped, perhaps long after the end of the watch."""
         self._drop_stream()
         if not receiving.cancelled():
-            receiving.exception()  # nobody waits for it any more
+            receiving.exception()  # no caller waits for it any more
 
     # ── Receiving, in a task of its own ──
 
     async def _receive(self) -> None:
-        """Return when `_ready` has something, or nobody wants it any more."""
+        """Return when `_ready` has something, or the watch is closed."""
         backoff_s = _FIRST_BACKOFF_S
         while not self._ready and not self._closed:
             try:
