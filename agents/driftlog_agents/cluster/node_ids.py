@@ -118,7 +118,7 @@ class NodeIds:
 
 
 def _parsed(kv: KeyValue) -> KnownNodeId | None:
-    """None: nobody's, or it cannot be read; it stays."""
+    """None: no directory's, or it cannot be read; it stays."""
     try:
         number, use = parse_node_id_key(kv.key), decode_node_id_use(kv.value)
     except (ValueError, CorruptError):

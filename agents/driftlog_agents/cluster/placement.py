@@ -4,7 +4,7 @@
         score every agent ──▶ the best one that is not full ──▶ it leads
 
 Rendezvous hashing: an agent that joins takes its share from all others, and one that leaves
-gives its share to all.  Full is ⌈1.1 × mean⌉, so that nobody has much more than the others;
+gives its share to all.  Full is ⌈1.1 × mean⌉, so that no agent has much more than the others;
 10,000 partitions then move at most 1.1/n of all where one agent of n joins or leaves.  Topics
 are taken in the order of their creation, so that a new one does not push others aside; it raises
 the cap, which lets a few of those that were pushed aside go home: of 1,000 partitions that came
@@ -12,7 +12,7 @@ in topics of six, over five agents, 156 while all of them came, and five at most
 (Counting the cap by what was placed before would move none then; but of 10,000 partitions over 30
 agents 1.8/n where one joins or leaves, and many more than now where a topic is deleted.)
 
-There is no controller: whoever has the same agents and topics computes the same, and whoever
+There is no controller: agents that see the same agents and topics compute the same, and one that
 has not yet tries a claim that is refused or that others undo.
 
 Pure.
@@ -33,7 +33,8 @@ _CAP: Final = (11, 10)
 def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[TopicPartition, int]:
     """Node id that is to lead each partition of *topics*, which are (topic id, partitions).
 
-    The same for all who give the topics in the same order, by their creation.  Empty without nodes.
+    The same for every caller that gives the topics in the order of their creation.  Empty without
+    nodes.
     """
     agents = [(node, mixed(node + 1)) for node in sorted(nodes)]
     placed: dict[TopicPartition, int] = {}
@@ -67,7 +68,7 @@ def ranked(tp: TopicPartition, nodes: Iterable[int], count: int) -> list[int]:
 
 
 def keeper_of(session_id: str, nodes: Iterable[int]) -> int | None:
-    """Who keeps the flush records of a dead session: the node that wins the hash of its id."""
+    """The node that keeps the flush records of a dead session: it wins the hash of its id."""
     own = mixed(int(session_id[:16], 16))
     return max(nodes, key=lambda node: (mixed(own ^ mixed(node + 1)), node), default=None)
 

@@ -1,4 +1,4 @@
-"""The cluster as one agent sees it: live agents, sessions, topics, and who leads what.
+"""The cluster as one agent sees it: live agents, sessions, topics, leaders.
 
     /agents  /sessions  /topics  /leaders ──watches──▶ ClusterView ──▶ Metadata answers,
                                                                        placement, claims
@@ -79,7 +79,7 @@ TopicChange = tuple[TopicEntry | None, TopicEntry | None]
 
 
 class ClusterView:
-    """See the module.  `reset` and `apply` fill it; everybody else only reads."""
+    """See the module.  Only `reset` and `apply` change it."""
 
     def __init__(self) -> None:
         self.agents: dict[int, Agent] = {}
@@ -98,7 +98,7 @@ class ClusterView:
         """The newest revision of a topic's key, or of the read that began its watch."""
         self.damaged: dict[str, str] = {}
         """Keys whose values cannot be read, and why: they count as absent, and yet not as deleted:
-        nobody is told that a topic is gone because its key cannot be read."""
+        no client is told that a topic is gone because its key cannot be read."""
         self._hidden: dict[str, TopicEntry] = {}
         """By topic key, what was said of those that are damaged now."""
         self.plan: Mapping[TopicPartition, int] = {}
@@ -133,7 +133,7 @@ class ClusterView:
         return self.agent_of(entry.leader.session_id), epoch
 
     def heir_of(self, tp: TopicPartition) -> Agent | None:
-        """Who is about to lead *tp*, which was led and is not: released, or its leader gone."""
+        """The next leader of *tp*, which has none: it was released, or its leader is gone."""
         entry = self.leaders.get(tp)
         if entry is None or entry.leader.session_id in self.sessions:
             return None
@@ -210,7 +210,7 @@ class ClusterView:
             pass
 
     def resetting(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> Iterator[None]:
-        """As `reset`, in slices: whoever drives it may do something else in between.
+        """As `reset`, in slices: the caller may do something else in between.
 
         Each key is as it was or as it is, meanwhile; nothing else may change the prefix.
         """

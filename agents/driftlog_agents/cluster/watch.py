@@ -72,7 +72,7 @@ class ClusterWatch:
 
     @contextlib.contextmanager
     def changes(self) -> Iterator[asyncio.Event]:
-        """An event that every change of the view sets; who waits for it clears it first."""
+        """An event that every change of the view sets; a waiter clears it first."""
         event = asyncio.Event()
         self._waiting[event] = None
         try:
@@ -81,7 +81,7 @@ class ClusterWatch:
             del self._waiting[event]
 
     def wake(self) -> None:
-        """Have whoever waits look again: what they wait for may be here, not in the view."""
+        """Wake every waiter: what it waits for may be in this process and not in the view."""
         for event in self._waiting:
             event.set()
 

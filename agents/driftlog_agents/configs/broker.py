@@ -41,9 +41,9 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "alter.config.policy.class.name",
         CLASS,
         None,
-        "Nobody but these configs says what configs may be.",
+        "Class of the policy that checks changes of configs; there is none.",
     ),
-    ("authorizer.class.name", STRING, "", "Who decides what clients may do; nobody does yet."),
+    ("authorizer.class.name", STRING, "", "Class of the authorizer; there is none yet."),
     (
         "auto.create.topics.enable",
         BOOLEAN,
@@ -85,7 +85,7 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "create.topic.policy.class.name",
         CLASS,
         None,
-        "Nobody but these configs says what topics may be.",
+        "Class of the policy that checks new topics; there is none.",
     ),
     (
         "default.replication.factor",

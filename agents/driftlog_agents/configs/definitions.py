@@ -55,7 +55,7 @@ class ResourceType(IntEnum):
 
 
 class InvalidConfigError(ValueError):
-    """A name or value that nobody may set; the message is for the client."""
+    """A name or value that cannot be set; the message is for the client."""
 
 
 Value = bool | int | float | str | list[str]

@@ -31,7 +31,7 @@ class ClassicSettings:
     heartbeat meanwhile, so nothing else would tell that it is gone (Kafka: a constant)."""
 
     max_pending_members: int = 10_000
-    """Ids of one group that were given out and not used yet.  They cost nobody but us, and a
+    """Ids of one group that were given out and not used yet.  They cost memory only, and a
     client that asks and asks for one must not fill the memory (Kafka: no limit)."""
 
 
@@ -78,7 +78,7 @@ class GroupSettings:
     """`offset.metadata.max.bytes`: of the text that a client keeps beside an offset."""
 
     offsets_retention_minutes: int = 10_080
-    """`offsets.retention.minutes`: how long offsets are kept that nobody uses.  Longer: a consumer
+    """`offsets.retention.minutes`: how long unused offsets are kept.  Longer: a consumer
     that comes back after a holiday goes on where it was; shorter: less in the metadata store."""
 
     offsets_retention_check_interval_ms: int = 600_000

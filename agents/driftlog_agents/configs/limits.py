@@ -2,7 +2,7 @@
 
     limits.py ──▶ --config (static_configs), DescribeConfigs (broker_configs), docs/limits.md
         │
-        └──▶ who enforces one reads its field, and counts what it refuses in `Refusals`
+        └──▶ its enforcer reads its field, and counts what it refuses in `Refusals`
 
 A field is the config of its name with dots for underscores: Kafka's where Kafka has it, else one
 that begins with ``driftlog.``.  Limits that stand among other settings, as those of groups' times

@@ -1,4 +1,4 @@
-"""Groups: who is in them, what they read, and how far.
+"""Groups: their members, assignments and committed offsets.
 
 Pure.
 """

@@ -37,7 +37,7 @@ _INT64_MIN: Final = -(2**63)
 class Committed:
     """One committed offset; *leader_epoch* −1: the client did not say.
 
-    It holds nothing that could not be stored and read again: whoever makes one has cut it to that
+    It holds nothing that could not be stored and read again: its maker has cut it to that
     (`as_int64`).  Kafka takes any offset, negative ones too.
     """
 
@@ -157,7 +157,7 @@ class GroupOffsets:
 
         Args:
             since_ms: since when the retention of an offset counts.
-            is_subscribed: whether somebody reads that topic: its offsets stay.
+            is_subscribed: whether a member reads that topic: its offsets stay.
         """
         kept = {topic_id: is_subscribed(topic_id) for topic_id in self.topic_ids}
         return {

@@ -11,7 +11,7 @@ first of zstd's magic.  What stands under ``group`` and ``member`` belongs to th
 own.
 
 ``session_id`` is the session of the agent that coordinates the group.  ``nonce`` is another one
-for each write, so that who has no answer to a transaction can see whether it was applied.
+for each write, so that a writer without an answer can see whether its transaction was applied.
 
 A value format is a stored format: add a version, never edit one in place.
 Pure.

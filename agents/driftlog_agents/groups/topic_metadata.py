@@ -1,6 +1,6 @@
 """The topics of the cluster, as consumer groups are given them: names, ids and partitions.
 
-Immutable: whoever watches topics makes a new one after a change and gives it to all groups.  What
+Immutable: the watch of topics makes a new one after a change and gives it to all groups.  What
 the bucket replicates has no racks; so where partitions are led changes no assignment.
 Pure.
 """

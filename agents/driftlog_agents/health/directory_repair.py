@@ -3,7 +3,7 @@
     only moved: DIR is whole elsewhere  ──▶ moved back
     database removed, or replaced       ──▶ the copy that the agent saved is put in its place
 
-Commands can be pasted: paths are quoted, and none of them overwrites or deletes what somebody may
+Commands can be pasted: paths are quoted, and none of them overwrites or deletes what a person may
 need.
 Pure.
 """

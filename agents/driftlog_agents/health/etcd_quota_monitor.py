@@ -46,7 +46,7 @@ class EtcdQuotaMonitor:
             await asyncio.sleep(_INTERVAL_S if enough else _SCARCE_INTERVAL_S)
 
     async def look(self) -> None:
-        """Once.  Nobody answers: what was known stays so, and others say it."""
+        """Once.  Without an answer what was known stays; other monitors report the outage."""
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 members = await self._ask()

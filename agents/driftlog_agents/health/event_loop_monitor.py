@@ -1,7 +1,7 @@
-"""How long the event loop was busy with something else: what everybody who is served waits for.
+"""How long the event loop was busy with something else: the wait of every client.
 
 A task that wakes up fifty times a second is late by as much.  The longest is remembered for one to
-two minutes, so that whoever asks once a minute misses none.  A machine that has no core for the
+two minutes, so that a scrape once a minute misses none.  A machine that has no core for the
 agent shows here, too.
 
 Shell.

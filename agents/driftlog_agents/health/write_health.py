@@ -1,13 +1,13 @@
 """When an agent that cannot commit gives its partitions up, and when it takes some again.
 
-    FIT ── cannot commit ──10 s──▶ looks at the others' heads, every 5 s, and asks who could
+    FIT ── cannot commit ──10 s──▶ looks at the others' heads, every 5 s, and asks which could
      ▲                                  │ 30 s, and just now one of them has moved, or one said so
      │ a probe succeeds                 ▼
      └────────────── UNFIT: its lease is revoked, and it begins no session
 
-1. While nobody else could commit either (the store is down for all) it goes on: others would be no
-   better, and what it has cached is read meanwhile.
-2. Nor does it where nobody else lives.
+1. While no other agent could commit either (the store is down for all) it goes on: others would
+   be no better, and what it has cached is read meanwhile.
+2. Nor does it where no other agent lives.
 3. One that falls out again soon after it was let in waits longer every time.
 
 Times are of a clock that never goes back.

@@ -4,12 +4,12 @@
     no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
     another's session asks ── watch ──▶ probe the bucket ──▶ our session says that we could
 
-To commit is not all: who cannot read what it wrote seals nothing, and its producers wait once it
-may keep no more.  There one object may be the reason, which nobody could read: it probes itself
-first.
+Commits are not all: an agent that cannot read what it wrote seals nothing, and its producers wait
+once it may keep no more.  There one object may be the reason, which no agent could read: it probes
+itself first.
 
-Who cannot commit asks in its session's key: others that nobody writes to do not commit either, and
-only a probe shows that they could.  A few of them make it, while somebody asks.
+An agent that cannot commit asks in its session's key: agents without producers do not commit
+either, and only a probe shows that they could.  A few of them make it, while an agent asks.
 
 A probe does in small what a flush and a buffer file do: it puts an object and reads it back, writes
 a file and syncs it.  The object lies where a flush object of a session would that never was
@@ -49,7 +49,7 @@ _DEADLINE_S: Final = 10.0
 """Of one look at the heads, and of each half of a probe."""
 
 _ASKED: Final = 3
-"""Agents that answer who asks; more of them make more requests, and none knows better."""
+"""Agents that answer a question; more of them make more requests and add no knowledge."""
 
 _FOLDER: Final = "probe"
 """Of a probe's file, beside the sessions' folders: not a session's name."""
@@ -62,7 +62,7 @@ class WriteHealthMonitor:
 
     Args:
         node_id: names what the probe puts.
-        offload: runs what the disk may take long for where it holds up nobody.
+        offload: runs disk operations off the event loop.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class WriteHealthMonitor:
                 raise FencedError("the agent could not commit while others could")
 
     async def _ask(self, engine: Engine) -> None:
-        """Say whether we want to know who could commit."""
+        """Say whether we want to know which agents could commit."""
         leading = engine.leading
         while True:
             await asyncio.sleep(_TICK_S)
@@ -204,7 +204,7 @@ class WriteHealthMonitor:
 
     async def lost(self) -> None:
         """A session was lost.  Where that may be the disk's doing, the next would be as well, and
-        would take its partitions back from those who do better.
+        would take its partitions back from agents that do better.
         """
         if self.unfit or not self._others():
             return

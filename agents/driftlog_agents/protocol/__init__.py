@@ -2,6 +2,6 @@
 
 `registry` has every API by key and reads request headers, `api` reads and writes the two
 messages of one API, `messages` defines them, `errors` names what goes wrong.  `schema` and
-`compiler` turn definitions into functions; nobody else needs them.
+`compiler` turn definitions into functions; no other package needs them.
 Pure.
 """

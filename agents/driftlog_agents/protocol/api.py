@@ -152,7 +152,7 @@ class ApiKey(IntEnum):
 
 @dataclass(slots=True)
 class RequestHeader:
-    """Who asks what.  *body_offset* is where the body starts in the bytes that it was read from."""
+    """A request's header.  *body_offset*: where its body starts in the bytes that were read."""
 
     api_key: ApiKey
     api_version: int

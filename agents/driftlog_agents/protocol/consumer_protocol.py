@@ -10,7 +10,7 @@
 
 Assignments are the same in all versions.  A version above 3 is read as 3: what is newer comes
 behind what is known.  Only groups of protocol type ``consumer`` have these bytes in them; to a
-broker they are opaque but where it must know who reads what (OffsetDelete, KIP-848's change of
+broker they are opaque but where it must know the subscriptions (OffsetDelete, KIP-848's change of
 protocols, lag).
 Source: ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json,
 org.apache.kafka.clients.consumer.internals.ConsumerProtocol.

@@ -2,8 +2,8 @@
 
     key ──▶ topic/{n+1}.json, unless topic/{n}.json says the same ──▶ key again: still so?
 
-Who writes a file reads the key again after it, and goes on until both agree: whoever changed the
-topic last, the newest file is true.  Requests are repeated while the session lives.
+The writer of a file reads the key again after it, and goes on until both agree: whichever agent
+changed the topic last, the newest file is true.  Requests are repeated while the session lives.
 
 Shell.
 """

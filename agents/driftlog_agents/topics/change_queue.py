@@ -1,6 +1,6 @@
-"""Changes of topics: one at a time where they concern one name, and whoever asked may go away.
+"""Changes of topics: one at a time where they concern one name; the client may disconnect.
 
-    asked ──▶ a task, few at a time ──▶ the name's turn ──▶ done ──▶ whoever asked, if still there
+    asked ──▶ a task, few at a time ──▶ the name's turn ──▶ done ──▶ answer
 
 Shell.
 """
@@ -35,12 +35,12 @@ class TopicChangeQueue:
         self.pending = 0
         """Changes that were asked for and are not done."""
         self.making: set[str] = set()
-        """Topics that somebody asked for and that are not there yet."""
+        """Requested topics that are not there yet."""
         self._limit = asyncio.Semaphore(AT_ONCE)
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def owned(self, work: Coroutine[Any, Any, T], making: str = "") -> T:
-        """Do *work* in a task of its own; whoever awaits it here may go away.
+        """Do *work* in a task of its own; its awaiter may be cancelled.
 
         Raises:
             RefusedError: what *work* raises; NOT_CONTROLLER: the agent or its session is no more.

@@ -1,4 +1,4 @@
-"""How often a topic is sealed because somebody asked: each seal makes an object, however small.
+"""How often a topic is sealed on request: each seal makes an object, however small.
 
 Pure.
 """

@@ -12,8 +12,8 @@
 2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
    of a create or change either.  The topic's objects go later (`collector`).
 3. The newest file of a topic says what its key says (`topics/bucket_files`).
-4. Who is told that a change is done finds it at every live agent, unless one of them is silent for
-   longer than the client is patient, or this one leaves: each says in its session's key which
+4. A client that is told that a change is done finds it at every live agent, unless one is silent
+   for longer than the client is patient, or this one leaves: each says in its session's key which
    revision of the topics it has seen.  What is done is never answered as if it were not.
 
 What changes topics runs in tasks of `run`, so that a client that hangs up cuts nothing in half;
@@ -63,7 +63,7 @@ _PARTING_S: Final = 2.0
 
 _SEEN_S: Final = 10.0
 _LED_S: Final = 15.0
-"""How long a change waits for other agents: longer than a lease lasts that nobody renews, and as
+"""How long a change waits for other agents: longer than a lease lasts without a keep-alive, and as
 long as a takeover takes."""
 
 _Work = Callable[[Engine, Change], Coroutine[Any, Any, tuple[Topic, int]]]
@@ -90,7 +90,7 @@ class Topics:
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
-        """Topics that are made because somebody asked for them."""
+        """Topics that are created automatically, for a client that named them."""
         self._commits = TopicTransactions(self._turns, self._files, known)
         self._repair = TopicReconciler(
             host, known, self._turns, self._files, self._commits.finish_deletion
@@ -163,10 +163,10 @@ class Topics:
         return await self._made(change, create, making=topic.name, everywhere=everywhere)
 
     def ask_for(self, name: str) -> asyncio.Task[ErrorCode] | None:
-        """Begin to make a topic, in the background; who asks for the same shares it.
+        """Begin to create a topic, in the background; requests for the same topic share it.
 
-        Returns what says why it was not made, or NONE; None: somebody makes it already, or
-        nobody could now.
+        Returns what says why it was not made, or NONE; None: it is being created, or
+        no agent could now.
         """
         asked = self._asked_for.get(name)
         if asked is None and not self.is_making(name):
@@ -180,7 +180,7 @@ class Topics:
         try:
             await self.create(NewTopic(name=name), everywhere=False)
         except RefusedError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # Somebody was faster.
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # Another agent was faster.
                 self._log.warning("topic_not_made", topic=name, error=str(error))
             return error.code
         finally:
@@ -189,7 +189,7 @@ class Topics:
         return ErrorCode.NONE
 
     def is_making(self, name: str) -> bool:
-        """Whether somebody asked for this topic and it is not there yet."""
+        """Whether this topic was requested and is not there yet."""
         return name in self._turns.making
 
     async def delete(self, topic: Topic, *, timeout_s: float | None = None) -> None:
@@ -360,7 +360,7 @@ class Topics:
         return topic
 
     async def _owned(self, engine: Engine, change: Change, work: _Work, making: str) -> None:
-        """Do *work* whoever waits for it; an agent that leaves does, for a moment."""
+        """Do *work* independent of its waiters; an agent that leaves finishes it, for a moment."""
 
         async def do() -> None:
             try:

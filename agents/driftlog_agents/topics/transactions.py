@@ -87,7 +87,7 @@ class TopicTransactions:
         async with self._turns.only(topic.name):
             known = self._known.by_name.get(topic.name)
             if change.wanted is None or known is None or known.topic_id != topic.topic_id:
-                # Somebody may have made it, or one like it, while this waited.
+                # Another agent may have created it, or one like it, while this waited.
                 self._known.check_new_name(topic.name)
             change.wanted = topic
             key = topic_key(topic.name)

@@ -24,14 +24,14 @@ The times of one `ProducerStates` are those of one clock.  A leader's own have i
 batches since.  Its times are those of flushes, in ms since 1970, and age is counted up to its
 newest flush: when it is computed makes no difference (`settle`).
 
-A wall clock may be ahead, for hours and of many flushes.  No step from one flush to the next counts
-for more than `_STEP_MS`: five minutes where another session made the next one, whose clock may be
-another machine's; an hour in one session, whose clock may be set forward.  What was silent is
-younger by the rest (`flushed`).  So no producer is forgotten because of one clock that is ahead, and a producer that
-wrote within five minutes keeps its batches under every leader; the clock that is ahead then counts
-as any other, and behind it no time is older than the flush that follows it.  The price: in a
-partition with fewer flushes than that a producer is remembered for longer, up to 24 of them (288
-of as many sessions) with the expiration of a day.
+A wall clock may be ahead, for hours and of many flushes.  No step from one flush to the next
+counts for more than `_STEP_MS`: five minutes where another session made the next one, whose clock
+may be another machine's; an hour in one session, whose clock may be set forward.  What was silent
+is younger by the rest (`flushed`).  So no producer is forgotten because of one clock that is
+ahead, and a producer that wrote within five minutes keeps its batches under every leader; the
+clock that is ahead then counts as any other, and behind it no time is older than the flush that
+follows it.  The price: in a partition with fewer flushes than that a producer is remembered for
+longer, up to 24 of them (288 of as many sessions) with the expiration of a day.
 
 A batch takes 16 bytes and a producer 400 beside: `size_bytes` says how many in all.
 

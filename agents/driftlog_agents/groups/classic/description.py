@@ -1,4 +1,4 @@
-"""What is said of a classic group to those who only look: states, members, and whose offsets go.
+"""Views of a classic group for describe requests and offset expiry: states, members, subscriptions.
 
 Pure.
 """
@@ -13,15 +13,15 @@ class GroupState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are to join the next generation."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """They have; the leader is to say who gets what."""
+    """All members have joined; the group waits for the leader's assignment."""
     STABLE = "Stable"
     EMPTY = "Empty"
     DEAD = "Dead"
-    """Deleted, or somebody else's: nothing more comes from it."""
+    """Deleted, or another coordinator's: this machine answers nothing more."""
 
 
 class OffsetExpiry(Enum):
-    """From when on `offsets.retention.minutes` counts for topics that nobody subscribes to.
+    """From when on `offsets.retention.minutes` counts for topics without a subscriber.
 
     Source: ClassicGroup#offsetExpirationCondition.
     """

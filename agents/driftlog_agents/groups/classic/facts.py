@@ -78,7 +78,7 @@ class ClassicFacts:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether its offsets of *topic* are in use; where nobody knows, they are."""
+        """Whether its offsets of *topic* are in use; True where that is not known."""
         if self.subscribed_topics is None:
             return self.protocol_type == PROTOCOL_TYPE
         return topic in self.subscribed_topics

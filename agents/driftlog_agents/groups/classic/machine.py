@@ -3,7 +3,7 @@
               the first joins                   all have joined, or time is up
       EMPTY ───────────────────▶ PREPARING_ ──────────────────────────────▶ COMPLETING_
      │     ◀─────────────────── REBALANCE ◀────────────────────────────── REBALANCE
-     │        nobody is left     ▲          one joins, leaves, falls silent      │
+     │      no member is left    ▲          one joins, leaves, falls silent      │
      ▼ begin_delete              │                                               │ the leader's
     DEAD                         │ one joins, leaves, falls silent               │ assignment is
                                  └──────────────────── STABLE ◀──────────────────┘ stored
@@ -13,11 +13,11 @@
 
 Phases end by themselves: joining after the longest rebalance timeout of the members (the first
 rebalance of a group: after a delay that goes on while members come), syncing after the same.
-Who has not joined is removed, but for static members; so is who has not synced.  A member's
-session ends when it was not heard of for its session timeout and does not wait for us either.
+A member that has not joined in time is removed, but for static members; so is one that has not
+synced.  A member's session ends when it was silent for its session timeout and waits for no answer.
 
 1. Every request is answered once, and one that waits is answered when its phase ends.
-2. Nobody is told of an assignment before it is stored with its generation.
+2. No member is told of an assignment before it is stored with its generation.
 3. A generation has one leader, one protocol and one assignment.  Generations only grow, and none
    is used again after a restore, though nothing was stored of it (`classic/stored_value`).
 4. One Persist is under way at a time; what is stored next is decided when it has ended.
@@ -270,7 +270,7 @@ class ClassicGroup(ClassicStorage):
             case GroupState.EMPTY | GroupState.DEAD:
                 return True
             case GroupState.PREPARING_REBALANCE:
-                # A group whose limit was lowered loses those of its members who join last.
+                # A group whose limit was lowered loses the members that join last.
                 joined = member is not None and member.join_id is not None
                 return joined or self.members.joining < self._settings.max_size
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:

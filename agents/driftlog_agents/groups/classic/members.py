@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, what they can speak, who leads.
+"""The members of a classic group: their ids, their protocols, their leader.
 
 1. A protocol can be chosen if every member supports it; `Members` only ever holds such members
    that at least one can.
@@ -109,7 +109,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Take it out, if it is there; somebody else leads if it did."""
+        """Remove it, if it is there; another member leads if it led."""
         member = self._members.get(member_id)
         if member is not None:
             self._take(member)
@@ -161,7 +161,7 @@ class Members:
         return before
 
     def elect_joined(self) -> bool:
-        """Let somebody lead who waits for the next generation; False if nobody does."""
+        """Make a member leader that waits for the next generation; False if none waits."""
         if self.leader is not None and self[self.leader].join_id is None:
             joined = (member.member_id for member in self if member.join_id is not None)
             leader = next(joined, None)
@@ -199,5 +199,5 @@ class Members:
 
 
 def _names(member: Member) -> set[str]:
-    """Who names a protocol twice, supports it once."""
+    """A member that names a protocol twice supports it once."""
     return {protocol.name for protocol in member.protocols}

@@ -20,7 +20,7 @@ from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 
 _AGAIN_MS: Final = 100
-"""Before joining is looked at again when nobody has joined, however short the members' timeouts."""
+"""Time until an empty join phase is looked at again, however short the members' timeouts."""
 
 Effect = Answer | Persist
 
@@ -53,7 +53,7 @@ class ClassicPhases(ClassicFacts):
         self._more_came = False
         """Since that delay began."""
         self._sync_at_ms: int | None = None
-        """When who has not synced is removed."""
+        """When members that have not synced are removed."""
         self._session_at_ms: int | None = None
         """No session ends earlier, and no pending id goes."""
         self._to_store = False
@@ -113,13 +113,13 @@ class ClassicPhases(ClassicFacts):
         )
 
     def _reset_assignments(self, error: ErrorCode, now_ms: int) -> None:
-        """There will be none in this generation; who waits for it is told *error*."""
+        """There will be none in this generation; waiting members get *error*."""
         for member in self.members:
             self.members.assign(member, b"")
             self._answer_sync(member, SyncResponse(error=error), now_ms)
 
     def _expect_id(self, member_id: str, until_ms: int) -> None:
-        """It was given out; who has it joins by then."""
+        """The id was given out; its client joins by then."""
         self._pending[member_id] = until_ms
         self._pending_bytes += len(member_id)
         self._look_at_sessions(until_ms)
@@ -129,7 +129,7 @@ class ClassicPhases(ClassicFacts):
             self._pending_bytes -= len(member_id)
 
     def _remove(self, member_id: str) -> None:
-        """Nobody of that id is here, or is to come; what it waited for it must ask for anew."""
+        """The member id is unknown from now on; its client must ask anew for what it waited for."""
         self._forget_id(member_id)
         self._to_sync.discard(member_id)
         member = self.members.get(member_id)
@@ -209,7 +209,7 @@ class ClassicPhases(ClassicFacts):
 
     def _next_generation(self) -> None:
         self.generation = max(self.generation + 1, self._least_generation)
-        if self.generation > LAST_GENERATION:  # After two billion: who was told of 1 is long gone.
+        if self.generation > LAST_GENERATION:  # After two billion: no member remembers 1.
             self.generation = self._least_generation = 1
             self._reserved = UNTOLD
 
@@ -229,7 +229,7 @@ class ClassicPhases(ClassicFacts):
             self._session_at_ms = at_ms
 
     def _end_sessions(self, now_ms: int) -> None:
-        """Remove who has not been heard of, the longest silent first."""
+        """Remove the members that fell silent, the longest silent first."""
         ends = [(at_ms, member_id) for member_id, at_ms in self._pending.items()]
         ends += [(m.expires_ms, m.member_id) for m in self.members if m.expires_ms is not None]
         for at_ms, member_id in sorted(ends):

@@ -1,8 +1,8 @@
-"""What a classic group stores, one write at a time, and who waits for it.
+"""What a classic group stores, one write at a time, and the requests that wait for it.
 
     Assigning   the members of a generation, for the leader's assignment
     Returning   a static member that has a new id
-    Leaving     who left, and left nobody behind
+    Leaving     members that left an empty group behind
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager: the append futures in
 classicGroupSyncToClassicGroup and updateStaticMemberThenRebalanceOrCompleteJoin.
@@ -56,7 +56,7 @@ class Returning:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Who left an empty group behind waits for that to be stored."""
+    """The LeaveGroup that emptied the group waits until that is stored."""
 
     request_id: int
     response: LeaveResponse
@@ -106,7 +106,7 @@ class ClassicStorage(ClassicPhases):
                 case Leaving(request_id, response):
                     self._answer(request_id, response)
                 case _:
-                    pass  # a rebalance has begun, and answers those who waited
+                    pass  # a rebalance has begun, and answers the waiting requests
         return self._done()
 
     def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
@@ -126,7 +126,7 @@ class ClassicStorage(ClassicPhases):
         return self._done()
 
     def drop(self, error: ErrorCode) -> list[Effect]:
-        """It is another coordinator's: everybody who waits is told so, and it is Dead."""
+        """Another agent coordinates the group: waiting requests get *error*, the group is Dead."""
         for member in self.members:
             self._answer_join(member, JoinResponse(error=error, member_id=member.member_id))
             if member.sync_id is not None:
@@ -144,7 +144,7 @@ class ClassicStorage(ClassicPhases):
 
     @property
     def is_assigning(self) -> bool:
-        """Whether the leader of this generation has said who has what; it is not stored yet."""
+        """Whether the leader of this generation has sent an assignment that is not stored yet."""
         return self._assigning is not None and self._is_current(self._assigning)
 
     @property
@@ -153,7 +153,7 @@ class ClassicStorage(ClassicPhases):
         assigning = 0 if self._assigning is None else self._assigning.size_bytes
         return self.members.size_bytes + assigning + self._pending_bytes
 
-    # ── Those who wait ──
+    # ── Waiting requests ──
 
     def _assigned(self, member: Member) -> SyncResponse:
         """Its share."""
@@ -164,7 +164,7 @@ class ClassicStorage(ClassicPhases):
         )
 
     def _returned(self, returning: Returning) -> JoinResponse:
-        """It goes on in its generation, and nobody is to assign anew."""
+        """The group goes on in its generation, without a new assignment."""
         joined = self._joined(self.members[returning.member_id])
         if returning.request.version >= _SKIP_ASSIGNMENT_VERSION:
             return replace(joined, skip_assignment=joined.leader == joined.member_id)
@@ -220,7 +220,7 @@ class ClassicStorage(ClassicPhases):
         return None
 
     def _stored(self, token: int) -> list[Waiter]:
-        """Who waited for it."""
+        """The requests that waited for it."""
         if self._storing is None:
             return []  # dropped meanwhile
         assert token == self._storing.token

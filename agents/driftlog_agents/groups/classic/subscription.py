@@ -6,7 +6,7 @@
     int32   number of topics, then each: int16 length, UTF-8
     int32   length of the user data (-1: none), bytes
 
-Only members of protocol type "consumer" write this, and nobody makes them: bytes that are
+Only members of protocol type "consumer" write this, and nothing forces them to: bytes that are
 something else mean that nothing is known, and are no error.  `protocol.consumer_protocol` reads
 all of a later version, and refuses one that says so and ends early; clients have done that.
 

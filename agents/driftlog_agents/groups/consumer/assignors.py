@@ -1,6 +1,6 @@
 """Assignors: which partitions each member of a consumer group is to have.
 
-    uniform   as many for everybody, and as few moved as possible (the default)
+    uniform   as many for each member, and as few moved as possible (the default)
     range     of each topic a run of partitions, the same runs of topics of the same size
 
 Both go by what was the target before, if by anything: what members have given back by now is not
@@ -98,7 +98,7 @@ def _uniform_of_equals(
         mine = sorted(previous & free) if previous else []
         free.difference_update(mine)
         kept[member] = mine
-    # Whoever has more than the share already keeps one more; then those who have the most.
+    # Members that have more than the share already keep one more; then those that have the most.
     by_load = sorted(kept, key=lambda m: -len(kept[m]))
     quota = {member: share + (i < more) for i, member in enumerate(by_load)}
     for member, mine in kept.items():

@@ -1,12 +1,12 @@
 """Members of the classic protocol in a group of KIP-848, while its members change protocols.
 
     Join   ──▶ "this is your generation", at once: it is the member's epoch
-    Sync   ──▶ what it is to have: nobody leads, the group assigns
+    Sync   ──▶ its assignment: the group assigns, no member does
     Heartbeat ──▶ REBALANCE_IN_PROGRESS: join again, to give back or to get something
     Leave  ──▶ as any other
 
 A generation is an epoch of the member alone.  What it says that it owns, when it joins, is what
-it has not given back: so nobody gets a partition too early here, either.
+it has not given back: so no member gets a partition too early here, either.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#classicGroupJoinToConsumerGroup,
 #classicGroupSyncToConsumerGroup, #classicGroupHeartbeatToConsumerGroup (4.3).
@@ -128,7 +128,7 @@ class ClassicSide:
         member, _ = self._known(request.member_id, request.instance_id, request.generation)
         self._alive(member, now_ms)
         if self._group.is_classic():
-            # No member of KIP-848 is there, whose heartbeats would see to it; in Kafka nobody does.
+            # There is no KIP-848 member whose heartbeats would do it; Kafka does not do it at all.
             self._group.raise_epoch(bump=False)
             self._group.assign(now_ms)
         if not self._has_to_join(member):
@@ -156,7 +156,7 @@ class ClassicSide:
             self._group.remove(gone.values())
         return LeaveResponse(members=tuple(left)), None
 
-    # ── Who it is ──
+    # ── Identity ──
 
     def _member_of(self, request: JoinRequest, member_id: str) -> Member:
         group = self._group

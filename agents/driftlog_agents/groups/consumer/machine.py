@@ -7,8 +7,9 @@
                               └──── what came meanwhile, all in one Persist after it
 
 One write of a group is under way at a time.  What it will have answered is known before, and is
-said when it is stored; if it cannot be stored, what it changed is taken back and those who wait
-are told why.  So whatever anybody was told is in the metadata store, and `restore` finds it there.
+said when it is stored; if it cannot be stored, what it changed is taken back and the waiting
+requests get the reason.  So whatever a member was told is in the metadata store, and `restore`
+finds it there.
 
 Held to, by tests/agents/groups/test_consumer_machine.py, under every order of events:
 
@@ -95,7 +96,7 @@ class _Taken:
         return cls(event, request_id, partial(_refused, request))
 
     def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
-        """What is answered if it is not done, if somebody asked for it."""
+        """The answer if it is not done, where a request asked for it."""
         if self.request_id is not None:
             yield Answer(self.request_id, self.refusal(error, message))
 
@@ -128,7 +129,7 @@ class ConsumerGroup:
         """What came while something was being stored."""
         self._encoder = GroupEncoder()
         self._gone: ErrorCode | None = None
-        """What everybody is told, if it is not our group any more."""
+        """The answer to every request, if another agent coordinates the group."""
 
     @classmethod
     def restore(
@@ -237,7 +238,7 @@ class ConsumerGroup:
         version: int,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether a member, or somebody who is none, may commit offsets of *partitions*.
+        """Whether a member, or a client that is none, may commit offsets of *partitions*.
 
         A member that is an epoch behind may, for what it has had since then (KIP-1251).
 
@@ -264,7 +265,7 @@ class ConsumerGroup:
         return _stale(member)
 
     def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member, or somebody who is none, may read committed offsets."""
+        """Whether a member, or a client that is none, may read committed offsets."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self._group.state.members.get(member_id or "")
@@ -303,7 +304,7 @@ class ConsumerGroup:
         return self._take(_Taken.of(request_id, self._classic.leave, request), now_ms)
 
     def describe(self, request_id: int, now_ms: int) -> list[ConsumerEffect]:
-        """Who is in it, and what each has and is to have."""
+        """Its members, with the current and the target assignment of each."""
 
         def event(_: int) -> list[ConsumerEffect]:
             return [Answer(request_id, self._group.describe())]
@@ -341,7 +342,7 @@ class ConsumerGroup:
         return [*answers, *self._run_queue(now_ms)]
 
     def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[ConsumerEffect]:
-        """It is not stored and never will be: as before, and those who wait are told *error*."""
+        """It is not stored and never will be: it is undone, and waiting requests get *error*."""
         assert self._persisting
         assert token == self._token
         refused = self._refuse_held(error)
@@ -352,13 +353,13 @@ class ConsumerGroup:
         return [*refused, *self._run_queue(now_ms)]
 
     def resign(self, error: ErrorCode) -> list[ConsumerEffect]:
-        """It is not our group any more: everybody who waits, and whoever comes, is told *error*."""
+        """Another agent coordinates the group: every request, waiting or later, gets *error*."""
         self._gone = error
         queue, self._queue = self._queue, []
         return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
 
     def begin_delete(self) -> ErrorCode:
-        """NONE: whoever comes from here on is told to come again, until the group's keys are gone
+        """NONE: every later request is told to retry, until the group's keys are gone
         or `not_deleted`; NON_EMPTY_GROUP: it has members, or is about to."""
         if self._persisting or not self.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
@@ -400,7 +401,7 @@ class ConsumerGroup:
                 self._queue = list(queue[i + 1 :])
                 break
         due = group.timers.take_due(now_ms)
-        if group.downgrading is None:  # Else who is late has another session.
+        if group.downgrading is None:  # Otherwise a late member has another session.
             group.ring(due)
         if group.downgrading is None:
             puts = self._puts()

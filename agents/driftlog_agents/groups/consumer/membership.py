@@ -1,6 +1,6 @@
 """Members of a group of KIP-848 come, go on and go: what each heartbeat changes.
 
-    heartbeat ──▶ who is it? ──▶ what does it subscribe to? ──changed──▶ group epoch + 1
+    heartbeat ──▶ which member? ──▶ which subscription? ──changed──▶ group epoch + 1
                                                                              │
        answer ◀── what is it to give back, what does it get? ◀── target ◀────┘
 
@@ -149,7 +149,7 @@ class Membership:
         return member
 
     def _member_of(self, request: ConsumerHeartbeat) -> Member:
-        """Who says it: a member, one that is new, or one that takes a static member's place."""
+        """The sender: a member, a new one, or one that takes a static member's place."""
         joins = request.member_epoch == JOIN_EPOCH
         if request.instance_id is None:
             if joins:
@@ -221,7 +221,7 @@ class Membership:
             member_id=member.member_id, member_epoch=request.member_epoch
         )
 
-    # ── Those who go ──
+    # ── Members that leave ──
 
     def remove(self, members: Iterable[Member]) -> None:
         """Members are gone; the next heartbeat of another one computes the target without them.
@@ -269,7 +269,7 @@ class Membership:
             self.remove(gone.values())
 
     def rearm(self, now_ms: int) -> None:
-        """After a restart, or when something was taken back: nobody is without a timeout."""
+        """After a restart, or when something was taken back: each member has a timeout."""
         self._hashed = self._resolved = None
         for member in self.state.members.values():
             if not self.timers.is_set(TimerKind.SESSION, member.member_id):
@@ -411,7 +411,7 @@ class Membership:
             self.raise_epoch(bump)
 
     def _forget_patterns(self) -> None:
-        """Patterns that nobody subscribes to any more."""
+        """Patterns without a subscriber."""
         head = self.state.head
         kept = {p: names for p, names in head.regexes.items() if self.state.subscribers_of(p)}
         if len(kept) != len(head.regexes):

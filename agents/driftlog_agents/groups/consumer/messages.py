@@ -1,7 +1,7 @@
 """What a group of KIP-848 is asked and what it answers, without the versions of the wire.
 
     ConsumerHeartbeat    join, go on, or leave    → ConsumerHeartbeatResponse
-    (describe)           who has what             → DescribedConsumerGroup
+    (describe)           members, assignments     → DescribedConsumerGroup
 
 Names are those of `driftlog_agents.protocol.messages`.  A field that is None (or -1) has not
 changed since the last heartbeat.

@@ -3,7 +3,7 @@
     classic group ──a member of KIP-848 joins──▶ group of KIP-848 with classic members
     group of KIP-848 ──its last member of KIP-848 goes──▶ classic group, which rebalances
 
-Both ways a generation is the group epoch, and everybody keeps what they have.
+Both ways a generation is the group epoch, and each member keeps its partitions.
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup#fromClassicGroup,
 org.apache.kafka.coordinator.group.classic.ClassicGroup#fromConsumerGroup,

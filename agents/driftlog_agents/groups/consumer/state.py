@@ -9,7 +9,7 @@ Every change goes through `put`, `remove` and `head`, which write down what was 
 
 Held to by tests/agents/groups/test_consumer_machine.py:
 
-1. A partition is some member's, assigned or yet to be given back, or nobody's: never two members'.
+1. A partition has at most one owner, to which it is assigned or which has yet to give it back.
 2. The group epoch, the assignment epoch and the epochs of partitions never go back.
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup, ConsumerGroupMember.

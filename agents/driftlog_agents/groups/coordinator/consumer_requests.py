@@ -1,7 +1,7 @@
 """What members of groups of KIP-848 ask of the groups that this agent coordinates.
 
-Which group is meant: one that is not there is made by who joins, and one of the classic protocol
-that nobody is in becomes one of KIP-848.
+A group that does not exist is created by the first join; an empty group of the classic protocol
+becomes one of KIP-848.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#getOrMaybeCreateConsumerGroup.
 Shell.
@@ -48,7 +48,7 @@ async def heartbeat(
 
 
 async def describe(groups: GroupCoordinator, group_id: str) -> DescribedConsumerGroup:
-    """Who is in a group, and what each has and is to have.
+    """The members of a group, with the current and the target assignment of each.
 
     Raises:
         RefusedError: there is no such group, or it is not coordinated here.

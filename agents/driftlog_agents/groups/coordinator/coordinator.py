@@ -3,19 +3,19 @@
     request ──▶ served? ──────────────────────────────────▶ `ServedGroup`
                   │ no: mine, by the view?
                   └──▶ read its key ──▶ claim: my session in it ──▶ read its members and offsets
-                         └─ not there: whoever joins or commits makes it
+                         └─ not there: the first join or commit creates it
 
-    view: another agent's now ──▶ drop it: NOT_COORDINATOR to all who wait
+    view: another agent's now ──▶ drop it: NOT_COORDINATOR to all waiting requests
     view: the agents changed  ──▶ read all groups, claim those that are mine by now
     topic deleted             ──▶ forget its offsets            offsets expired ──▶ forget them
 
-A claim compares the group's key with what was read and our session's key, and needs nobody's
-consent.  Every write of the coordinator before compares the group's key too, and so does nothing
-any more: what is read after the claim is all there is.  What is answered from memory alone is only
-what a later coordinator cannot have made untrue, or `confirm` has said so first.
+A claim compares the group's key with what was read and our session's key, and needs no other
+agent's consent.  Every write of the coordinator before compares the group's key too, and so does
+nothing any more: what is read after the claim is all there is.  What is answered from memory alone
+is only what a later coordinator cannot have made untrue, or `confirm` has said so first.
 
 Members of a group that was loaded get a full session timeout from there on, and its generation
-goes on: nobody notices but who waited.
+goes on: only waiting requests notice.
 
 Shell.
 """
@@ -137,7 +137,7 @@ class GroupCoordinator:
         self._loading: dict[str, asyncio.Future[ServedGroup | None]] = {}
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._look = asyncio.Event()
-        """Somebody must read all groups."""
+        """This agent must read all groups."""
         self._timers: list[tuple[int, int, ReferenceType[ServedGroup]]] = []
         """A heap; groups that are gone are not kept by it."""
         self._sooner = asyncio.Event()
@@ -232,7 +232,7 @@ class GroupCoordinator:
     async def made(self, group_id: str, kind: str) -> ServedGroup:
         """As `group`; one that is not there is made, and stored with its first write.
 
-        One of another *kind* becomes one of this, if nobody is in it; it may be another one yet.
+        One of another *kind* becomes one of this, if it is empty; it may be another one yet.
         A classic group becomes one of KIP-848 though it has members, if it can.
         """
         group = await self.group(group_id) or self.groups.get(group_id)
@@ -287,10 +287,10 @@ class GroupCoordinator:
             return
         # Its key may have been written by ourselves meanwhile: what it says decides.
         kv = None
-        with contextlib.suppress(FencedError):  # Nobody knows: it is as if it were not ours.
+        with contextlib.suppress(FencedError):  # Not known: as if another agent coordinated it.
             kv = await self._session.read(group.key) if self._session.alive else None
         mine = False
-        with contextlib.suppress(CorruptError):  # Somebody wrote it who is no agent.
+        with contextlib.suppress(CorruptError):  # No agent wrote this value.
             mine = kv is not None and (
                 decode_at(kv.key, kv.value, decode_group).session_id == self._session.session_id
             )
@@ -314,7 +314,7 @@ class GroupCoordinator:
         return f"{prefix[:_MEMBER_PREFIX_CHARS]}-{number}"
 
     def _lost(self, group: ServedGroup) -> None:
-        """Somebody else coordinates it, whatever our view says."""
+        """Another agent coordinates it, whatever our view says."""
         if self.groups.get(group.group_id) is group:
             self._log.info("group_lost", group=group.group_id)
             self.counted["driftlog_groups_lost"] += 1
@@ -360,7 +360,7 @@ class GroupCoordinator:
                     await changed.wait()
 
     def know_topics(self, names: Iterable[str]) -> None:
-        """Hear of topics before it is time to, where one of *names* is new: who asks for it would
+        """Hear of topics before it is time to, where one of *names* is new: its requests would
         be assigned nothing until its next heartbeat."""
         known = self._cluster_topics
         behind = known.version != self._cluster.view.topics_version
@@ -450,7 +450,7 @@ class GroupCoordinator:
                 error = None
         except RefusedError as refused:
             error = refused
-        finally:  # Whatever happens, who waits is told.
+        finally:  # Whatever happens, every waiting request is answered.
             del self._loading[group_id]
             if group_id in self.groups:  # Made by a request that was told that it was not there.
                 group, error = self.groups[group_id], None
@@ -516,7 +516,7 @@ class GroupCoordinator:
         futures: dict[str, asyncio.Future[ServedGroup | None]] = {
             one.group_id: loop.create_future() for one in some
         }
-        self._loading.update(futures)  # Who asks for one of them meanwhile waits for it.
+        self._loading.update(futures)  # Requests for one of them wait for it meanwhile.
         async with self._limit:
             found = await self._loader.load_many(some)
         assert self._tasks is not None
@@ -567,7 +567,7 @@ class GroupCoordinator:
                     pass
                 continue
             if not self._session.alive:
-                # By its own clock; the store has not said so yet.  Nobody is sent away meanwhile.
+                # By its own clock; the store has not said so yet.  No request is refused meanwhile.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
             for _ in range(_BREATHE_GROUPS):

@@ -1,12 +1,12 @@
 """Groups out of the metadata store: claimed for this agent's session, then read.
 
     read the group's key ──▶ claim ──▶ read its members and offsets ──▶ `ServedGroup`
-         ▲                     │ somebody wrote it meanwhile
+         ▲                     │ another agent wrote it meanwhile
          └─────────────────────┘
 
 The claim puts the group back as it was read, with our session in it (and, in a classic group,
-the generations that we may tell of).  Who coordinated it before compares the group's key in every
-write, so nothing of it is written any more: what is read after the claim is all there is.
+the generations that we may tell of).  The previous coordinator compares the group's key in every
+write, so it can write nothing any more: what is read after the claim is all there is.
 
 Shell.
 """
@@ -63,7 +63,7 @@ from driftlog_metadata.stores.store import (
 from driftlog_metadata.transactions.session_transactions import Txn
 
 _CLAIMS: Final = 20
-"""Tries of one claim: each fails because somebody else wrote the group in between."""
+"""Tries of one claim: each fails because another agent wrote the group in between."""
 
 
 LISTED_AT_ONCE: Final = 50
@@ -114,7 +114,7 @@ class GroupLoader:
         return ServedGroup(group_id=group_id, machine=machine, shell=self._shell)
 
     def machine(self, group_id: str, kind: str) -> Machine:
-        """A group that nobody is in."""
+        """A group without members."""
         if kind == CLASSIC:
             return ClassicGroup(
                 group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
@@ -155,7 +155,7 @@ class GroupLoader:
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
-                continue  # Somebody else's key, which is no group's.
+                continue  # A foreign key, which is no group's.
             sizes[key.group_id] += 3 * len(kv.key) + len(kv.value)
             if key.member_id is None and key.topic_id is None:
                 found[key.group_id] = kv
@@ -273,7 +273,7 @@ class GroupLoader:
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
-                continue  # Somebody else's key.
+                continue  # A foreign key.
             revisions[kv.key] = kv.mod_revision
             if key.topic_id is not None:
                 page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))

@@ -6,8 +6,8 @@
                                                                            persisted, answered
 
 What is decided is written in its order; what gathers while a write is in flight goes together in
-the next.  A group that is dropped answers who waits with the reason; a write of its that is in
-flight is still answered as what it came to.
+the next.  A group that is dropped answers waiting requests with the reason; a write of its that is
+in flight is still answered as what it came to.
 
 Shell.
 """
@@ -55,9 +55,9 @@ class GroupShell:
     schedule: "Callable[[ServedGroup], None]"
     """Look at the group's `deadline_ms` again."""
     lost: "Callable[[ServedGroup], None]"
-    """Somebody else coordinates it."""
+    """Another agent coordinates it."""
     resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
-    """Match patterns with topics, where it holds up nobody, and tell `ServedGroup.resolved`."""
+    """Match patterns with topics off the event loop, and tell `ServedGroup.resolved`."""
     downgraded: Callable[[str, ClassicValue], ClassicGroup]
     """The group of the classic protocol that one of KIP-848 becomes."""
     removed: "Callable[[ServedGroup], None]"
@@ -158,8 +158,8 @@ class ServedGroup:
         return CONSUMER
 
     def become(self, machine: Machine) -> None:
-        """Change the protocol of the group, which nobody is in, or whose members *machine* has
-        too; its offsets stay.  Who waits is told to join again.
+        """Change the protocol of the group, which is empty, or whose members *machine* has
+        too; its offsets stay.  Waiting requests are told to join again.
 
         Raises:
             RefusedError: COORDINATOR_LOAD_IN_PROGRESS: something of it is being written.
@@ -258,10 +258,10 @@ class ServedGroup:
         """Have the machine answer; *event* is given a request id and the time.
 
         Args:
-            on_close: called when nobody waits for the answer any more.
+            on_close: called when no client waits for the answer any more.
 
         Raises:
-            RefusedError: the group is not served here any more, or nobody waits.
+            RefusedError: the group is not served here any more, or the client is gone.
         """
         if self.dropped is not None:
             raise RefusedError(self.dropped)
@@ -300,7 +300,7 @@ class ServedGroup:
 
     @property
     def is_of_no_use(self) -> bool:
-        """Whether nothing is stored of it, nor will be, and nobody is in it."""
+        """Whether nothing is stored of it, nor will be, and it has no members."""
         return not (
             self.revision
             or not self._pending.idle
@@ -398,7 +398,7 @@ class ServedGroup:
         return len(expired)
 
     def drop(self, code: ErrorCode, *, session_over: bool = False) -> None:
-        """Answer who waits with *code*, and serve nothing any more."""
+        """Answer waiting requests with *code*, and serve nothing any more."""
         if self.dropped is None:
             self.dropped = code
             if isinstance(self.machine, ClassicGroup):

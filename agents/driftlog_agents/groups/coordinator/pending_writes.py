@@ -1,6 +1,6 @@
 """What was decided of a group and is not stored yet, and the next write that is made of it.
 
-    Persist of the machine ─┐                                    ┌──▶ stored: replay, tell who waits
+    Persist of the machine ─┐                                    ┌──▶ stored: replay, answer
     Changes of offsets ─────┼──▶ in their order ──gather──▶ write ┤
     deletion ───────────────┘         one write in flight         └──▶ refused
 
@@ -54,7 +54,7 @@ class Decided:
     """One thing to be written.
 
     ``puts``: the machine's values, by name.  ``of``: what the Persist with ``token`` is of.
-    ``done``: somebody waits until it is stored.
+    ``done``: a request waits until it is stored.
     """
 
     of: object = None
@@ -71,15 +71,15 @@ class Decided:
         self.size_bytes = size_of(self.changes)
 
     def succeed(self) -> None:
-        """Tell who waits that it is stored."""
+        """Tell the waiting request that it is stored."""
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
     def fail(self, code: ErrorCode) -> None:
-        """Tell who waits that it is not, as far as we know."""
+        """Tell the waiting request that it is not stored, as far as is known."""
         if self.done is not None and not self.done.done():
             self.done.set_exception(RefusedError(code))
-            self.done.exception()  # It is no bug that nobody waits for a part of a commit.
+            self.done.exception()  # A part of a commit may have no waiter.
 
 
 class PendingWrites:
@@ -140,7 +140,7 @@ class PendingWrites:
         self.size_bytes += decided.size_bytes
 
     def fail(self, code: ErrorCode, *, in_flight: bool) -> None:
-        """Nothing of it is written any more; *in_flight*: of that, too, nobody will hear."""
+        """Nothing of it is written any more; *in_flight*: no waiter hears of that either."""
         for decided in self._decided:
             decided.fail(code)
         self._over(self._decided)

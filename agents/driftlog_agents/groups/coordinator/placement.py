@@ -1,7 +1,7 @@
 """Which agent coordinates a group: rendezvous hashing of its id over the agents that serve.
 
-Whoever has the same agents computes the same, and whoever has not yet answers NOT_COORDINATOR, or
-names somebody who will.  It is not capped as the placement of partitions is: groups are many and
+Agents that see the same agents compute the same; one that does not yet answers NOT_COORDINATOR, or
+names an agent that does.  It is not capped as the placement of partitions is: groups are many and
 small, and a cap would need to know them all.
 
 Pure.
@@ -60,5 +60,5 @@ class Coordinators:
         )
 
     def of(self, name: str) -> int | None:
-        """The node id of who coordinates the group *name*."""
+        """The node id of the coordinator of the group *name*."""
         return coordinator_of(name, self.nodes)

@@ -51,7 +51,7 @@ async def remove_group(session: Session, group_id: str) -> ErrorCode:
     """Delete all that is stored of a group which cannot be read.
 
     Raises:
-        RefusedError: NOT_COORDINATOR: somebody wrote it meanwhile; UNKNOWN_SERVER_ERROR: it has a
+        RefusedError: NOT_COORDINATOR: another agent wrote it; UNKNOWN_SERVER_ERROR: it has a
             newer format.
         FencedError: the session ended first.
     """
@@ -82,7 +82,7 @@ async def remove_pages(session: Session, group_id: str, wanted: Collection[PageI
         try:
             key = parse_group_key(one.key)
         except ValueError:
-            continue  # Somebody else's key.
+            continue  # A foreign key.
         if key.topic_id is None or PageId(key.topic_id, key.page) not in wanted:
             continue
         decode = partial(decode_page, page=key.page)

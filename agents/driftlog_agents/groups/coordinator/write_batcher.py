@@ -3,7 +3,7 @@
     group ──wake──▶ waiting ──gather──▶ a transaction of many groups ──▶ stored(revision)
       ▲                                     │ a compare failed
       │                                     ├─▶ our own values are there: it was applied ──▶ stored
-      │                                     ├─▶ somebody wrote a key of this group: refused
+      │                                     ├─▶ another agent wrote a key of this group: refused
       └── has more to write ◀───────────────┴─▶ the others again, without it
 
 While transactions are in flight, what is decided gathers: a group has one write in flight, and an
@@ -14,7 +14,7 @@ transaction was applied.
 
 1. A group is told `stored` or `refused` exactly once for each write that it gave, or the session is
    over (`FencedError`).
-2. `refused` is said where a key of the group is not what the write was made from: somebody else
+2. `refused` is said where a key of the group is not what the write was made from: another agent
    coordinates it now, and nothing of this write will happen.  (A late copy of it might, after a
    lost answer, only while no key of it has changed.)
 
@@ -101,7 +101,7 @@ class Writer(Protocol):
         ...
 
     def refused(self) -> None:
-        """What was gathered is not stored: somebody else coordinates the group."""
+        """What was gathered is not stored: another agent coordinates the group."""
         ...
 
     def too_large(self) -> None:
@@ -203,7 +203,7 @@ class GroupWrites:
                 if _holds(write, there):
                     left.append((writer, write))
                 elif deletes_only and _is_gone(write, there):
-                    writer.stored(result.revision)  # Nothing that was put would tell who did it.
+                    writer.stored(result.revision)  # No key was put that would name its writer.
                 else:
                     writer.refused()
             batch = left
@@ -267,7 +267,7 @@ class Confirmations:
     async def confirm(self, key: str, revision: int) -> bool:
         """Whether *key* had this mod revision at some time after this was called.
 
-        Not so, too, where nobody can say: the session ended.
+        False, too, where it is not known: the session ended.
         """
         future = self._waiting.get((key, revision))
         if future is None:

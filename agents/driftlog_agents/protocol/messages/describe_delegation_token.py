@@ -4,7 +4,7 @@
 |---|---|
 | 1 | the oldest |
 | 2 | flexible |
-| 3 | who asked for a token (KIP-373) |
+| 3 | the requester of a token (KIP-373) |
 
 Source: DescribeDelegationTokenRequest.json, DescribeDelegationTokenResponse.json.
 Pure.
