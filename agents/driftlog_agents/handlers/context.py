@@ -39,6 +39,6 @@ class RequestContext:
     client_host: str
     listener: str
     answer: AnswerBytes = field(default_factory=AnswerBytes)
-    """Who makes an answer from much more than was asked for counts it here while it is made."""
+    """A handler that makes an answer from much more data than it returns counts that data here."""
     on_close: set[Callable[[], None]] = field(default_factory=set)
     """Called when the connection is gone: a handler that waits for long says here what ends it."""

@@ -1,4 +1,4 @@
-"""ApiVersions: what we speak, to a client that says properly who it is.
+"""ApiVersions: the APIs and versions of this agent, for a client with a valid software name.
 
 Source: org.apache.kafka.common.requests.ApiVersionsRequest#isValid.
 Shell.

@@ -1,4 +1,4 @@
-"""DeleteGroups: groups that nobody is in go, with their offsets.
+"""DeleteGroups: deletes empty groups with their offsets.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard#deleteGroups.
 Shell.

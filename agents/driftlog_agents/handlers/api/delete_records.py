@@ -1,6 +1,6 @@
 """DeleteRecords: the log starts later; −1 is the high watermark.
 
-What is answered is stored: log start never goes back, whoever leads next
+What is answered is stored: log start never goes back, whichever agent leads next
 (`sealing/record_deletion`). Source: kafka.server.KafkaApis#handleDeleteRecordsRequest,
 ReplicaManager#deleteRecordsOnLocalLog, kafka.cluster.Partition#deleteRecordsOnLeader.
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: nobody can set any here, so none is there that a filter could find.
+"""DescribeClientQuotas: quotas cannot be set, so no filter finds one.
 
 Filters are judged as Kafka judges them.
 Source: org.apache.kafka.image.ClientQuotasImage#describe, DescribeClientQuotasRequest#filter.

@@ -1,4 +1,4 @@
-"""DescribeQuorum: who keeps the metadata, and how far each agent follows it.
+"""DescribeQuorum: the keeper of the metadata, and how far each agent follows it.
 
 The metadata store keeps it, and agents follow its watches; Kafka's tools ask for a quorum of
 brokers.  So the agent that all answers call the controller stands for the store as the one voter,
@@ -8,7 +8,7 @@ and the others are observers:
 |---|---|
 | high watermark, log end of the leader | newest revision of the topics that an agent has seen |
 | log end of an observer | the revision that its session says it has seen |
-| leader epoch | 0: nobody was ever elected |
+| leader epoch | 0: there are no elections |
 | last fetch, last caught up | of the voter now, of the others −1: not known |
 
 Source: org.apache.kafka.raft.KafkaRaftClient#handleDescribeQuorumRequest.

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: nobody can set any here, so nobody has one.
+"""DescribeUserScramCredentials: credentials cannot be set, so no user has one.
 
 Source: org.apache.kafka.image.ScramImage#describe.
 Shell.

@@ -1,6 +1,6 @@
 """ElectLeaders: every partition that can have a leader has its preferred one already.
 
-Who leads follows from the agents that are there, and an agent that comes is given its share at
+Leaders follow from the agents that are there, and an agent that comes is given its share at
 once: there is nothing to elect.  A partition that is on its way has no leader that could be.
 Source: org.apache.kafka.controller.ReplicationControlManager#electLeaders,
 ElectLeadersRequest#getErrorResponse.
@@ -24,7 +24,7 @@ from driftlog_agents.protocol.messages.elect_leaders import (
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 
-_NOBODY: Final = {
+_NO_ELECTION: Final = {
     PREFERRED: (
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         "The preferred leader was not available.",
@@ -43,7 +43,7 @@ async def handle(
 ) -> ElectLeadersResponse:
     """Answer *request*; null asks for all, and is told only of those that need an election."""
     kind = request.election_type
-    if kind not in _NOBODY:
+    if kind not in _NO_ELECTION:
         return await _unknown_type(request)
     if not broker.topics.known:
         return ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
@@ -77,7 +77,7 @@ def _elect(broker: Broker, name: str, partition: int, kind: int) -> PartitionRes
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             error_message=f"No such {unknown}",
         )
-    code, message = _NOBODY[kind]
+    code, message = _NO_ELECTION[kind]
     if leader_of(broker, topic.topic_id, partition)[0] >= 0:
         code = ErrorCode.ELECTION_NOT_NEEDED
         message = "Leader election not needed for topic partition."

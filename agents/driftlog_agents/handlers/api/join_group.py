@@ -1,6 +1,6 @@
 """JoinGroup: a member asks for its place, and waits until its group is complete.
 
-Nothing of the connection waits but what comes behind it on it, as in Kafka; who hangs up meanwhile
+JoinGroup blocks only later requests on the same connection, as in Kafka; a client that disconnects
 stays a member until its session ends.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#joinGroup.

@@ -1,6 +1,6 @@
 """ListConfigResources: what has configs.
 
-Topics and brokers have; of client metrics and groups nobody can set any here, so none is listed.
+Topics and brokers have; configs of client metrics and groups cannot be set, so none is listed.
 Source: kafka.server.KafkaApis#handleListConfigResources.
 Shell.
 """

@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics, leaders; and topics that spring into being because somebody asks.
+"""Metadata: brokers, topics, leaders; and automatic creation of topics that a client names.
 
 Source: kafka.server.KafkaApis#handleTopicMetadataRequest.
 Shell.
@@ -174,7 +174,7 @@ async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, Err
         code = task.result() if task is not None and task.done() and not task.cancelled() else None
         match code:
             case None | ErrorCode.NONE | ErrorCode.NOT_CONTROLLER | ErrorCode.TOPIC_ALREADY_EXISTS:
-                pass  # On its way, or somebody else's, or between two sessions: ask again.
+                pass  # It is being created, or there is no session: retry.
             case _:
                 refused[name] = code
     return refused

@@ -105,7 +105,7 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
             codes.append(code)
     if not any(ids):
         return codes
-    # From here on nobody has a turn until it is decided: what is refused now is not stored.
+    # No await from here until the decision: what is refused now is not stored.
     group = await _group(groups, request, version)
     refused = _refused(group, request, ids, version, now_ms)
     if refused:
@@ -168,7 +168,7 @@ async def _topic(
     if topic is None or largest < topic.partitions:
         return topic
     if topic.topic_id not in newest:
-        # It may have more by now: who told the client has seen that, and this agent has not yet.
+        # It may have more by now: the agent that told the client has seen that, this one not yet.
         kv = await broker.led().session.read(topic_key(topic.name))
         stored = None if kv is None else topic_of(kv)
         same = stored is not None and stored.topic_id == topic.topic_id

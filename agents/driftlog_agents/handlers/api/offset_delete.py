@@ -1,4 +1,4 @@
-"""OffsetDelete: a group forgets how far it has read in topics that nobody of it reads (KIP-496).
+"""OffsetDelete: a group deletes its offsets of topics that no member subscribes to (KIP-496).
 
 Source: kafka.server.KafkaApis#handleOffsetDeleteRequest, OffsetMetadataManager#deleteOffsets.
 Shell.

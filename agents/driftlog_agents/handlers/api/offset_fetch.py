@@ -1,7 +1,7 @@
 """OffsetFetch: how far groups have read, as it is stored.
 
-An answer comes from memory, once the store has said that nobody else coordinates the group: a
-consumer that was shown old offsets would read twice what it has committed.
+An answer comes from memory, once the store has confirmed that no other agent coordinates the
+group: a consumer that was shown old offsets would read twice what it has committed.
 
 Source: kafka.server.KafkaApis#handleOffsetFetchRequest, OffsetMetadataManager#fetchOffsets.
 Shell.

@@ -23,10 +23,10 @@ from driftlog_metadata.stores.errors import UnavailableError
 
 _DEADLINE_S: Final = 10.0
 """How long an answer waits for what the bucket knows of a partition.  Less than clients wait for
-the answer (Java: 30 s): who is told to ask again goes on, who is told nothing hangs up."""
+the answer (Java: 30 s): it retries after a retriable error, and disconnects without an answer."""
 
 _AT_ONCE: Final = 64
-"""Partitions that are waited for at once: they are loaded whether anybody waits or not."""
+"""Partitions that are waited for at once: they are loaded with or without a waiter."""
 
 
 async def handle(

@@ -104,6 +104,6 @@ def _reassign(
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"The replicas of {name}-{number} are {info.replicas} and cannot be chosen: the bucket "
-            "holds its records, and who leads it follows from the agents that run. Start or stop "
+            "holds its records, and its leader follows from the agents that run. Start or stop "
             "agents, and partitions move by themselves.",
         )

@@ -1,6 +1,6 @@
-"""What is asked of rules and delegation tokens where nobody is kept out and nobody has a name.
+"""ACLs and delegation tokens of a cluster without an authorizer and without authentication.
 
-There is no authorizer and every listener is plain text, which Kafka says to whoever asks.
+There is no authorizer and every listener is plain text: Kafka's errors say so.
 Source: kafka.server.AclApis, kafka.server.KafkaApis#handleDescribeTokensRequest.
 Shell.
 """

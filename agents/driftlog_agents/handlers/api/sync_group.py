@@ -1,4 +1,4 @@
-"""SyncGroup: the leader says who gets what, the others wait to be told.
+"""SyncGroup: the leader sends the assignment, the other members wait for theirs.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#syncGroup.
 Shell.

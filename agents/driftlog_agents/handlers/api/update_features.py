@@ -1,4 +1,4 @@
-"""UpdateFeatures: the levels of features follow what the agents speak, and nobody sets them.
+"""UpdateFeatures: the levels of features follow what the agents speak; clients cannot set them.
 
 A request is judged as Kafka judges it, against what ApiVersions publishes; one for the level that
 a feature has is done already.

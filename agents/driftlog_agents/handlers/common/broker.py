@@ -1,4 +1,4 @@
-"""What every request handler sees: who we are, and the log as it is led now.
+"""What every request handler sees: this agent, and the log as it leads it now.
 
     dispatcher ──▶ handler(broker, request, context) ──▶ response
                         │

@@ -1,10 +1,10 @@
-"""What several answers say about the cluster: brokers, leaders, and who may do what.
+"""What several answers say about the cluster: brokers, leaders, authorized operations.
 
     own partitions: their logs ──┐
     all others: broker.view ─────┴──▶ Metadata, DescribeCluster, DescribeTopicPartitions, …
 
 Any agent answers for the cluster, and any can carry out what admin clients ask for: topics and
-configs are transactions in the metadata store, so that nothing is forwarded, and nobody is the
+configs are transactions in the metadata store, so that nothing is forwarded, and no agent is the
 controller.  One that serves is named as it, so that admin clients go where they are not sent away:
 some take NOT_CONTROLLER of a topic for the end of it.  It is said only where this agent has no
 session to do it with, and gets none in time.
@@ -26,7 +26,7 @@ from driftlog_metadata.schema.model import Agent, Stage, Topic, TopicPartition
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 NOT_ASKED: Final = -0x8000_0000
-"""Authorized operations that nobody asked for."""
+"""The value where authorized operations were not requested."""
 
 TOPIC_OPERATIONS: Final = sum(1 << op for op in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << op for op in (5, 7, 8, 9, 10, 11, 12))
@@ -109,11 +109,11 @@ def shown_replicas(broker: Broker, topic: Topic) -> int:
 
 
 def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]:
-    """(node id, leader epoch) of who leads a partition; −1: nobody, or nobody ever did.
+    """(node id, leader epoch) of a partition's leader; −1: none, or there never was one.
 
     What is led here is known first hand, and sooner than from the view; what the view says of this
-    agent is either the same or over, or not begun.  While a partition moves, who has it is named
-    until it is released, by itself as well, and then who is about to lead it: were the two to name
+    agent is either the same or over, or not begun.  While a partition moves, its old leader is
+    named until the release, by itself as well, and then its next leader: were the two to name
     each other, clients would go to and fro, and librdkafka's may stay with the wrong one for ever
     (librdkafka issue 4976).
     """
@@ -145,7 +145,7 @@ def _own_log(broker: Broker, topic_id: UUID, partition: int) -> PartitionLog | N
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Who leads a partition, as Metadata and DescribeTopicPartitions say it."""
+    """The leader of a partition, as Metadata and DescribeTopicPartitions say it."""
 
     error_code: ErrorCode
     leader_id: int
@@ -163,7 +163,7 @@ def partitions(
     *,
     unreachable: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
 ) -> Iterable[PartitionInfo]:
-    """Partitions ``[start, end)`` of a topic; *unreachable*: who leads is not among *reachable*.
+    """Partitions ``[start, end)`` of a topic; *unreachable*: its leader is not among *reachable*.
 
     The bucket is the replica; agents stand for it, the leader first and those that would lead next
     behind it.  All of them are alive, so all are in sync (KRaftMetadataCache#getPartitionMetadata).
@@ -193,7 +193,7 @@ def not_led(broker: Broker, topic: Topic | None, partition: int) -> ErrorCode:
     """What to say of a partition that is not led here: it is led elsewhere, or there is none
     (ReplicaManager#getPartitionOrError)."""
     there = topic is not None and 0 <= partition < topic.partitions
-    # Before the first session nobody has said which topics there are.
+    # Before the first session it is not known which topics there are.
     known = there or not broker.topics.known
     return _NOT_LEADER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

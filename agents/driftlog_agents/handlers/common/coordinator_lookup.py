@@ -1,4 +1,4 @@
-"""What the handlers of groups share: who coordinates, and how Kafka writes a client's address.
+"""What the handlers of groups share: the coordinator, and how Kafka writes a client's address.
 
 Shell.
 """

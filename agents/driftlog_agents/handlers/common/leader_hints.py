@@ -1,10 +1,10 @@
-"""What an answer says beside "not the leader": who is, and where, so that clients move at once.
+"""What an answer says beside "not the leader": the leader and its address, so that clients move.
 
 Under exactly the conditions of Kafka: Produce from version 10 on for NOT_LEADER_OR_FOLLOWER, Fetch
 from 16 on for that and FENCED_LEADER_EPOCH.  One without the client's listener has no address; the
 client then asks for metadata, as it does without a hint.
 
-Unlike Kafka it says nothing of a partition that nobody leads: librdkafka counts a hint of leader −1
+Unlike Kafka it says nothing of a partition without a leader: librdkafka counts a hint of leader −1
 in a Fetch answer, does not fill it in, and reads out of bounds (librdkafka issue 5280).
 Source: KIP-951; kafka.server.KafkaApis#handleProduceRequest, #handleFetchRequest and
 #getCurrentLeader.
@@ -30,7 +30,7 @@ _FENCED: Final = int(ErrorCode.FENCED_LEADER_EPOCH)
 def add_to_produce(
     broker: Broker, version: int, response: produce.ProduceResponse, listener: str
 ) -> None:
-    """Say who leads what was not taken here; *listener* is the client's."""
+    """Name the leaders of what was not taken here; *listener* is the client's."""
     if version < PRODUCE_SINCE:
         return
     hints = ProduceHints(broker, listener)
@@ -49,7 +49,7 @@ class ProduceHints:
         self._found: dict[int, Node] = {}
 
     def add(self, topic: str, answer: produce.PartitionProduceResponse) -> None:
-        """Say who leads a partition of *topic*, if it was refused for that."""
+        """Name the leader of a partition of *topic*, if it was refused for that."""
         if answer.error_code != _NOT_LEADER:
             return
         known = self._broker.topics.by_name.get(topic)
@@ -67,7 +67,7 @@ class ProduceHints:
             answer.current_leader = produce.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
     def endpoints(self) -> list[produce.NodeEndpoint]:
-        """Where those are who were named."""
+        """The addresses of the leaders that were named."""
         return [
             produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
             for n in self._found.values()
@@ -77,7 +77,7 @@ class ProduceHints:
 def add_to_fetch(
     broker: Broker, version: int, response: fetch.FetchResponse, listener: str
 ) -> None:
-    """Say who leads what was not read here; *listener* is the client's."""
+    """Name the leaders of what was not read here; *listener* is the client's."""
     if version < _FETCH_SINCE:
         return
     found: dict[int, Node] = {}
@@ -112,7 +112,7 @@ def _leader(
 ) -> tuple[int, int]:
     leader, epoch = leader_of(broker, topic_id, partition)
     if leader == broker.node_id and error_code == _NOT_LEADER:
-        return -1, epoch  # it is being handed over, and nobody else has it yet
+        return -1, epoch  # it is being handed over, and has no other leader yet
     if leader >= 0 and leader not in found:
         node = node_of(broker, leader, listener)
         if node is not None:

@@ -54,7 +54,7 @@ class ProducerIds:
         self._log = structlog.get_logger()
 
     async def next(self) -> int:
-        """An id that nobody ever had.
+        """An id that was never given out before.
 
         Raises:
             RefusedError: COORDINATOR_LOAD_IN_PROGRESS: there is no session now, it is not known

@@ -28,7 +28,7 @@ _BYTES_PER_MS: Final = 200
 
 
 class _Lane:
-    """One thread, and who waits for it."""
+    """One thread, and the batches that wait for it."""
 
     def __init__(self, offload: Offload, now_ms: Callable[[], float]) -> None:
         self._offload = offload

@@ -446,7 +446,7 @@ class ProduceHandler:
             size = len(records)
             try:
                 if acks != 0 and slot.connection.closed:
-                    continue  # nobody waits for it, and it may take long
+                    continue  # no client waits for it, and it may take long
                 await engine.admits(log)  # before it has become larger, perhaps
                 if needs_rewrite(limits, checked):
                     done: Rewrite = await self._offload(rewrite, limits, records, checked)

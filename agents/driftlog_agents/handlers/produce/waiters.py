@@ -1,4 +1,4 @@
-"""Who is told what becomes of the batches of a Produce request, and answers it.
+"""Waits for the outcome of each batch of a Produce request, and answers it.
 
     one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
     several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told

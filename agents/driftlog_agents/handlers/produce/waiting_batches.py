@@ -7,7 +7,7 @@
 
 A connection is not read while 1 MiB of its own batches waits.
 
-So a topic that is slow to write to has nobody else wait, and its own producers are slowed down.
+So a topic that is slow to write to delays no other topic, and its own producers slow down.
 
 Shell.
 """
@@ -45,7 +45,7 @@ class WaitingBatches:
         self._refusals = refusals
         self.held_bytes = 0
         self.full = False
-        """Who has a batch that may have to wait waits for room with it."""
+        """A connection with a batch that may have to wait waits for room with it."""
         self._connections: dict[Connection, None] = {}
         self._requests: deque[asyncio.Future[None]] = deque()
 

@@ -135,7 +135,7 @@ class Admission:
         if verdict is not None:
             return self._duplicate(log, verdict, acks, waiter)
         if self._quota.refusal:
-            # Every client retries it, asks nobody for another leader, and knows that nothing was
+            # Every client retries it, does not look for another leader, and knows that nothing was
             # appended: `NotEnoughReplicasException`, librdkafka's rd_kafka_handle_Produce_error.
             refusal = self._quota.refusal
             raise _not_now(log, producer_id, now_ms, ErrorCode.NOT_ENOUGH_REPLICAS, refusal)

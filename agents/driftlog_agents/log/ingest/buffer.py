@@ -1,14 +1,14 @@
 """The session's buffer files: every accepted batch, written once a turn, synced in groups.
 
-    add ──▶ pending ──once per turn──▶ written ──one fdatasync for all who wait──▶ synced
-                        ╳ disk full: the batch stays in memory, who waits for the sync
+    add ──▶ pending ──once per turn──▶ written ──one fdatasync for all waiters──▶ synced
+                        ╳ disk full: the batch stays in memory, what waits for the sync
                           waits for the commit instead, and acks=1 is refused until a
                           probe succeeds
 
 Files are used in order; one that holds nothing uncommitted, and is not being synced, stays as
 cache until its pages are needed for a new one, or the disk budget is exceeded.  A file whose sync
 failed is not trusted again: what it holds is not promised, memory keeps it until it is committed
-(what memory has given up before is uploaded if it is still whole), nobody else reads it, and
+(what memory has given up before is uploaded if it is still whole), no other component reads it, and
 when all of it is committed it is deleted.
 
 Shell.
@@ -139,7 +139,7 @@ class BufferLog:
         self._sync_wanted.set()
 
     def close(self) -> None:
-        """The session is over: nobody syncs any more, and whoever waits is told so."""
+        """The session is over: there are no more syncs, and waiters are told so."""
         waiting = [*self._syncing, *self._to_sync]
         for log, batch, waiter in self._pending:
             if waiter is not None:
@@ -267,7 +267,7 @@ class BufferLog:
     # ── Syncing ──
 
     async def run(self) -> None:
-        """Sync in groups until cancelled: who comes during one sync shares the next."""
+        """Sync in groups until cancelled: batches that come during one sync share the next."""
         while True:
             await self._sync_wanted.wait()
             self._sync_wanted.clear()
@@ -311,7 +311,7 @@ class BufferLog:
         return True
 
     def _sync_failed(self, waiters: list[tuple[PartitionLog, int, Waiter]]) -> None:
-        """After a failed sync nobody knows what the disk has: these wait for the commit."""
+        """After a failed sync it is not known what the disk has: these wait for the commit."""
         self._failed_at_ms = self._now_ms()
         for log, end, waiter in waiters:
             log.not_in_file_end = max(log.not_in_file_end, log.log_end)

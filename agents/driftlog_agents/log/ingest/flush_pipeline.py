@@ -64,12 +64,13 @@ class FlushSettings:
     """Cut when the first byte is this old.  Longer: fewer PUTs when slow, later acks."""
 
     quiet_ms: float = 5
-    """Cut early when all who wait have sent nothing for this long.  Shorter: more, smaller PUTs."""
+    """Cut early when all waiting producers have sent nothing for this long.  Shorter: more,
+    smaller PUTs."""
 
     lockstep_ms: float = 25
-    """Who sends again within this long of a commit was waiting for it, and is not waited for once
-    it has sent a request for each answer.  Longer: slower clients too, and more cuts too soon for
-    those who merely pause."""
+    """A producer that sends again within this long of a commit waited for it, and is not waited
+    for once it has sent a request for each answer.  Longer: slower clients too, and more cuts too
+    soon for producers that merely pause."""
 
     flushes_per_second: float = 20
     """Cap on flushes cut by age or early (each PUT/s is $13 a month); size and steps have none."""
@@ -125,7 +126,7 @@ class Flush:
     size_bytes: int
     reason: str
     sources: set[ConnectionActivity]
-    """Who waits for its commit."""
+    """The producers that wait for its commit."""
     stage: Stage = Stage.QUEUED
     attempts: dict[int, float] = field(default_factory=dict)
     """Attempt number → when it started; those in flight."""
@@ -206,7 +207,7 @@ class FlushPipeline:
         self._sources: set[ConnectionActivity] = set()
         self._answered: set[ConnectionActivity] = set()
         self._answered_ms = 0.0
-        """Who waited for the last commit, and when it was."""
+        """The producers that waited for the last commit, and its time."""
         self._draining = False
         self._hurrying = False
         """What is open is cut at once; what comes after it is not."""
@@ -261,7 +262,8 @@ class FlushPipeline:
     def append(
         self, log: PartitionLog, batch: Batch, source: ConnectionActivity | None, now_ms: float
     ) -> bool:
-        """Buffer a batch.  *source*: who waits for its commit.  True: call `tick` now."""
+        """Buffer a batch.  *source*: the producer that waits for its commit.  True:
+        call `tick` now."""
         assert not self._lost
         batches = self._open.get(log)
         if batches is None:
@@ -420,9 +422,9 @@ class FlushPipeline:
         return max(due, self._tokens.ready_at_ms(now_ms)) if due <= now_ms else due
 
     def _complete_ms(self) -> float:
-        """When all who wait for the open buffer are taken to have sent what they will.
+        """When all producers that wait for the open buffer are taken to have sent what they will.
 
-        Whoever else was just answered may be about to join: then nobody goes ahead.
+        Another producer that was just answered may be about to join: then the cut waits for it.
         """
         quiet_ms = self._settings.quiet_ms
         if self._answered <= self._sources:

@@ -131,7 +131,7 @@ class Flusher:
         self._has_ended = asyncio.Event()
         buffer.write_soon = lambda: self._on_loop(buffer.write_pending)
         self._early_armed = False
-        """The timer knows that somebody waits for the open buffer."""
+        """The timer knows that a producer waits for the open buffer."""
         self.outage = outage
         """Whether flushes are committed, and why not."""
         self.lost = False
@@ -195,7 +195,7 @@ class Flusher:
         self._handle(lambda now_ms: self._pipeline.tick(now_ms))
 
     def hurry(self) -> None:
-        """Cut what is open at once: somebody waits for the commit of what is in it."""
+        """Cut what is open at once: a request waits for the commit of what is in it."""
         self._pipeline.hurry()
         self.tick()
 
@@ -219,7 +219,7 @@ class Flusher:
     def fail(self, bug: Exception) -> None:
         """What must be true of the log is not: nothing more is admitted, and `run` raises *bug*.
 
-        For those who find it where nobody would hear: on connections and on the event loop.
+        For errors found on connections and on the event loop, which have no task to raise in.
         """
         self._log.critical(
             "log_bug",

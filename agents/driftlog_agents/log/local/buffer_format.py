@@ -23,7 +23,7 @@ leader epoch and CRC-32C.
 A file that was cut off by a crash ends with its last whole entry: what stands behind it has
 another salt, or none.  Where a whole entry follows one that is not, the disk has damaged the file,
 or the power was lost before the last sync had ended: pages are not written in the order of the
-file, so of what was not synced a later one may be there without an earlier one.  Nobody can tell
+file, so of what was not synced a later one may be there without an earlier one.  It cannot be told
 the two apart, so that one is passed over and the rest is read, for it may have been promised.  The
 next entry is found by the length of the one before it, and where that cannot be trusted, by the
 next header whose magic, salt and CRC are right.  A batch that a client made cannot pass for an
@@ -78,7 +78,8 @@ class PassedOver:
     """
 
     entries: int = 0
-    """Before a whole one, at least: where headers are damaged nobody can count what was there."""
+    """Before a whole one, at least: where headers are damaged the number of entries is not
+    known."""
     size_bytes: int = 0
     torn: int = 0
     """Entries that no whole one follows so far."""

@@ -1,10 +1,10 @@
 """The disk port: an agent's directory of buffer files, one folder per session.
 
-The directory belongs to one process at a time: opening it takes a lock, so whoever
+The directory belongs to one process at a time: opening it takes a lock, so the process that
 has it knows that all earlier sessions in it are dead.
 
 Every method may raise `UnavailableError` (disk full, quota, I/O error): what was
-to be written is then not there, as far as anybody may rely on.
+to be written is then not there, as far as a caller may rely on.
 
 Port: `tests/contract/test_disk.py` is its definition.
 """
@@ -42,7 +42,7 @@ class BufferFile(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes | memoryview:
-        """Exactly *length* bytes that were appended; whoever asked has them to itself.
+        """Exactly *length* bytes that were appended; the caller has them to itself.
 
         Raises:
             UnavailableError: an I/O error, or fewer bytes are there.

@@ -212,7 +212,7 @@ class PosixDisk:
     def _tighten(self) -> None:
         """Take from others what an earlier release, or a mkdir, has given them.
 
-        Objects below the directory keep their modes: nobody else gets to them through it.
+        Objects below the directory keep their modes: other users cannot reach them through it.
         """
         try:
             paths = [self._root, *self._root.iterdir()]
@@ -249,7 +249,7 @@ class PosixDisk:
             except (FileNotFoundError, NotADirectoryError):
                 return str(path)
             except OSError:
-                continue  # whoever reads or writes it hears that
+                continue  # its next read or write raises that
             if there != identity and self._identities_hold:
                 return str(path)
         return None

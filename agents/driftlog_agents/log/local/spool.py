@@ -19,7 +19,7 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 
 
 class MappedBody(Sequence[memoryview]):
-    """The first *size_bytes* of a file, in pieces: each is mapped as long as somebody has it."""
+    """The first *size_bytes* of a file, in pieces: each is mapped as long as it has a reader."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self._descriptor = descriptor
@@ -46,13 +46,13 @@ class MappedBody(Sequence[memoryview]):
         return memoryview(made)
 
     def close(self) -> bool:
-        """No piece is given any more; False: somebody still has one."""
+        """No piece is given any more; False: a reader still has one."""
         self._closed = True
         return not self._maps
 
 
 class FileSpool:
-    """A temporary file that nobody else sees, written from its start."""
+    """A temporary file without a name, written from its start."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file

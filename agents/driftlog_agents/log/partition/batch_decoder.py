@@ -1,11 +1,11 @@
-"""Large batches are decoded one after the other, whoever decodes them.
+"""Large batches are decoded one after the other, for all callers together.
 
     seal, cold read, lookup by time, rewrite ── up to `LIGHT_BYTES` ──▶ decoded at once
                                             └── more ──▶ `large`: waits for its turn
 
 One batch of a few kilobytes may come to 48 MiB, and its columns, pages and copies to four times as
-much: sixteen at once would be gigabytes.  Who waits is served in the order of arrival; small
-batches wait for nobody.
+much: sixteen at once would be gigabytes.  Callers are served in the order of arrival; small
+batches do not wait.
 
 Shell.
 """
@@ -21,12 +21,12 @@ from driftlog_tiering.batches.batch_limits import BatchLimits
 CONFIG_PREFIX: Final = "driftlog.max.batch."
 
 
-def _nobody(_: str) -> None:
+def _ignored(_: str) -> None:
     """Counts nothing."""
 
 
 async def _nothing() -> None:
-    """For who has an allocator that keeps nothing, or does not care."""
+    """For a caller whose allocator keeps nothing, or that does not care."""
 
 
 class BatchDecoder:
@@ -40,7 +40,7 @@ class BatchDecoder:
     def __init__(
         self,
         limits: BatchLimits | None = None,
-        refused: Callable[[str], None] = _nobody,
+        refused: Callable[[str], None] = _ignored,
         settle: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.limits = limits or BatchLimits()

@@ -18,7 +18,7 @@ class DeletedTopics:
     """See the module.
 
     Args:
-        is_known: whether somebody still says that the topic is there; it is not forgotten here
+        is_known: whether the view still has the topic; it is not forgotten here
             while that is so.
     """
 

@@ -63,7 +63,7 @@ class TailSlice(NamedTuple):
     end: int
     data: BatchSource
     first: int
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which has no caller
     size_bytes: int
     stored_at: StoredAt
     flushed_at_ms: int = 0
@@ -313,7 +313,7 @@ class PartitionLog:
         return waiting
 
     def close(self) -> list[Waiter]:
-        """Stop leading: returns everyone who waits, to be told so."""
+        """Stop leading: returns all waiters, to be told so."""
         self.state = State.CLOSED
         waiting = [w for _, w in self.waiters] + [w for _, w in self.waiting_duplicates]
         waiting.extend(self.waiting_fetches)
@@ -388,7 +388,7 @@ class PartitionLog:
     def bytes_from(self, offset: int) -> int:
         """About how many committed bytes a fetch from *offset* on would find in the tail.
 
-        What is sealed counts as a lot: nobody waits for more of it.
+        What is sealed counts as a lot: no fetch waits for more of it.
         """
         if offset >= self.high_watermark:
             return 0

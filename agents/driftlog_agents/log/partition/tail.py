@@ -57,7 +57,7 @@ class FlushBatches:
         max_timestamps_ms: "array[int]",
     ) -> None:
         self.session_id = session_id
-        """Who flushed it."""
+        """The session that flushed it."""
         self.base_offsets = base_offsets
         self.lengths = lengths
         self.positions = positions
@@ -176,7 +176,8 @@ def move(log: PartitionLog, footer: Footer, s: Slice, object_key: str) -> None:
 
 
 def unsealed_sessions(log: PartitionLog, end: int) -> set[str]:
-    """Who flushed what *log* has at and above *end*: whose flush records continue it there."""
+    """The sessions that flushed what *log* has at and above *end*: their flush records continue
+    it."""
     sessions: set[str] = set()
     for tail in log.slices:
         if tail.end > end:

@@ -28,7 +28,7 @@ class Arrival:
     unsynced = synced
 
     def lost(self, log: PartitionLog) -> None:
-        # Its topic was deleted.  (When the session is lost nobody waits any more.)
+        # Its topic was deleted.  (When the session is lost, no waiter is left.)
         self._arrived()
 
     def _arrived(self) -> None:

@@ -1,4 +1,4 @@
-"""Deletion of records: log start moves, for good, before anybody is told so.
+"""Deletion of records: log start moves, for good, before the client is told so.
 
     DeleteRecords ──▶ the partition's key: log start ──▶ the log ──▶ answered
                                                             │
@@ -28,7 +28,7 @@ class RecordDeletion:
     """Moves the log starts of one session's partitions.
 
     Args:
-        spawn: runs a write as long as the session lasts: nobody who waits for it may end it.
+        spawn: runs a write as long as the session lasts: the end of a waiter does not end it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RecordDeletion:
     async def delete_to(self, log: PartitionLog, offset: int) -> int:
         """Delete what is below *offset*, if anything; returns log start, which is stored.
 
-        Whoever is cancelled in here does not know whether it happened.
+        A caller that is cancelled in here does not know whether it happened.
 
         Raises:
             FencedError: the partition is led elsewhere.

@@ -3,7 +3,7 @@
     due ──▶ read batches ──▶ decode, write Parquet (worker thread) ──▶ PUT segment
         ──▶ PUT producer snapshot ──▶ manifest edit ──▶ read the manifest back
         ──▶ partition's key: sealed end, manifest version ──▶ drop the tail below it
-        ──▶ forget flush records that nobody needs
+        ──▶ forget flush records that are not needed any more
 
 *Sealed* means below the sealed end in the partition's key, and nothing else does.  A
 manifest that is ahead of the key is adopted: the key is written first.  Whatever fails
@@ -169,7 +169,7 @@ class Sealer:
         """Seal what is due until cancelled.
 
         Raises:
-            FencedError: the session, or a partition, is somebody else's now.
+            FencedError: the session is over, or another session leads a partition.
         """
         while True:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)

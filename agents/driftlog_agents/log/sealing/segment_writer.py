@@ -4,7 +4,7 @@
        read ahead, while the worker is busy      ╳ cannot be decoded: kept as they came,
                                                    neighbours in one object
 
-Nobody names these objects yet; `sealing/sealer` does.
+No manifest names these objects yet; `sealing/sealer` adds them to one.
 
 Shell.
 """
@@ -80,7 +80,7 @@ LookAgain = Callable[[PartitionLog], Awaitable[None]]
 
 
 async def nowhere_else(_: PartitionLog) -> None:
-    """For a log whose flush objects nobody consolidates."""
+    """For a log whose flush objects are not consolidated."""
 
 
 class _Piece(NamedTuple):
@@ -135,7 +135,7 @@ class SealedRangeWriter:
         self._look_again = look_again
         self._decoding = decoding or BatchDecoder()
         self._filling = asyncio.Semaphore(FILLING)
-        """Who fills a segment: few at a time, for each takes memory.  Others put theirs."""
+        """Limits the segments that are filled at a time: each takes memory.  Not for uploads."""
         self._log = structlog.get_logger()
         self._counters = counters
 
@@ -256,7 +256,7 @@ class SealedRangeWriter:
         key = self._segment_key(log, info.base, info.end, SegmentKind.PARQUET)
         self._counters.sealed_bytes += info.raw_bytes
         body = spool.body()
-        assert body_bytes(body) == info.size_bytes, "somebody else wrote to the spool"
+        assert body_bytes(body) == info.size_bytes, "another writer wrote to the spool"
         await self.put(key, body)
         return SegmentRef(
             key=key,

@@ -3,7 +3,7 @@
     flusher, sealing, consolidation ──▶ Backpressure ──▶ the request server reads no producers
 
 1. Producers wait while there is at least one reason.
-2. A session's reasons end with the session; what it finds later holds nobody.
+2. A session's reasons end with the session; what it finds later holds no producer.
 
 Pure.
 """

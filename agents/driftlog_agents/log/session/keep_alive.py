@@ -6,9 +6,9 @@
 A loop that is held up for a second or four (a large answer to encode, a page fault storm,
 a disk that hangs) would lose its session to keep-alives that it does not send.  So they go
 out from a thread with an event loop and a connection of its own.  One that stands still for a
-whole time to live is no use to anybody: then the thread stops as well, and the partitions move.
+whole time to live serves no client: then the thread stops as well, and the partitions move.
 
-The embedded store has no use for that: there is nobody else whom a lease could keep out, and
+The embedded store has no use for that: there is no other agent that a lease could keep out, and
 it is locked by the process.  Nor has the simulator, whose time is virtual and whose threads
 are none.  For them keep-alives stay a task on the agent's loop (`Session.keep_alive`).
 

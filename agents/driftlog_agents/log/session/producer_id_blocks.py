@@ -4,7 +4,7 @@
                   ▲                                    │ created: the block is ours, and no other
                   │                                    │          agent's, ever
                   └── raised by 2^32, and again ◀──────┤ exists: an older store gave it out again
-                                                       └ no answer: the block is nobody's
+                                                       └ no answer: the block is not used
 
     an id in a footer or snapshot ──at or above that end──▶ the store went back: its end is raised
     a manifest that is ahead of the log ──────────────────▶ as well

@@ -5,7 +5,7 @@
                └─▶ lost: the lease ran out, by the store's clock or by our own
 
 The session is valid until (when the last good keep-alive was *sent* + TTL): what the
-store may already have given to somebody else is not served.  The clock counts the
+store may already have given to another session is not served.  The clock counts the
 time the machine was suspended.  A store that is not the one that the process has seen
 (`driftlog_metadata.witness.witness`) ends it at once.  Keep-alives may be sent from a thread
 (`keep_alive`); what it shares with the event loop are two floats and a flag, each with one
@@ -104,7 +104,7 @@ class Session:
         """Create revision of the session's key: the fence."""
         self._renewed_until_ms = 0.0
         self._over = ""
-        """Why it is; set once, by whoever learns of it first, and never cleared."""
+        """Why it is; set once, by the first component that learns of it, and never cleared."""
         self.outage = outage or FailureTracker()
         """Since when the metadata store has not answered; keep-alives have one of their own, for
         they may be sent from another thread."""
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def valid_until_ms(self) -> float:
-        """Until when nobody else may be given what we lead; 0: the session is over.
+        """Until when no other session may be given what we lead; 0: the session is over.
 
         An answer to a keep-alive that comes after the end does not bring it back.
         """
@@ -127,7 +127,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether, by our own clock, nobody else may have been given what we lead."""
+        """Whether, by our own clock, no other session may have been given what we lead."""
         return self._now_ms() < self.valid_until_ms
 
     def end(self, why: str) -> None:
@@ -225,7 +225,7 @@ class Session:
             await self._elsewhere(self._renewing, self._tick)
 
     def _tick(self) -> None:
-        """The event loop goes on; and looks for itself, should whoever renews have ended."""
+        """The event loop goes on; it also checks the lease, for the keep-alive may have ended."""
         self._ticked_ms = now_ms = self._now_ms()
         self._check(now_ms)
 
@@ -283,7 +283,7 @@ class Session:
         self, store: MetadataStore, since_ms: float
     ) -> None:
         why = "the event loop stood still for the session's whole time to live"
-        self.end(why)  # before anybody else can be given anything
+        self.end(why)  # before another session can be given anything
         self._log.error(
             "event_loop_stood_still",
             session=self.session_id,
@@ -343,7 +343,7 @@ class Session:
         """Revoke the lease: what we led may be claimed at once."""
         self.end("it was closed here")
         try:
-            # No longer, however slow the store is: who stops waits for it, and the lease runs out.
+            # No longer, however slow the store is: stop() waits for it, and the lease runs out.
             async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                 await self._store.revoke_lease(self.lease_id)
         except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:

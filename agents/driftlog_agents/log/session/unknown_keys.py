@@ -1,6 +1,6 @@
 """Keys under our prefixes that no driftlog writes: passed over, and said once.
 
-Of the metadata store, and of the bucket where it is listed.  Whoever writes them, nothing of ours
+Of the metadata store, and of the bucket where it is listed.  Whatever wrote them, nothing of ours
 ends for it, and nothing of theirs is deleted.  Several readers come upon the same key, in session
 after session: an agent has one memory of what it said.
 
@@ -24,7 +24,7 @@ _TOLD: Final = 1_000
 """Keys that are said; more of them are passed over without a word."""
 
 _SESSION_ID = re.compile(r"[0-9a-f]{1,32}")
-"""What agents call their sessions; who keeps a dead one's records is told by the number."""
+"""What agents call their sessions; the number decides which agent keeps a dead one's records."""
 
 
 class UnknownKeys:
@@ -35,7 +35,7 @@ class UnknownKeys:
         self._log = structlog.get_logger()
 
     def parsed(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """What *parse* makes of one of our keys; None: it is somebody else's."""
+        """What *parse* makes of one of our keys; None: it is a foreign key."""
         try:
             return parse(key)
         except ValueError:
@@ -43,7 +43,7 @@ class UnknownKeys:
             return None
 
     def say(self, key: str) -> None:
-        """*key* is somebody else's."""
+        """*key* is foreign."""
         if key not in self._told and len(self._told) < _TOLD:
             self._told.add(key)
             self._log.warning(
@@ -60,7 +60,7 @@ class UnknownKeys:
     def decoded(
         self, kvs: Iterable[KeyValue], decode: Callable[[bytes], T], parse: Callable[[str], object]
     ) -> list[T]:
-        """Values, without those of somebody else's keys that cannot be read.
+        """Values, without those of foreign keys that cannot be read.
 
         Raises:
             CorruptError: one of ours cannot be.
