@@ -173,3 +173,27 @@ def test_items_of_one_client_do_not_go_all_before_those_of_another() -> None:
     queue.add(one, 100)
 
     assert 100 in [take(queue)[1] for _ in range(3)]
+
+
+def test_accounts_of_a_hundred_thousand_connections_are_forgotten() -> None:
+    """
+    100,000 connections of one address, and then one of each of 100,000 addresses, ask once each
+    while another client waits all the time: the queue holds few accounts, not one for each.
+    """
+    queue = FairQueue[Client](1.0)
+    waiting = Client("waiting")
+    queue.add(waiting, waiting)
+    queue.take()
+    queue.add(waiting, waiting)
+    queue.spend(waiting, 1e12)
+    sizes = []
+    addresses = ["crowd"] * 100_000 + [f"address-{number}" for number in range(100_000)]
+    for number, address in enumerate(addresses):
+        client = Client(address)
+        queue.add(client, client)
+        took, _ = queue.take()
+        queue.spend(took, 1e6)
+        if number % 1_000 == 0:
+            sizes.append(queue.size)
+
+    assert max(sizes) < 25_000
