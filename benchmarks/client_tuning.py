@@ -6,7 +6,7 @@
 Each row changes one default, mostly back to librdkafka's own.  Agent, store and client share the
 cores of this machine; CPU is the client's.  With ``--put-delay-ms 0`` the objects are in a
 directory, otherwise in an S3 server whose PUTs take that long.  ``--million``: the five lines of
-client/README.md, as they stand there.
+docs/clients.md, as they stand there.
 
 Shell.
 """
@@ -224,7 +224,9 @@ def main() -> int:
     parser.add_argument("--put-delay-ms", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="rows whose name has this in it")
-    parser.add_argument("--million", action="store_true", help="the README's program")
+    parser.add_argument(
+        "--million", action="store_true", help="the first program of docs/clients.md"
+    )
     options = parser.parse_args()
     with _agent(options.put_delay_ms) as agent:
         if options.million:

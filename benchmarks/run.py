@@ -1,4 +1,4 @@
-"""`make bench`: one table of what the README promises, ours beside Apache Kafka's.
+"""`make bench`: one table of what docs/benchmarks.md says, ours beside Apache Kafka's.
 
     python -m benchmarks.run                       everything (hours; 80 GB of disk help)
     python -m benchmarks.run --quick               the same rows in minutes, not to be quoted

@@ -1,4 +1,4 @@
-"""docs/configs.md: what `driftlog agent run --config` accepts, made from the configs themselves.
+"""docs/configs.md: configs of agents and of topics, made from the configs themselves.
 
     python -m tools.config_page          writes the page; a test says when it is not up to date
 
@@ -10,29 +10,54 @@ from typing import Final
 
 from driftlog_agents.configs.definitions import ConfigDef, ConfigType, OneOf, Range
 from driftlog_agents.configs.limits import LIMITS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.process.main import DEV_REBALANCE_DELAY_MS
 from driftlog_agents.process.startup_configs import STATIC
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configs.md"
 
 _HEAD: Final = """\
-# Configs of an agent
+# Configs
+
+[Of an agent](#configs-of-an-agent) · [of topics](#configs-of-topics)
+
+<!-- Made by `python -m tools.config_page`: change the configs, not this page. -->
+
+## Configs of an agent
 
 `driftlog agent run --config NAME=VALUE` and `driftlog dev --config NAME=VALUE` accept these broker
 configs, each once. Another name, and a value out of range, is refused. A config holds until the
 agent ends. `driftlog configs describe --broker ID` shows the configs that were set, with `--all`
 all of them; so does `kafka-configs.sh --describe --all`. Names that begin with `driftlog.` are
-driftlog's, all others are Kafka's. Retention, segments and other configs of topics are set with
-the topic; the [README](../README.md#configs-and-kafkas-own-tools) has them.
+driftlog's, all others are Kafka's.
 
 A config with "beyond it" is a limit: [limits](limits.md) says what happens beyond it, and
 `driftlog_refused_total{limit="NAME"}` counts that.
 
-<!-- Made by `python -m tools.config_page`: change the configs, not this page. -->
-
 | config | default | values | what it does |
 |---|---|---|---|
 """
+
+_TOPICS: Final = """
+## Configs of topics
+
+`driftlog topics create TOPIC --config NAME=VALUE` and `driftlog configs alter --topic TOPIC
+--add-config NAME=VALUE` set them, and so do Kafka's tools. All configs of Apache Kafka 4.3 are
+there, and an agent checks each value as Kafka does. **Not all of them have an effect here**; the
+third column says which have, and DescribeConfigs says it too.
+
+| config | default | here | what it does |
+|---|---|---|---|
+"""
+
+_NO_EFFECT: Final = {
+    "Accepted and kept; it does nothing until this version of driftlog can do it.": "not yet",
+    "Accepted and kept for tools; it changes nothing here.": "no meaning",
+    "": "works",
+}
+"""What the documentation of a topic's config ends in, and the word for it."""
+_SUBJECT: Final = "Retention and compaction themselves"
+"""Left of cleanup.policy's end."""
 
 _DEV: Final = "with `driftlog dev` and `--dev`"
 _DEFAULTS: Final = {
@@ -60,7 +85,17 @@ def page() -> str:
         f"{_does(static.definition)} |"
         for name, static in sorted(STATIC.items())
     ]
-    return _HEAD + "\n".join(rows) + "\n"
+    topics = [_topic_row(config) for _, config in sorted(TOPIC_CONFIGS.items())]
+    return _HEAD + "\n".join(rows) + "\n" + _TOPICS + "\n".join(topics) + "\n"
+
+
+def _topic_row(config: ConfigDef) -> str:
+    text = config.documentation
+    end, word = next((end, word) for end, word in _NO_EFFECT.items() if text.endswith(end))
+    if "cannot be turned on" in text:
+        word = "cannot be turned on"
+    does = text.removesuffix(end).rstrip(" :").removesuffix(_SUBJECT).replace("|", "\\|").rstrip()
+    return f"| `{config.name}` | {config.default or 'none'} | {word} | {does} |"
 
 
 def _default(config: ConfigDef) -> str:

@@ -1,9 +1,12 @@
-"""docs/configs.md says of each config that `--config` accepts what the config says of itself."""
+"""docs/configs.md says of each config of agents and topics what the config says of itself."""
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.broker import BROKER_CONFIGS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.process.startup_configs import STATIC, with_configs
 from tools.config_page import PAGE, page
+
+RETENTION = ("retention.ms", "retention.bytes")
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -17,12 +20,27 @@ def test_each_config_has_a_row_with_what_it_does() -> None:
     """
     Name, default, values and text; none is empty.
     """
-    rows = [row.split(" | ") for row in page().splitlines() if row.startswith("| `")]
+    of_agents, _, _ = page().partition("## Configs of topics")
+    rows = [row.split(" | ") for row in of_agents.splitlines() if row.startswith("| `")]
 
     assert [f"| `{name}`" for name in sorted(STATIC)] == [row[0] for row in rows]
     assert [] == [
         row[0] for row in rows if len(row) != 4 or not all(cell.strip(" |") for cell in row)
     ]
+
+
+def test_each_config_of_a_topic_says_whether_it_has_an_effect() -> None:
+    """
+    Retention and compaction do nothing yet; what seals, and what admits, works.
+    """
+    _, _, of_topics = page().partition("## Configs of topics")
+    rows = [row.split(" | ") for row in of_topics.splitlines() if row.startswith("| `")]
+    here = {row[0].strip("| `"): row[2] for row in rows}
+
+    assert sorted(TOPIC_CONFIGS) == list(here)
+    assert {"works", "not yet", "no meaning", "cannot be turned on"} == set(here.values())
+    assert ["not yet"] * 3 == [here[name] for name in ("cleanup.policy", *RETENTION)]
+    assert ["works"] * 2 == [here[name] for name in ("segment.ms", "max.message.bytes")]
 
 
 def test_a_default_that_the_page_names_is_the_agents() -> None:

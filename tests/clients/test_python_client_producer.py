@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)
 
 def test_a_million_records_need_five_lines(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The README's program, as it stands there, with fewer records: all arrive, in order.
+    The program of docs/clients.md, as it stands there, with fewer records: all arrive, in order.
     """
     topic = new_topic(servers)
     monkeypatch.setenv("DRIFTLOG_BOOTSTRAP_SERVERS", servers)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from driftlog_agents.process.metrics import collect
 from tests.agents.network.serving import Serving
+from tools import metrics_page
 
 
 async def test_damage_of_buffer_files_is_counted_from_the_start(tmp_path: Path) -> None:
@@ -28,3 +29,22 @@ async def test_damage_of_buffer_files_is_counted_from_the_start(tmp_path: Path) 
 
     assert dict.fromkeys(names, 0) == before
     assert dict(zip(names, (1, 2, 300), strict=True)) == after
+
+
+async def test_the_page_of_metrics_has_all_that_an_agent_exports(tmp_path: Path) -> None:
+    """
+    With its text and labels; what only etcd has is the rest.
+    """
+    async with Serving(tmp_path) as agent:
+        exported = {(each.name, each.documentation) for each in collect(agent.observed)}
+
+    suffixes = ("_total", "_info")
+    page = {(_without(each.name, suffixes), each.text) for each in metrics_page.described()}
+    assert set() == exported - page
+    assert {"driftlog_etcd"} == {name[:13] for name, _ in page - exported}
+
+
+def _without(name: str, suffixes: tuple[str, ...]) -> str:
+    for suffix in suffixes:
+        name = name.removesuffix(suffix)
+    return name

@@ -1,4 +1,4 @@
-"""tests/README.md lists each attack, with its family."""
+"""docs/testing.md lists each attack, with its family."""
 
 import re
 
@@ -6,11 +6,11 @@ from tests.attack.families import ALL
 from tests.support.components import REPOSITORY
 
 
-def test_the_readme_names_each_attack_in_its_family() -> None:
+def test_the_page_names_each_attack_in_its_family() -> None:
     """
     In the order in which they are made.
     """
-    page = (REPOSITORY / "tests" / "README.md").read_text()
+    page = (REPOSITORY / "docs" / "testing.md").read_text()
     _, _, table = page.partition("| family | attacks on | attacks |\n|---|---|---|\n")
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (.*) \|$", table, re.MULTILINE)
 

@@ -1,0 +1,137 @@
+"""The first page and docs/: short, complete, reachable, and without a dead link."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.components import REPOSITORY
+from tools import metrics_page
+
+README: Final = REPOSITORY / "README.md"
+PAGES: Final = sorted((REPOSITORY / "docs").glob("*.md"))
+_OTHERS: Final = {".venv", ".cache", "node_modules", "demo-data"}
+ALL: Final = sorted(
+    file
+    for file in REPOSITORY.rglob("*.md")
+    if not any(part in _OTHERS or part.startswith(".venv") for part in file.parts)
+)
+_CODE: Final = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+_LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
+_EVENT: Final = re.compile(r"[a-z]+(?:_[a-z]+)+")
+
+
+def test_the_first_page_is_short() -> None:
+    """
+    At most 120 lines; ``make demo`` and ``make test`` are in the first screen of 40.
+    """
+    lines = README.read_text().splitlines()
+    screen = "\n".join(lines[:40])
+
+    assert len(lines) <= 120
+    assert "make demo" in screen
+    assert "make test" in screen
+
+
+def test_the_first_page_links_each_page_once() -> None:
+    """
+    The contents are complete, and nothing on the page repeats them.
+    """
+    linked = [link for link in _links(README) if link.startswith("docs/")]
+
+    assert [f"docs/{page.name}" for page in PAGES] == sorted(linked)
+
+
+@pytest.mark.parametrize("file", ALL, ids=lambda file: str(file.relative_to(REPOSITORY)))
+def test_each_relative_link_resolves(file: Path) -> None:
+    """
+    To a file of the repository, and to a heading of it.
+    """
+    dead = []
+    for link in _links(file):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            dead.append(link)
+
+    assert [] == dead
+
+
+def test_each_log_event_has_a_row() -> None:
+    """
+    docs/failures.md has every event that an agent writes, and no other.
+    """
+    _, _, table = (REPOSITORY / "docs" / "failures.md").read_text().partition("| event | level |")
+    rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    said = [event for row in rows for event in re.findall(r"`([a-z_]+)`", row)]
+
+    assert sorted(_events()) == sorted(said)
+
+
+def test_the_metrics_page_is_up_to_date() -> None:
+    """
+    Else: ``python -m tools.metrics_page``.
+    """
+    assert metrics_page.page() == metrics_page.PAGE.read_text()
+
+
+def test_the_pages_name_metrics_that_exist() -> None:
+    """
+    Alerts and advice name a metric as an agent exports it.
+    """
+    exported = {metric.name for metric in metrics_page.described()}
+    named = {
+        (page.name, name)
+        for page in [README, *PAGES]
+        for name in re.findall(r"\bdriftlog_[a-z_]+[a-z]\b", page.read_text())
+    }
+    packages = {f"driftlog_{part}" for part in ("agents", "metadata", "tiering", "spark_reader")}
+
+    assert set() == {(page, name) for page, name in named if name not in exported | packages}
+
+
+def _links(file: Path) -> list[str]:
+    return _LINK.findall(_CODE.sub("", file.read_text()))
+
+
+def _anchors(file: Path) -> set[str]:
+    """As GitHub makes them from headings."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+def _events() -> set[str]:
+    """First arguments of log calls, and of those who pass an event on."""
+    found = set()
+    for package in ("agents/driftlog_agents", "metadata/driftlog_metadata", "tiering"):
+        for file in (REPOSITORY / package).rglob("*.py"):
+            found |= set(_events_of(ast.parse(file.read_text())))
+    return found
+
+
+def _events_of(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=attr), args=[first, *_]) if attr in _LEVELS | {
+                "hang_up",
+                "_failed",
+            }:
+                words = first
+            case ast.Assign(targets=[ast.Name(id="WENT_BACK" | "REPLACED")], value=value):
+                words = value
+            case ast.AnnAssign(target=ast.Name(id="WENT_BACK" | "REPLACED"), value=ast.expr() as v):
+                words = v
+            case ast.Dict(keys=[ast.Constant(value="event"), *_], values=[first, *_]):
+                words = first
+            case _:
+                continue
+        for part in ast.walk(words):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield from [part.value] if _EVENT.fullmatch(part.value) else []
