@@ -19,6 +19,12 @@ ALL: Final = sorted(
     for file in REPOSITORY.rglob("*.md")
     if not any(part in _OTHERS or part.startswith(".venv") for part in file.parts)
 )
+FOLDERS: Final = sorted(REPOSITORY.glob("*/README.md"))
+_ROOTS: Final = [
+    REPOSITORY,
+    *(folder for folder in REPOSITORY.glob("*/driftlog*") if folder.is_dir()),
+    *(REPOSITORY / folder for folder in ("tests", "tests/simulation", "tests/chaos")),
+]
 _CODE: Final = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
@@ -46,7 +52,7 @@ def test_the_first_page_links_each_page_once() -> None:
     assert [f"docs/{page.name}" for page in PAGES] == sorted(linked)
 
 
-@pytest.mark.parametrize("file", ALL, ids=lambda file: str(file.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("file", ALL, ids=lambda file: _name(file))
 def test_each_relative_link_resolves(file: Path) -> None:
     """
     To a file of the repository, and to a heading of it.
@@ -74,6 +80,23 @@ def test_each_log_event_has_a_row() -> None:
     assert sorted(_events()) == sorted(said)
 
 
+@pytest.mark.parametrize("file", [*FOLDERS, *PAGES], ids=lambda file: _name(file))
+def test_each_module_that_a_page_names_is_there(file: Path) -> None:
+    """
+    `folder/module.py`, from the repository, the folder's package, or a folder of tests.
+    """
+    named = re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", file.read_text())
+    named += re.findall(
+        r"`((?:log|groups|handlers|cluster|health|process)/[a-z_/]+)`", file.read_text()
+    )
+
+    assert [] == [
+        path
+        for path in named
+        if not any((root / path).exists() or (root / f"{path}.py").exists() for root in _ROOTS)
+    ]
+
+
 def test_the_metrics_page_is_up_to_date() -> None:
     """
     Else: ``python -m tools.metrics_page``.
@@ -94,6 +117,10 @@ def test_the_pages_name_metrics_that_exist() -> None:
     packages = {f"driftlog_{part}" for part in ("agents", "metadata", "tiering", "spark_reader")}
 
     assert set() == {(page, name) for page, name in named if name not in exported | packages}
+
+
+def _name(file: Path) -> str:
+    return str(file.relative_to(REPOSITORY))
 
 
 def _links(file: Path) -> list[str]:
