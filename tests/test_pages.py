@@ -26,6 +26,7 @@ _ROOTS: Final = [
     *(REPOSITORY / folder for folder in ("tests", "tests/simulation", "tests/chaos")),
 ]
 _CODE: Final = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_BAR: Final = re.compile(r"(?<!\\)\|")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
 _EVENT: Final = re.compile(r"[a-z]+(?:_[a-z]+)+")
@@ -78,6 +79,18 @@ def test_each_log_event_has_a_row() -> None:
     said = [event for row in rows for event in re.findall(r"`([a-z_]+)`", row)]
 
     assert sorted(_events()) == sorted(said)
+
+
+@pytest.mark.parametrize("file", ALL, ids=lambda file: _name(file))
+def test_each_row_of_a_table_has_its_columns(file: Path) -> None:
+    """
+    A cell with a bar that is not escaped would shift what is behind it.
+    """
+    lines = [f" {line}" if line.startswith("|") else "" for line in file.read_text().splitlines()]
+    tables = "\n".join(lines).split("\n\n")
+    columns = [{len(_BAR.split(row)) for row in table.split("\n") if row} for table in tables]
+
+    assert [] == [found for found in columns if len(found) > 1]
 
 
 @pytest.mark.parametrize("file", [*FOLDERS, *PAGES], ids=lambda file: _name(file))
