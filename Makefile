@@ -25,12 +25,14 @@ ARGS ?=
 
 KERNEL_SOURCES := $(wildcard tiering/driftlog_tiering/batches/_kernel.pyx tiering/driftlog_tiering/batches/*.h)
 
-.PHONY: help setup demo test check format bench sim fuzz chaos attack components kafka-jars spark-jars localstack kaskade etcd clean distclean
+.PHONY: help setup demo test verify check format bench sim fuzz chaos attack components kafka-jars spark-jars localstack kaskade etcd clean distclean
 
 help:
 	@echo "make setup          $(VENV) with driftlog, editable, and all it needs"
 	@echo "make demo           the main job on real data: Kafka client in, Parquet, Spark out (INPUT=file.ndjson for yours)"
-	@echo "make test           every test; fetches first what they need (ARGS='-k name' for some of them)"
+	@echo "make test           ten minutes on two cores: unit, contract, a short simulation, one round trip of each client"
+	@echo "                    (ARGS='-k name' instead: these tests, of both suites)"
+	@echo "make verify         every other test: all seeds, planted bugs, beside Apache Kafka, kills, chaos, attacks"
 	@echo "make check          ruff, mypy, import-linter and the layer tests"
 	@echo "make format         ruff's formatter and import order, applied"
 	@echo "make bench          ours beside Apache Kafka (hours; ARGS=--quick for minutes)"
@@ -99,8 +101,14 @@ demo: setup
 	@tools/preflight java
 	@$(BIN)/python -m tools.demo $(if $(INPUT),'$(INPUT)')
 
-test: setup components
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 10 $(ARGS)
+# Each test is in one of two suites: tests/support/suites.py.
+PYTEST_OPTIONS := -n $(WORKERS) --dist loadgroup --durations 10
+
+test: setup $(if $(ARGS),components,kafka-jars etcd)
+	@$(BIN)/python -m tools.test_run test $(PYTEST_OPTIONS) $(or $(ARGS),-m 'not verify')
+
+verify: setup components
+	@$(BIN)/python -m tools.test_run verify $(PYTEST_OPTIONS) -m verify $(ARGS)
 
 # Every check runs, and the last line says which failed.
 check: setup

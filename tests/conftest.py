@@ -1,13 +1,27 @@
-"""What holds for every test, and the servers that any may ask for by name.
+"""What holds for every test: its suite, its environment, and servers that it asks for by name.
 
 Shell.
 """
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.suites import has_real_processes, suite_of
+
 pytest_plugins = ["tests.support.s3_servers"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its suite, and whether it starts real processes: `support/suites.py`."""
+    for item in items:
+        if suite_of(item.path) == "verify":
+            item.add_marker("verify")
+        if has_real_processes(item.path):
+            item.add_marker("real_processes")
+
 
 # Examples share two cores with servers: how long one takes says nothing about the code.
 settings.register_profile(

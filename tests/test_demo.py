@@ -1,4 +1,4 @@
-"""`make demo`, as a person runs it: on a file, on the flights, on bad files, and interrupted."""
+"""`make demo` works as a person runs it: on a file, on the flights, on bad files, or cut short."""
 
 import io
 import json
@@ -47,7 +47,6 @@ def small(path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_file_of_the_user_s_comes_out_as_it_went_in(tmp_path: Path) -> None:
     """
@@ -66,7 +65,6 @@ def test_a_file_of_the_user_s_comes_out_as_it_went_in(tmp_path: Path) -> None:
     assert "\x1b" not in ran.stdout, "colours where there is no terminal"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_flights_are_all_there(tmp_path: Path) -> None:
     """
@@ -84,7 +82,6 @@ def test_the_flights_are_all_there(tmp_path: Path) -> None:
     assert "✘" not in ran.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="who is whose child is read from /proc")
 def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     """

@@ -1,4 +1,5 @@
-"""The rings of the design, read off the source: what a module may import follows from its kind.
+"""A module that imports what its kind forbids, or a package that its extra does not install, fails
+here.
 
 import-linter holds the folders to their order (pyproject.toml); this holds the modules to
 their kinds, and the extras to what the packages import.

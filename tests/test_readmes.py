@@ -1,4 +1,4 @@
-"""The tables of the READMEs: complete, in order, and of files and folders that are there."""
+"""The READMEs' tables list every folder, in its own words."""
 
 import ast
 import re

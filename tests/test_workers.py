@@ -1,4 +1,4 @@
-"""How tests are given to the workers of one run."""
+"""Tests of one `xdist_group` run on one worker."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clauses that the simulation cannot notice are left out: the tests of each do.
+"""Clauses that the simulation cannot notice are left out one by one, and the tests of each notice.
 
 Virtual time does not see what holds up the event loop, or a deadline that is too short for a large
 answer; and the agents of a simulation are given their numbers, and find their

@@ -1,4 +1,6 @@
-"""Three minutes of hostile clients; `make attack` makes all attacks, for as long as you like."""
+"""No hostile client ends an agent, fills its memory or damages its data, in three minutes of
+attacks.
+"""
 
 import faulthandler
 import os
@@ -26,7 +28,6 @@ _CHOSEN: Final = {
 machine for itself."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("chosen", _CHOSEN)
 def test_one_client_cannot_take_an_agent_down(

@@ -1,4 +1,4 @@
-"""The benchmark client: what it sends is valid, what it counts is true, errors are not counted."""
+"""The benchmark client sends valid requests, counts truly, and counts no errors."""
 
 import random
 import socket

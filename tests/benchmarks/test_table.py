@@ -1,4 +1,4 @@
-"""The table says what was measured and nothing that was not."""
+"""The benchmark table shows what was measured and nothing that was not."""
 
 from benchmarks.table import Row, Sample, at_least, both, cpu_at_most, medians, ratio, render
 

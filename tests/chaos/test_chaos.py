@@ -1,4 +1,6 @@
-"""Three minutes of chaos with real processes; `make chaos SECONDS=n` runs as long as you like."""
+"""Nothing acknowledged is lost while real processes are killed, frozen and cut off for three
+minutes.
+"""
 
 import faulthandler
 import os
@@ -15,7 +17,6 @@ _OPTIONS = ("--seed", "1", "--seconds", "120", "--agents", "3", "--rate", "15")
 _STORES = ("--stores", "--seed", "2", "--seconds", "10", "--agents", "2", "--rate", "10")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("chaos")
 def test_nothing_acknowledged_is_lost_in_three_minutes_of_chaos(tmp_path: Path) -> None:
@@ -26,7 +27,6 @@ def test_nothing_acknowledged_is_lost_in_three_minutes_of_chaos(tmp_path: Path) 
     _run(_OPTIONS, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("chaos")
 def test_nothing_acknowledged_is_lost_where_etcd_loses_its_data_and_gets_them_back(

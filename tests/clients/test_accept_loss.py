@@ -1,4 +1,4 @@
-"""`driftlog partitions`: an operator accepts that something of a partition is gone for good."""
+"""`driftlog partitions accept-loss` gives up what is gone of a partition, and nothing else."""
 
 import asyncio
 import shutil
@@ -22,7 +22,6 @@ from tests.support.driftlog_process import DriftlogProcess
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("accept-loss"),
-    pytest.mark.slow,
 ]
 
 

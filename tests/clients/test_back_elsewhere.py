@@ -1,4 +1,4 @@
-"""Killed with promises on its disk alone, and back when another agent leads: real processes."""
+"""Batches that only a killed agent's disk has are kept when another agent leads."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What is a request and holds no good batch: Kafka's error for that partition, and no other."""
+"""A bad batch gets Kafka's error for its partition, and the others are written."""
 
 import time
 from collections.abc import Callable

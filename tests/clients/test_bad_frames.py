@@ -1,4 +1,4 @@
-"""What is no request: that connection closes, one line says why, nobody else notices."""
+"""Bytes that are no request close their connection, with one log line, and disturb no other."""
 
 import contextlib
 import random

@@ -32,7 +32,6 @@ from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.process_usage import free_port
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(180),
     pytest.mark.xdist_group("etcd_agents"),
 ]

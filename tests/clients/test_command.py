@@ -1,4 +1,4 @@
-"""The `driftlog` command, as a person types it, with their mistakes."""
+"""The `driftlog` command does what a person types, and explains each mistake."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What the command makes of texts: formats, positions, times, durations, words in any order."""
+"""The command reads formats, positions, times and durations as documented, in any order."""
 
 import argparse
 import os

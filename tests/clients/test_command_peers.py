@@ -24,7 +24,6 @@ from tests.support.kafka_peer import KafkaPeer, java_command, kafka_jars
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
     pytest.mark.xdist_group("command"),
-    pytest.mark.slow,
     pytest.mark.timeout(300),
 ]
 

@@ -19,7 +19,7 @@ from tests.clients.grouping import KIP_848, Members
 from tests.support.components import java, kafka_jars
 from tests.support.driftlog_process import DriftlogProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 
 PARTITIONS: Final = 6
 CLIENTS: Final = [

@@ -1,4 +1,4 @@
-"""What members of groups of KIP-848 are told, request by request, by Apache Kafka and by driftlog.
+"""Members of KIP-848 groups are told, request by request, what Apache Kafka tells them.
 
 Both are told the same in one run, over a socket and as no client would say it; they answer the
 same, to the letter of their messages.  Scripts with two members or more ask for the `range`
@@ -47,7 +47,6 @@ from tests.support.wire import ask
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("kafka_tools"),
 ]

@@ -263,7 +263,6 @@ def refused(*arguments: str, environment: Mapping[str, str] | None = None) -> st
 # ── Running ──
 
 
-@pytest.mark.slow
 def test_one_command_starts_a_cluster_shows_it_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """
     Three agents on the next ports; a client needs the line that it prints; SIGTERM ends everything
@@ -304,7 +303,6 @@ def test_one_command_starts_a_cluster_shows_it_and_goes_on_where_it_was(tmp_path
         assert 0 == cluster.end(signal.SIGINT)
 
 
-@pytest.mark.slow
 def test_who_is_killed_is_started_again_after_a_second(tmp_path: Path) -> None:
     """
     Each agent, and etcd: a line says who, of what, and that it runs again; the pid file names the
@@ -335,7 +333,6 @@ def test_who_is_killed_is_started_again_after_a_second(tmp_path: Path) -> None:
         assert 0 == cluster.end()
 
 
-@pytest.mark.slow
 def test_an_agent_that_ends_at_once_is_started_less_and_less_often(tmp_path: Path) -> None:
     """
     What it says is shown, the others serve, and it is there once it can be.
@@ -358,7 +355,6 @@ def test_an_agent_that_ends_at_once_is_started_less_and_less_often(tmp_path: Pat
         assert list(range(10)) == consume(cluster.bootstrap)
 
 
-@pytest.mark.slow
 def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     """
     SIGKILL: agents and etcd end at once, by themselves; the next start finds all as it was.
@@ -376,7 +372,6 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         assert list(range(100)) == consume(cluster.bootstrap)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ends", [os.pipe, os.openpty], ids=["pipe", "terminal"])
 def test_nobody_has_to_read_what_it_says(
     tmp_path: Path, ends: Callable[[], tuple[int, int]]
@@ -401,7 +396,6 @@ def test_nobody_has_to_read_what_it_says(
         assert {} == living(cluster.directory)
 
 
-@pytest.mark.slow
 def test_who_reads_late_misses_nothing_but_lines_of_logs(tmp_path: Path) -> None:
     """
     The oldest of them; a line says how many, and where they are.

@@ -1,4 +1,4 @@
-"""The agent's directory: removed under it, open to others, and on a disk that is full."""
+"""An agent whose directory is removed, moved or full loses nothing, and others cannot read it."""
 
 import contextlib
 import os

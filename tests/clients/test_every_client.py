@@ -1,4 +1,4 @@
-"""What any client wrote, every client reads: before and after sealing and restarts.
+"""Whatever one client wrote, every client reads: before and after sealing and restarts.
 
 written by 5 clients with 5 codecs ──▶ read ──▶ sealed ──▶ read ──▶ SIGTERM ──▶ read ──▶ …
 """

@@ -1,4 +1,5 @@
-"""Consumer groups of unmodified clients against one agent: who reads what, and how far.
+"""Consumer groups of unmodified clients read each record, once per group, and go on where they
+were.
 
 The classic protocol; what members see of several agents is in test_groups_of_agents.py.
 """
@@ -124,7 +125,6 @@ def test_clients_of_different_kinds_share_a_group(
     members.until(lambda: set(members.places) == places(400), what="all read")
 
 
-@pytest.mark.slow
 def test_javas_consumers_share_a_group_with_others(
     agent: DriftlogProcess, members: Members, spread: str
 ) -> None:

@@ -24,7 +24,6 @@ from tests.support import etcd_server
 from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("etcd_agents"),
 ]

@@ -13,7 +13,6 @@ from tests.support.kafka_peer import kafka_jars
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
-    pytest.mark.slow,
     pytest.mark.timeout(180),
     pytest.mark.xdist_group("kafka_tools"),
 ]

@@ -1,4 +1,4 @@
-"""`driftlog partitions accept-loss`: which agent is asked, and what a person is."""
+"""`driftlog partitions accept-loss` asks the right agent, and a person before it acts."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A hundred partitions at work, and ten thousand at rest."""
+"""An agent serves a hundred busy partitions and ten thousand idle ones."""
 
 import time
 import uuid

@@ -1,4 +1,5 @@
-"""Offsets and groups that nobody is in: what Apache Kafka and driftlog answer, in every version.
+"""Requests about offsets and empty groups are answered as Apache Kafka answers them, in every
+version.
 
 Both are asked the same in one run, over a socket, and must answer the same, field by field: errors,
 what is not there, what may not be.  Only ids of topics and addresses are their own.
@@ -38,7 +39,6 @@ from tests.support.wire import ask
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("kafka_tools"),
 ]

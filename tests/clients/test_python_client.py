@@ -1,4 +1,4 @@
-"""What of `import driftlog` needs no cluster: what it loads, its types, its words, its rules.
+"""`import driftlog` loads little, and its types, words and rules hold without a cluster.
 
 Shell.
 """

@@ -1,4 +1,4 @@
-"""`driftlog.Admin` against an agent and against Apache Kafka.
+"""`driftlog.Admin` gets the same answers from an agent and from Apache Kafka.
 
 Shell.
 """

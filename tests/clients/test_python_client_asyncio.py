@@ -1,4 +1,4 @@
-"""`driftlog.AsyncProducer` and `AsyncConsumer`: the loop goes on, and nothing is lost to a cancel.
+"""`driftlog.AsyncProducer` and `AsyncConsumer` hold up no loop, and lose nothing to a cancellation.
 
 Shell.
 """

@@ -1,4 +1,4 @@
-"""`driftlog.Consumer` without a group, against an agent and against Apache Kafka.
+"""`driftlog.Consumer` without a group reads the same from an agent and from Apache Kafka.
 
 Shell.
 """

@@ -1,4 +1,4 @@
-"""`driftlog.Consumer` in groups: what is committed, and what comes again.
+"""`driftlog.Consumer` in groups commits what was handled, and reads again what was not.
 
 Shell.
 """

@@ -1,4 +1,4 @@
-"""`driftlog.Producer` against an agent and against Apache Kafka.
+"""`driftlog.Producer` writes, and fails, the same to an agent and to Apache Kafka.
 
 Shell.
 """

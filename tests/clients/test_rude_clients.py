@@ -1,4 +1,4 @@
-"""Clients that ask and never listen, that are silent, that come by the thousand."""
+"""Clients that never read, say nothing or come by the thousand leave the agent serving others."""
 
 import contextlib
 import resource

@@ -21,7 +21,6 @@ def test_records_live_through_everything_on_moto(moto_s3: S3Server) -> None:
     live_on(moto_s3)
 
 
-@pytest.mark.slow
 def test_records_live_through_everything_on_localstack(localstack_s3: S3Server) -> None:
     """
     The same on another S3.

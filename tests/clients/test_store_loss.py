@@ -1,4 +1,4 @@
-"""etcd that comes back empty, or as it was a minute ago, under agents that run on."""
+"""Running agents stop and say so when etcd comes back empty, or as it was a minute ago."""
 
 import asyncio
 import shutil

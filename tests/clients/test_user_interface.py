@@ -1,4 +1,4 @@
-"""User interfaces that were written for Kafka.
+"""kaskade, a user interface for Kafka, shows of driftlog what it shows of Apache Kafka.
 
 kaskade, a terminal's: its keys are pressed, and what its tables show of Apache Kafka and of
 driftlog is the same, but for what is named here with its reason.  kafka-ui and AKHQ, a browser's:
@@ -33,7 +33,6 @@ from tests.support.driftlog_process import DriftlogProcess
 from tests.support.kafka_peer import kafka_jars
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("kafka_tools"),
 ]

@@ -1,4 +1,4 @@
-"""What the disk port promises, sentence by sentence, of the real disk and of the simulator's."""
+"""The disk port's promises hold, sentence by sentence, on the real disk and the simulator's."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What the metadata port promises, sentence by sentence, of every store behind it."""
+"""The metadata port's promises hold, sentence by sentence, on every store behind it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -179,18 +179,24 @@ def three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[etcd_ser
 
 
 def etcd_stores() -> list[ParameterSet]:
-    """Each version alone, and the newest with three members of which one fails."""
+    """Each version alone, and the newest with three members of which one fails.
+
+    `make test` has the newest alone, `make verify` the others.
+    """
     if not etcd_server.VERSIONS:
         return [pytest.param(None, id="etcd", marks=pytest.mark.skip(reason=etcd_server.NO_ETCD))]
     member = etcd_server.EtcdMember
-    one_worker = pytest.mark.xdist_group("etcd-three")
+    three = [pytest.mark.verify, pytest.mark.real_processes, pytest.mark.xdist_group("etcd-three")]
     return [
-        *(pytest.param(open_etcd(v), id=f"etcd-{v}") for v in etcd_server.VERSIONS),
-        pytest.param(
-            open_three(member.kill, member.start), id="etcd-three-one-killed", marks=one_worker
+        *(
+            pytest.param(open_etcd(str(each.values[0])), id=each.id, marks=each.marks)
+            for each in etcd_server.EACH_VERSION
         ),
         pytest.param(
-            open_three(member.freeze, member.thaw), id="etcd-three-one-frozen", marks=one_worker
+            open_three(member.kill, member.start), id="etcd-three-one-killed", marks=three
+        ),
+        pytest.param(
+            open_three(member.freeze, member.thaw), id="etcd-three-one-frozen", marks=three
         ),
     ]
 

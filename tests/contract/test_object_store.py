@@ -1,4 +1,4 @@
-"""What `stores/object_store` promises, sentence by sentence, on every store behind it.
+"""The object store port's promises hold, sentence by sentence, on every store behind it.
 
 S3 servers run where they are installed (`tests.support.s3_servers`); each test has a
 prefix, or a directory, of its own.
@@ -86,7 +86,16 @@ async def keys(
     return [info.key for page in await pages(store, prefix, after, size) for info in page.objects]
 
 
-@pytest.fixture(params=["memory", "directory", "moto", "localstack"])
+SERVER_MARKS = [pytest.mark.verify, pytest.mark.real_processes]
+STORES = [
+    "memory",
+    "directory",
+    pytest.param("moto", marks=SERVER_MARKS),
+    pytest.param("localstack", marks=SERVER_MARKS),
+]
+
+
+@pytest.fixture(params=STORES)
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ObjectStore]:

@@ -1,4 +1,4 @@
-"""The stored values: golden bytes, roundtrips, and what malformed bytes get."""
+"""Stored values keep their bytes, read back as written, and are refused when malformed."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The store on three members of etcd, while they are killed, frozen and cut off."""
+"""The store on three etcd members keeps its promises while they are killed, frozen, cut off."""
 
 import asyncio
 import random
@@ -102,7 +102,6 @@ async def hurt(cluster: EtcdCluster, kinds: str, seconds: float, rng: random.Ran
     return faults
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["k", "f"], ids=["killed", "frozen"])
 @pytest.mark.parametrize("cluster", etcd_server.EACH_VERSION, indirect=True)
 async def test_guarded_counters_and_a_watch_survive_faults(
@@ -282,7 +281,6 @@ async def test_a_watch_leaves_a_frozen_member_with_the_calls_beside_it(
     assert waited < 8
 
 
-@pytest.mark.slow
 async def test_a_watch_alone_leaves_a_frozen_member_in_the_end(cluster: EtcdCluster) -> None:
     """
     With no call beside it, gRPC's keep-alive finds out: a ping after 10 s, unanswered for 3 s.

@@ -1,4 +1,4 @@
-"""What a session writes, read back by somebody else's client of etcd."""
+"""What a session writes is read back by another client of etcd."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The store on an etcd that wants certificates, or a user and a password."""
+"""The store works on an etcd that wants certificates, or a user and a password."""
 
 import asyncio
 import contextlib

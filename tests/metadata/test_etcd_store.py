@@ -1,4 +1,4 @@
-"""What the store on etcd promises beyond the port: watches that resume, pages, limits, no space."""
+"""The etcd store resumes watches, pages reads, keeps etcd's limits, and explains a full etcd."""
 
 import asyncio
 import contextlib

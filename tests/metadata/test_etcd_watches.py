@@ -1,4 +1,4 @@
-"""How a watch on etcd ends, whatever holds up what it reads."""
+"""A watch on etcd ends, whatever holds up its reader."""
 
 import asyncio
 import contextlib

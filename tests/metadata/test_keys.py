@@ -1,4 +1,4 @@
-"""The keyspace: golden keys, exact inverses, and no string that reaches another one's key."""
+"""Keys of the keyspace never change, read back exactly, and no string reaches another one's key."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How full etcd is: from when on it is said, and producers are refused."""
+"""A filling etcd is reported, and then refuses producers, from the documented levels on."""
 
 import socket
 import threading

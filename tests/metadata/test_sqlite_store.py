@@ -1,4 +1,4 @@
-"""What the embedded store promises beyond the port: its file, its crashes and its errors."""
+"""The embedded store survives crashes, refuses a second opener, and explains its errors."""
 
 import asyncio
 import itertools

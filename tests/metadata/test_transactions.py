@@ -1,4 +1,4 @@
-"""What each guarded transaction guards, against the simulator's store."""
+"""Each guarded transaction refuses what it guards against, on the simulator's store."""
 
 from collections.abc import Awaitable
 from dataclasses import replace

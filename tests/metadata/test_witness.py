@@ -1,4 +1,4 @@
-"""What shows a process that its metadata store was restored further on, and what does not."""
+"""A process notices that its metadata store was restored, and takes nothing else for it."""
 
 from driftlog_metadata.witness.witness import WENT_BACK, StoreWitness
 

@@ -1,4 +1,4 @@
-"""What a user gets: the wheel, built and installed where nothing of ours is.
+"""The wheel holds everything, installs into an empty environment, and runs there.
 
 Shell.
 """
@@ -14,7 +14,6 @@ import pytest
 from tests.support.components import REPOSITORY
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.wheel,
     pytest.mark.timeout(420),
     pytest.mark.xdist_group("wheel"),

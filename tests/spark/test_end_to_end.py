@@ -141,7 +141,7 @@ def _place(row: Row) -> tuple[int, int]:
     return row.partition, row.offset
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_what_was_acknowledged_is_what_spark_reads(spark: SparkSession, cluster: Cluster) -> None:
     """
     Every codec, null and empty keys and values, headers and event times: each record equal, at the
@@ -157,7 +157,7 @@ def test_what_was_acknowledged_is_what_spark_reads(spark: SparkSession, cluster:
     assert sorted(sent, key=_place) == rows(spark, cluster, "all")
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_spark_sees_exactly_what_is_sealed(spark: SparkSession, cluster: Cluster) -> None:
     """
     Acknowledged records that are not sealed yet are not in the DataFrame, asking for their offsets
@@ -179,7 +179,6 @@ def test_spark_sees_exactly_what_is_sealed(spark: SparkSession, cluster: Cluster
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["directory"], indirect=True)
 def test_spark_and_a_consumer_read_the_same(spark: SparkSession, cluster: Cluster) -> None:
     """

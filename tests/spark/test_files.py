@@ -1,4 +1,4 @@
-"""What the port to a location's names and small files promises: on a directory and through S3A."""
+"""Names and small files of a location read the same from a directory and through S3A."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which files are scanned, without Spark: against a plain filter of records."""
+"""A scan has the files that hold its records, and no other, against a plain filter."""
 
 import re
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""`read_topic` on real segments, from a directory and through S3A."""
+"""`read_topic` gives the records of real segments, from a directory and through S3A."""
 
 import warnings
 from datetime import UTC, datetime, timedelta

@@ -50,10 +50,18 @@ VERSIONS: Final = sorted(
 )
 """What is there, oldest first."""
 
-EACH_VERSION: Final = [pytest.param(version, id=f"etcd-{version}") for version in VERSIONS] or [
-    pytest.param("", id="etcd", marks=pytest.mark.skip(reason=NO_ETCD))
-]
-"""For ``parametrize``: every version, or one that skips and says why."""
+_OLDER: Final = [pytest.mark.real_processes, pytest.mark.verify]
+EACH_VERSION: Final = [
+    *(pytest.param(version, id=f"etcd-{version}", marks=_OLDER) for version in VERSIONS[:-1]),
+    *(
+        pytest.param(version, id=f"etcd-{version}", marks=pytest.mark.real_processes)
+        for version in VERSIONS[-1:]
+    ),
+] or [pytest.param("", id="etcd", marks=pytest.mark.skip(reason=NO_ETCD))]
+"""For ``parametrize``: every version, or one that skips and says why.
+
+`make test` has the newest, `make verify` the others.
+"""
 
 
 _RESTORED_WITH: Final = (

@@ -1,4 +1,4 @@
-"""The record of a loss that was accepted."""
+"""The record of an accepted loss reads back as it was stored."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Codecs: what our and other clients' writers made is read; what is not theirs is refused."""
+"""Bytes of every client's compressors are decompressed; anything else is refused."""
 
 import gzip
 import io

@@ -1,4 +1,6 @@
-"""What a directory does besides the contract: crashes, full disks, neighbours, its own folders."""
+"""The directory store survives crashes, full disks and foreign files, and leaves other folders
+alone.
+"""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Ranges of files, past the cache and through it: the bytes, whatever their borders."""
+"""Ranges of files have the right bytes at any border, past the page cache and through it."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Footers of flush objects: what is stored, what comes back, and what is refused."""
+"""Footers of flush objects read back as they were stored, and damaged ones are refused."""
 
 import struct
 from array import array

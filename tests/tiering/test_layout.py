@@ -1,4 +1,4 @@
-"""Object keys: what design.md's bucket layout says, and back."""
+"""Object keys are those of design.md's bucket layout, and read back exactly."""
 
 import re
 from uuid import UUID

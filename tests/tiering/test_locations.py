@@ -1,4 +1,4 @@
-"""How users name a store, and what they are told when they do not."""
+"""The location of a store opens that store, or explains what is wrong with it."""
 
 from pathlib import Path
 

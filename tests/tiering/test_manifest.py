@@ -1,4 +1,4 @@
-"""Edits of a manifest against a plain list of segments, and what is stored."""
+"""Edits of a manifest give what the same edits of a plain list of segments give."""
 
 import json
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Committing edits of manifests, on a store that refuses requests and loses answers."""
+"""Edits of manifests commit once, on a store that refuses requests and loses answers."""
 
 import asyncio
 import random

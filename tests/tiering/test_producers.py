@@ -1,4 +1,4 @@
-"""Producer state against a plain model of Kafka's `ProducerAppendInfo`, and its snapshots."""
+"""Producer state is that of a plain model of Kafka's, and survives its snapshots."""
 
 import struct
 from collections import deque

@@ -1,4 +1,4 @@
-"""What S3's answers mean: a server that says what the test tells it to, on a real socket."""
+"""Each answer of S3 means what the port says: from a server that answers as the test says."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

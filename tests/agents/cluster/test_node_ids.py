@@ -1,4 +1,4 @@
-"""Node ids: kept while their directory is used, given to others a week after that."""
+"""A node id stays with its directory while that is used, and another agent gets it a week later."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""Keeps the view: compactions, refused reads, and who is told what."""
+"""The watch keeps the view true through compactions and refused reads, and tells each listener."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A bucket that takes nothing: what is known of it, what is said, and how long a stop waits."""
+"""What is logged of a bucket that takes nothing, and how long a stop then waits, is bounded."""
 
 import asyncio
 from collections.abc import Sequence

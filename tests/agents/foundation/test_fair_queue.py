@@ -1,4 +1,4 @@
-"""The fair queue: nobody waits for what others have sent, but for what they may have next."""
+"""The fair queue: a client waits for its own share, never for what other clients have queued."""
 
 from collections import Counter
 from typing import TypeVar

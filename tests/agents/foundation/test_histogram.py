@@ -1,4 +1,4 @@
-"""Durations in buckets."""
+"""A duration is counted in the bucket of its length, as Prometheus reads buckets."""
 
 from driftlog_agents.foundation.histogram import BOUNDS_S, Histogram
 

@@ -1,4 +1,4 @@
-"""Slices: what requests do at the same time is not added up in one turn of the event loop."""
+"""Requests that arrive together share the event loop: their work is not done in one iteration."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Tasks that are begun while their group ends."""
+"""A task that is started while its group ends is reported as the end of the session."""
 
 import asyncio
 

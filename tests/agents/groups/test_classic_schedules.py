@@ -1,4 +1,4 @@
-"""Promises of a classic group, under schedules that Hypothesis thinks of.
+"""A classic group keeps its promises under every schedule that Hypothesis finds.
 
 1. Every request is answered once, and within a bounded time even if nobody says anything more.
 2. A stored generation never goes back; a generation has one leader and one protocol for all whom

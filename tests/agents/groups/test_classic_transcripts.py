@@ -49,7 +49,8 @@ def test_the_machine_waits_for_others_as_kafka_did(name: str) -> None:
 
 
 @pytest.mark.skipif(kafka_jars() is None, reason="no Java, or no jars of Kafka")
-@pytest.mark.slow
+@pytest.mark.verify
+@pytest.mark.real_processes
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("kafka_tools")
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A group of KIP-848 under every order of events that Hypothesis finds.
+"""A KIP-848 group keeps its promises under every order of events that Hypothesis finds.
 
 Members are as clients are: they report what they have, give back what an answer no longer names,
 and take what it names anew.  Some speak the classic protocol, cooperatively.  Answers get lost,

@@ -1,4 +1,6 @@
-"""What one client sends that no other is to notice: ids of 32 KB, groups that are never stored."""
+"""Group requests of one client (ids of 32 KB, groups that are never stored) disturb no other
+client.
+"""
 
 import asyncio
 from random import Random

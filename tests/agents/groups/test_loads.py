@@ -1,4 +1,4 @@
-"""Loads of groups that a session's end cuts off."""
+"""A request that waits for the load of a group is answered when the session ends."""
 
 import asyncio
 from typing import Any

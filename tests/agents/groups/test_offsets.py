@@ -1,4 +1,4 @@
-"""Committed offsets against a plain dictionary: pages, replay, expiry, and how they are stored."""
+"""Committed offsets are those of a plain dictionary, through pages, replay and expiry."""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What admin clients are told of several agents: elections, reassignments, the quorum, features.
+"""Elections, reassignments, the quorum and features are answered as Kafka's admin clients expect.
 
 What one agent says is held against Apache Kafka in `test_kafka_says_so_to_admins`.
 """

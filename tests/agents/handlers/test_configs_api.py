@@ -1,4 +1,4 @@
-"""Configs of topics and brokers, as tools read and set them."""
+"""Configs of topics and brokers are described and altered as Kafka's tools expect."""
 
 from collections.abc import Sequence
 from dataclasses import replace

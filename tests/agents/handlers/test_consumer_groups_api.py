@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe to an agent, and the change of protocols.
+"""An agent answers ConsumerGroupHeartbeat and ConsumerGroupDescribe, also while the protocol
+changes.
 
 `tests/clients/test_consumer_transcripts.py` asks Apache Kafka the same, where there is one.
 """

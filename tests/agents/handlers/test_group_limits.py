@@ -1,4 +1,4 @@
-"""What one client may make an agent hold for its groups."""
+"""What one client can make an agent hold for its groups is bounded."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Requests of groups to an agent: who is asked, a view that is behind, and between two sessions."""
+"""Group requests are answered truly with a view that is behind, and between two sessions."""
 
 from dataclasses import replace
 from pathlib import Path

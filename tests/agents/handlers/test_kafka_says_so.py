@@ -1,4 +1,4 @@
-"""The same requests to Apache Kafka and to our handlers: they must say the same.
+"""The handlers answer these requests as Apache Kafka does, field by field.
 
 Skipped where there is no Java or no jars of Kafka.  What differs on purpose is named in `OURS`.
 
@@ -41,7 +41,6 @@ Case = tuple[str, ApiKey, int, Any]
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
-    pytest.mark.slow,
     pytest.mark.timeout(300),
 ]
 

@@ -1,4 +1,4 @@
-"""As `test_kafka_says_so`, of what administrators ask: deletion of records, elections,
+"""The handlers answer admin requests as Apache Kafka does: deletion of records, elections,
 reassignments, features, the quorum, and what is not built here (quotas, users, rules, tokens).
 
 Skipped where there is no Java or no jars of Kafka.
@@ -47,7 +47,6 @@ from tests.support.wire import ask as ask_kafka
 
 pytestmark = [
     pytest.mark.skipif(kafka_jars() is None, reason="Java or Kafka's jars are missing"),
-    pytest.mark.slow,
     pytest.mark.timeout(300),
 ]
 

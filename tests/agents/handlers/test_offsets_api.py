@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch, DescribeLogDirs, InitProducerId, ApiVersions."""
+"""ListOffsets, OffsetForLeaderEpoch, DescribeLogDirs and InitProducerId answer truly."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

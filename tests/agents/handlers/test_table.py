@@ -1,4 +1,4 @@
-"""What is advertised against what there are handlers for."""
+"""Each API version that is advertised has a handler, and no other."""
 
 from driftlog_agents.handlers.api_versions_table import ADVERTISED
 from driftlog_agents.handlers.table import HANDLERS

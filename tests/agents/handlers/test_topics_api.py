@@ -1,4 +1,4 @@
-"""Topics made, described, extended and deleted, on a real engine with real stores."""
+"""Topics are created, described, extended and deleted, on a real log with real stores."""
 
 import asyncio
 from pathlib import Path
@@ -74,7 +74,7 @@ async def test_a_created_topic_is_led_when_that_is_said(tmp_path: Path) -> None:
     assert [[NODE_ID]] * 3 == [p.isr_nodes for p in seen.partitions]
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 async def test_ten_thousand_partitions_in_one_request(tmp_path: Path) -> None:
     """
     They are all led when the answer comes; here that takes three seconds.

@@ -1,4 +1,4 @@
-"""Topics while stores lose answers, refuse, or deliver requests long after their sender is gone."""
+"""Topics stay whole while stores lose answers, refuse requests, or act on them long afterwards."""
 
 import asyncio
 from collections.abc import Sequence

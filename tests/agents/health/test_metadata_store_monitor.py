@@ -1,4 +1,6 @@
-"""Whether the store is ours: asked now and then and before deletes, and said until a restart."""
+"""An agent notices before each delete that the metadata store is not its own, and says so until a
+restart.
+"""
 
 import asyncio
 from collections.abc import Callable

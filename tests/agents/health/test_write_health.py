@@ -1,4 +1,4 @@
-"""When an agent that cannot commit steps down: the rule."""
+"""An agent that cannot commit steps down by this rule, and no healthy agent does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Agents of one cluster, one of which cannot commit: its partitions go, and come back to it."""
+"""Partitions of an agent that cannot commit go to others, and come back with its health."""
 
 import asyncio
 from collections.abc import Sequence

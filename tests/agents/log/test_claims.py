@@ -1,4 +1,4 @@
-"""Claims of a running engine whose metadata store loses answers, and what may not be claimed."""
+"""Claims are true although the metadata store loses answers, and nothing unclaimable is claimed."""
 
 import asyncio
 from collections.abc import Sequence

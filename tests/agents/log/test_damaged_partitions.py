@@ -1,4 +1,4 @@
-"""A manifest or a producer snapshot is missing or damaged: what goes on, and what is refused.
+"""A missing or damaged manifest or producer snapshot stops its own partition, and no other.
 
 On every metadata store: the agents are real, and their bucket is a directory.
 """

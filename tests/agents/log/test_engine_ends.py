@@ -1,4 +1,4 @@
-"""When a session ends, however it ends, everybody who waits is told so, once, and nobody hangs."""
+"""However a session ends, each waiting request is answered once, and none hangs."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The keeper when things go wrong: lost answers, killed agents, damaged objects, others."""
+"""Consolidation loses nothing through lost answers, killed agents and damaged objects."""
 
 import asyncio
 from collections.abc import Callable, Sequence

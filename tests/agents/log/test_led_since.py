@@ -1,4 +1,4 @@
-"""Who has led a partition since its sealed end: the list in its key, over many starts.
+"""A partition's key lists its leaders since the sealed end, over many starts.
 
 On every metadata store: the agents are real, on the directory store.
 """

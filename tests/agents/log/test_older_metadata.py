@@ -1,4 +1,4 @@
-"""A metadata store that is older than the bucket: a backup that was put back.
+"""A partition whose metadata are older than the bucket goes offline, and loses no record.
 
 What the bucket has and the metadata store does not know is never replaced, and its offsets are not
 given out again: the partition is offline, with the reason, and whole under the right store.

@@ -1,4 +1,4 @@
-"""What the sealer does round after round, whatever sealing itself comes to."""
+"""Producers wait while sealing is too far behind, and for nothing else that the sealer does."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

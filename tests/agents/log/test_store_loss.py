@@ -1,4 +1,4 @@
-"""A metadata store that goes back, comes back empty or loses its cluster under a live agent."""
+"""A live agent notices a metadata store that goes back, is empty, or is another cluster's."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""An object that cannot be read now, missing, withheld or damaged: what waits for it, and how long.
+"""An object that cannot be read holds up its own partition, for a bounded time.
 
 A 404 may be untrue for a moment, and an object that is lost may be put back.  Nothing is given up
 for good, nothing needs a restart.

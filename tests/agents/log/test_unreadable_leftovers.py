@@ -1,4 +1,4 @@
-"""A buffer file of an old session cannot be read: who waits for it, and who goes on."""
+"""An unreadable buffer file of an old session holds up its own partitions alone."""
 
 import asyncio
 from uuid import UUID

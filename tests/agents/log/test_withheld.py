@@ -1,4 +1,4 @@
-"""One object that the bucket does not give, while it gives the others: what it costs, and whom."""
+"""One object that the bucket withholds costs its own partition alone."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The acceptor: those over the rate wait for one timer, and are counted once each."""
+"""Connections over the rate wait for one timer, and are counted once each."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Bugs and damage that a connection meets: what costs the connection, and what the agent."""
+"""A bug or damage that a connection meets costs that connection, or the agent if it must."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Framing: whatever the cuts, the same requests; memory for what was sent, not what was said."""
+"""Frames give the same requests however they are cut, and take memory for what was sent only."""
 
 import struct
 from itertools import pairwise

@@ -1,4 +1,6 @@
-"""The HTTP port: how many may use it, for how long, and that no web page may."""
+"""The HTTP port has a bounded number of connections, for a bounded time, and no web page can use
+it.
+"""
 
 import asyncio
 import contextlib

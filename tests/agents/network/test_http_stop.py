@@ -1,4 +1,4 @@
-"""The HTTP port: it closes when the agent leaves, and says little of who does not speak HTTP/1."""
+"""The HTTP port closes with the agent, and logs little of clients that speak no HTTP/1."""
 
 import asyncio
 from pathlib import Path

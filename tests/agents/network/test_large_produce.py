@@ -1,4 +1,4 @@
-"""Produce requests of many partitions, many names or many bytes: bounded, and in their order."""
+"""Produce requests of many partitions, names or bytes are bounded, and answered in their order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""What `--listener` and `--advertised-listener` may say, and what clients are told then."""
+"""Clients are told the address of the listener that they came by, as the two options say."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A producer that waits for each answer is not waited for: the early cut, through sockets."""
+"""A producer that waits for each answer gets early flushes; pipelined ones still share theirs."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What waits takes memory: sockets are read again when there is some, and little pins little."""
+"""Sockets are read again when waiting requests give their memory back."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Several partitions are sealed at once, each by one at a time."""
+"""Several partitions are sealed at once, and each by one sealing at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator

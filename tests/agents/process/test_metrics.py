@@ -1,4 +1,4 @@
-"""What an agent counts is in its metrics."""
+"""What an agent counts is in its metrics, from the start of the process on."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Text of clients in log lines."""
+"""Text of clients cannot forge, or break, a line of the log."""
 
 from hypothesis import given
 from hypothesis import strategies as st

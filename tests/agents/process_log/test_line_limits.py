@@ -1,4 +1,4 @@
-"""Which lines are written, in virtual time."""
+"""Log lines are limited by event and address, and a flood hides no line of the process."""
 
 from driftlog_agents.process_log.line_limits import Kind, LineLimits
 

@@ -1,4 +1,4 @@
-"""Requests recognized by what they share with one before: read as the codec reads, or not."""
+"""The fast path for a repeated Produce request reads exactly what the codec reads, or declines."""
 
 import random
 from collections.abc import Iterator

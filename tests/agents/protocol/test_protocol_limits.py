@@ -1,4 +1,4 @@
-"""What a stranger's bytes may cost: nothing before they are there, and one kind of error."""
+"""A stranger's bytes cost no memory before they are there, and raise one kind of error."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""A topic is sealed so often a minute, and no more."""
+"""A topic is sealed on request only so often a minute."""
 
 from driftlog_agents.topics.seal_quota import SealQuota
 

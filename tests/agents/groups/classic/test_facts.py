@@ -1,4 +1,4 @@
-"""What others may ask a classic group: offsets in use, offsets that expire, deletion, its value."""
+"""A classic group tells truly which offsets are in use, which expire, and whether it can go."""
 
 import struct
 

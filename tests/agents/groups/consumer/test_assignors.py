@@ -1,4 +1,4 @@
-"""The assignors, against what Kafka says of them and against a count of what had to move."""
+"""The assignors give what Kafka's give, and move no more partitions than they must."""
 
 from uuid import UUID
 

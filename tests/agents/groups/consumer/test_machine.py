@@ -1,4 +1,4 @@
-"""Transcripts of groups of KIP-848; `test_consumer_transcripts.py` of the clients has Kafka's."""
+"""A KIP-848 group answers each heartbeat of these transcripts as Apache Kafka does."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Subscriptions by pattern."""
+"""A subscription by pattern has exactly the topics that match it, later ones too."""
 
 import time
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What is stored of a group of KIP-848."""
+"""A KIP-848 group that is read back from the store is the group that was stored."""
 
 from uuid import UUID
 

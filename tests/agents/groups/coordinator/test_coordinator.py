@@ -1,4 +1,4 @@
-"""Groups of real engines on a memory store: claims, takeovers, lost answers, time."""
+"""Groups survive lost answers, takeovers and time, with their coordinators on a memory store."""
 
 import asyncio
 import contextlib

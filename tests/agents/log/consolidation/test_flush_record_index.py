@@ -1,4 +1,4 @@
-"""Which flush records may be forgotten, against a plain reading of the rule."""
+"""A flush record is forgotten exactly when no partition needs it."""
 
 from uuid import UUID
 

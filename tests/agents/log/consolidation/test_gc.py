@@ -1,4 +1,4 @@
-"""The keeper: records go when nobody needs them, become few, and the log stays what it was."""
+"""Flush records are merged, and deleted when no longer needed, and the log stays what it was."""
 
 import asyncio
 from dataclasses import replace

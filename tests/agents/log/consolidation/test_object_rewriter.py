@@ -1,4 +1,6 @@
-"""Objects of a consolidation: every batch at its place, with few requests of bounded size."""
+"""A consolidated object has every batch at its place, and is made with few requests of bounded
+size.
+"""
 
 import asyncio
 import contextlib

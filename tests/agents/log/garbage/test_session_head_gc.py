@@ -1,4 +1,4 @@
-"""When the head of a session goes, on every metadata store: on a clock that the test turns."""
+"""The head of a session is deleted at its time, on every metadata store, and never before."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What the collector deletes, and when: on memory stores whose clock the test turns."""
+"""The collector deletes what nothing refers to, after its grace, and nothing else."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Admission at a real agent whose bucket answers when the test lets it."""
+"""Admission bounds what an agent holds while its bucket answers late."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

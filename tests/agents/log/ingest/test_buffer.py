@@ -1,4 +1,4 @@
-"""Buffer files of a running engine: disks that are full, syncs that fail, and what is kept."""
+"""Buffer files keep what was acknowledged on full disks and when syncs fail."""
 
 import asyncio
 from dataclasses import replace

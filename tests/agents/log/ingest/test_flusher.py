@@ -1,4 +1,4 @@
-"""Flushes of a running engine: when the bucket is asked, how often, and what becomes of answers.
+"""A running flusher asks the bucket when it should, no oftener, and believes its answers.
 
 The pipeline's own decisions are in `test_flush`; here they meet timers, tasks and stores.
 """

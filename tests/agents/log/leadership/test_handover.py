@@ -1,4 +1,4 @@
-"""Agents that share partitions: who joins, leaves and dies, under load, on virtual time."""
+"""Partitions have one leader and lose no record while agents join, leave and die under load."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Buffer files: what a crash, or an earlier use of the file, may leave behind."""
+"""A buffer file reads back truly after a crash, and after an earlier use of the same file."""
 
 import struct
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""A spool's file is used again, unless somebody still reads from it."""
+"""A spool's file is used again, unless a read of it is still under way."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A read that is late is asked for once more; whoever answers first is heard."""
+"""A late read is asked once more, and the first answer of the two is taken."""
 
 import asyncio
 from collections.abc import Sequence

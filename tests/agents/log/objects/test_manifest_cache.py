@@ -1,4 +1,4 @@
-"""The newest manifest that is known never goes back, whoever reads it beside the sealer."""
+"""The newest known manifest never goes back, whatever reads manifests beside the sealer."""
 
 import asyncio
 from uuid import UUID

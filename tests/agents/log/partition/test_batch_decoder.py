@@ -1,4 +1,4 @@
-"""Large batches are decoded one after the other."""
+"""Large batches are decoded one after the other, so that they do not fill the memory together."""
 
 import asyncio
 

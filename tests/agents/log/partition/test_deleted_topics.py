@@ -1,4 +1,4 @@
-"""How many deleted topics are remembered, and what becomes of those that are not."""
+"""A bounded number of deleted topics is remembered, and forgetting the others costs no record."""
 
 import asyncio
 from unittest import mock

@@ -1,4 +1,4 @@
-"""One led partition: offsets, commits, who waits for them, the tail, and leader epochs."""
+"""A led partition gives the right offsets, commits in order, and tells each waiting request."""
 
 from array import array
 from uuid import UUID

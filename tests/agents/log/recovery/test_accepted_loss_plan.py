@@ -1,4 +1,4 @@
-"""What is lost, as a plan: by example, and against a model that has a record for each offset.
+"""The plan of an accepted loss is exact, against a model that has a record for each offset.
 
 The model is held to bugs that are planted: ranges that are one offset too short or too long, and
 too few offsets skipped.

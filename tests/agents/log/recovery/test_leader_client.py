@@ -1,4 +1,4 @@
-"""What who leads a partition promises to an agent that asks it: itself, and over the network."""
+"""A partition's leader promises the same in process and over the network."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,6 @@
-"""Back on its own disk: what is appended again, what is set aside, and when a directory goes."""
+"""After a restart on its own disk an agent appends again, sets aside, and removes, the right
+batches.
+"""
 
 import asyncio
 from dataclasses import replace

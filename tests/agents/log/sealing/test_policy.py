@@ -1,4 +1,4 @@
-"""Which partition is sealed next, and up to where."""
+"""The sealing policy chooses the partition that is due, and the right end."""
 
 from array import array
 from uuid import UUID

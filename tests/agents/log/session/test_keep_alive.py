@@ -83,7 +83,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "keep-alive"]
 
 
-@pytest.mark.slow
 async def test_a_loop_that_is_held_up_keeps_its_session(etcd: EtcdCluster) -> None:
     """
     Several times in a row, and for longer than what is left of its lease by then.
@@ -118,7 +117,6 @@ async def test_a_loop_that_is_held_up_for_longer_than_the_lease_loses_it(
     assert [] == threads()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("etcd", [3], indirect=True)
 async def test_a_member_that_freezes_does_not_cost_the_session(etcd: EtcdCluster) -> None:
     """

@@ -1,4 +1,6 @@
-"""Producer ids that the log has and the metadata store has not: none is given out again."""
+"""A producer id that the log has is never given out again, even if the metadata store has forgotten
+it.
+"""
 
 import asyncio
 import contextlib

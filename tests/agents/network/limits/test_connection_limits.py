@@ -1,4 +1,4 @@
-"""Which connections are taken, and in which order: numbers, addresses, rate."""
+"""Connections are taken within their limits: in number, by address, and in rate."""
 
 import pytest
 

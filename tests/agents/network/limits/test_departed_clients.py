@@ -1,5 +1,4 @@
-"""Connections that are not read: who has left is noticed, and who waits for answers is not taken
-for it."""
+"""A client that has left is noticed, and one that waits for answers is not taken for it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The share of an iteration: what sockets bring is not added up, and nobody waits for a crowd."""
+"""One iteration of the event loop reads a bounded share of what sockets bring."""
 
 import asyncio
 from collections.abc import Callable

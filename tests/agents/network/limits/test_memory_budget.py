@@ -1,4 +1,4 @@
-"""What incomplete frames hold: bounded whoever sends what, and nobody waits for ever."""
+"""Incomplete frames hold bounded memory, whatever clients send, and no frame waits for ever."""
 
 import struct
 from random import Random

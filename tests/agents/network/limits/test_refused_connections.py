@@ -1,4 +1,4 @@
-"""What the log says of connections that were refused: at once, by address, and each once."""
+"""Refused connections are logged at once, and then counted by address."""
 
 from driftlog_agents.network.limits.refused_connections import OTHERS, Refused, RefusedConnections
 

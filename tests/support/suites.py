@@ -1,0 +1,93 @@
+"""The two suites: `make test`, within ten minutes on two cores, and `make verify` with the rest.
+
+A file belongs to the entry of `SUITES` with the longest path that contains it.  A single test of a
+file in `make test` belongs to `make verify` by `pytest.mark.verify`, which stands on it.
+Shell.
+"""
+
+from pathlib import Path
+from typing import Final, Literal
+
+Suite = Literal["test", "verify"]
+
+TESTS: Final = Path(__file__).resolve().parents[1]
+
+SUITES: Final[dict[str, Suite]] = {
+    "agents": "test",
+    "agents/handlers/test_kafka_says_so.py": "verify",  # beside Apache Kafka
+    "agents/handlers/test_kafka_says_so_to_admins.py": "verify",
+    "agents/log/session/test_keep_alive.py": "verify",  # held-up threads, frozen members of etcd
+    "attack": "verify",
+    "attack/test_readme.py": "test",
+    "benchmarks": "test",
+    "chaos": "verify",
+    "chaos/test_oracle.py": "test",
+    "chaos/test_schedule.py": "test",
+    "clients": "verify",
+    "clients/test_command_formats.py": "test",
+    "clients/test_loss_addresses.py": "test",
+    "clients/test_python_client.py": "test",
+    "clients/test_round_trips.py": "test",
+    "contract": "test",
+    "fuzz": "test",
+    "metadata": "test",
+    "metadata/test_etcd_faults.py": "verify",
+    "metadata/test_etcd_security.py": "verify",
+    "packaging": "verify",
+    "simulation": "test",
+    "spark": "verify",
+    "spark/test_end_to_end.py": "test",
+    "spark/test_plan.py": "test",
+    "test_demo.py": "verify",
+    "test_layers.py": "test",
+    "test_readmes.py": "test",
+    "test_suites.py": "test",
+    "test_workers.py": "test",
+    "tiering": "test",
+    "tools": "test",
+}
+"""By path under tests/."""
+
+REAL_PROCESSES: Final = (
+    "agents/handlers/test_kafka_says_so.py",
+    "agents/handlers/test_kafka_says_so_to_admins.py",
+    "agents/log/session/test_keep_alive.py",
+    "attack/test_attack.py",
+    "attack/test_measures.py",
+    "chaos/test_chaos.py",
+    "chaos/test_faults.py",
+    "clients",
+    "metadata/test_etcd_faults.py",
+    "metadata/test_etcd_interop.py",
+    "metadata/test_etcd_security.py",
+    "metadata/test_etcd_store.py",
+    "packaging",
+    "spark/test_end_to_end.py",
+    "test_demo.py",
+)
+"""Files and folders whose tests start servers, and kill, freeze or cut off some of them: what they
+see depends on how busy the machine is."""
+
+
+def suite_of(path: Path) -> Suite:
+    """The suite of the tests in the file *path* that have no mark of their own.
+
+    Raises:
+        LookupError: `SUITES` has no entry for it.
+    """
+    entry = entry_of(path)
+    if entry is None:
+        raise LookupError(f"{path}: in no suite; add its folder to tests/support/suites.py")
+    return SUITES[entry]
+
+
+def entry_of(path: Path) -> str | None:
+    """The entry of `SUITES` that the file *path* belongs to."""
+    below = path.relative_to(TESTS)
+    names = [folder.as_posix() for folder in (below, *below.parents)]
+    return next((name for name in names if name in SUITES), None)
+
+
+def has_real_processes(path: Path) -> bool:
+    """Whether the tests in the file *path* are listed in `REAL_PROCESSES`."""
+    return any(path.is_relative_to(TESTS / entry) for entry in REAL_PROCESSES)

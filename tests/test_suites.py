@@ -1,0 +1,52 @@
+"""A test that belongs to no suite, or to both, is a test that CI does not run, or runs twice.
+
+Shell.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+from tests.support.suites import REAL_PROCESSES, SUITES, TESTS, entry_of
+
+FILES = sorted(TESTS.rglob("test_*.py"))
+
+
+def test_each_file_is_in_a_suite() -> None:
+    """
+    Each file with tests is under an entry of the table.
+    """
+    assert [] == [path for path in FILES if entry_of(path) is None]
+
+
+def test_make_runs_each_suite_and_no_test_twice() -> None:
+    """
+    `make test` selects what has no mark, `make verify` what has it: together every test, once.
+    """
+    makefile = (TESTS.parent / "Makefile").read_text()
+    recipes = re.findall(r"-m tools\.test_run (\w+) .*-m ('[\w ]+'|\w+)", makefile)
+
+    assert [("test", "'not verify'"), ("verify", "verify")] == recipes
+
+
+def test_the_table_has_no_entry_without_a_use() -> None:
+    """
+    Each entry names what is there, has files of its own, and says what its folder does not.
+    """
+    used = {entry_of(path) for path in FILES}
+    repeated = {entry for entry in SUITES if SUITES.get(entry.rpartition("/")[0]) == SUITES[entry]}
+    missing = {entry for entry in REAL_PROCESSES if not (TESTS / entry).exists()}
+
+    assert (set(SUITES), set(), set()) == (used, repeated, missing)
+
+
+def test_each_file_says_what_breaks_if_it_fails() -> None:
+    """
+    The first paragraph of each test file is a sentence: the promise that its tests hold.
+    """
+    assert [] == [path for path in FILES if not re.fullmatch(r"(\S+ ){4,}\S+\.", _promise(path))]
+
+
+def _promise(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
