@@ -33,14 +33,12 @@ def remove(directory: Path) -> None:
 
 def ended(agent: DriftlogProcess) -> int | None:
     """The exit code; None: it goes on after two minutes."""
-    assert agent._process is not None
     try:
-        code = agent._process.wait(120)
+        return agent.wait(120)
     except subprocess.TimeoutExpired:
-        agent.kill()
         return None
-    agent._process = None
-    return code
+    finally:
+        agent.kill()
 
 
 @pytest.mark.parametrize("replaced", [False, True])

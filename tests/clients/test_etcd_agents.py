@@ -86,7 +86,11 @@ class Told:
             self._producer.poll(0.005)
 
     def flush(self) -> None:
-        assert 0 == self._producer.flush(90)
+        assert 0 == self.flush_for(90)
+
+    def flush_for(self, seconds: float) -> int:
+        """So long at most; how many are without an answer then."""
+        return self._producer.flush(seconds)
 
     def _delivered(self, error: confluent_kafka.KafkaError | None, message: Any) -> None:
         if error is not None:

@@ -100,11 +100,9 @@ def test_what_ends_the_agent_is_said_although_the_log_was_flooded(tmp_path: Path
     with DriftlogProcess(data) as agent:
         second = DriftlogProcess(data)
         second.launch()
-        assert second._process is not None
-        code = second._process.wait(30)
+        code = second.wait(30)
         said = second.log
         assert os.path.exists(f"/proc/{agent.pid}")
-    second._process = None
     second.close()
 
     assert code == 1

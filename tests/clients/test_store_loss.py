@@ -129,7 +129,7 @@ def _told(
 ) -> dict[tuple[int, bytes], int]:
     told = Told([agent], **{"message.timeout.ms": int(seconds * 1000)})
     told.send(topic, value)
-    told._producer.flush(seconds + 5)
+    told.flush_for(seconds + 5)
     return told.offsets
 
 

@@ -214,6 +214,11 @@ class SimDisk:
         _raise_if(happened is not None)
         return self._opened(SimBufferFile(self, pages, (session_id, number)))
 
+    @property
+    def open_files(self) -> list[SimBufferFile]:
+        """Oldest first."""
+        return sorted(self._open, key=lambda file: file.place)
+
     def _opened(self, file: SimBufferFile) -> SimBufferFile:
         self._open.add(file)
         return file

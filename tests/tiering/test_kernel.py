@@ -58,7 +58,7 @@ def section(records: list[Record]) -> bytes:
 
 
 def buffers_for(rows: int, sizes: Sequence[int]) -> list[bytearray]:
-    return [bytearray(n) for n in kernel_py._least_bytes(rows, sizes)]
+    return [bytearray(n) for n in kernel_py.least_bytes(rows, sizes)]
 
 
 def scanned(module: object, *args: object) -> object:
@@ -223,7 +223,7 @@ def test_a_flood_of_garbage_neither_crashes_nor_writes_outside_its_buffers() -> 
             kernel.max_timestamp(bad, n, 0)
         with suppress(CorruptRecordsError):
             kernel.find_timestamp(bad, n, 0, 5)
-        least = kernel_py._least_bytes(n, right[data])
+        least = kernel_py.least_bytes(n, right[data])
         buffers = [bytearray(size) + guard for size in least]
         with suppress(CorruptRecordsError):
             kernel.decode([(bad, n, 0, 0, -1, 0)], right[data], buffers)
@@ -381,7 +381,7 @@ def test_arrow_buffers_are_good_enough() -> None:
     """
     data = section([Record(0, 0, b"key", None, ())])
     sizes = kernel.scan(data, 1, 0, 0)
-    buffers = [pa.allocate_buffer(n) for n in kernel_py._least_bytes(1, sizes)]
+    buffers = [pa.allocate_buffer(n) for n in kernel_py.least_bytes(1, sizes)]
 
     kernel.decode([(data, 1, 0, 0, -1, 0)], sizes, buffers)
 

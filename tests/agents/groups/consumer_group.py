@@ -98,7 +98,7 @@ class Group:
         self.settings = settings
         self.cluster = cluster or topics(orders=6)
         self._made = 0
-        self.machine = ConsumerGroup("g", settings, self.cluster, self._new_member_id)
+        self.machine = ConsumerGroup("g", settings, self.cluster, self.new_member_id)
         self.now_ms = 1_000
         self.stored: dict[str, bytes] = {}
         self.answers: dict[int, object] = {}
@@ -106,7 +106,7 @@ class Group:
         self.to_store: list[Persist] = []
         self.downgrades: list[Downgrade] = []
         self.holds = False
-        self._requests = 0
+        self.requests = 0
 
     # ── Requests ──
 
@@ -128,9 +128,9 @@ class Group:
             client_host="/127.0.0.1",
             **said,
         )
-        self._requests += 1
-        self.perform(self.machine.heartbeat(self._requests, request, self.now_ms))
-        return self._requests
+        self.requests += 1
+        self.perform(self.machine.heartbeat(self.requests, request, self.now_ms))
+        return self.requests
 
     def beat(self, member_id: str, epoch: int, **said: Any) -> ConsumerHeartbeatResponse:
         """A heartbeat, and its answer."""
@@ -182,9 +182,9 @@ class Group:
 
     def send(self, event: Callable[[int], Iterable[ConsumerEffect]]) -> int:
         """A request of either protocol; its id."""
-        self._requests += 1
-        self.perform(event(self._requests))
-        return self._requests
+        self.requests += 1
+        self.perform(event(self.requests))
+        return self.requests
 
     def _asked(self, event: Callable[[int], Iterable[ConsumerEffect]]) -> object:
         return self.answers.pop(self.send(event))
@@ -196,9 +196,9 @@ class Group:
         return response.error
 
     def describe(self) -> DescribedConsumerGroup:
-        self._requests += 1
-        self.perform(self.machine.describe(self._requests, self.now_ms))
-        response = self.answers.pop(self._requests)
+        self.requests += 1
+        self.perform(self.machine.describe(self.requests, self.now_ms))
+        response = self.answers.pop(self.requests)
         assert isinstance(response, DescribedConsumerGroup)
         return response
 
@@ -226,7 +226,7 @@ class Group:
         """What was held back is stored."""
         while self.to_store:
             persist = self.to_store.pop()
-            self._apply(persist)
+            self.apply(persist)
             self.perform(self.machine.persisted(persist.token, self.now_ms))
 
     def fail(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
@@ -239,7 +239,7 @@ class Group:
         self.to_store = []
         self.to_resolve = []
         self.machine = ConsumerGroup.restore(
-            "g", self.stored, self.settings, self.cluster, self._new_member_id, self.now_ms
+            "g", self.stored, self.settings, self.cluster, self.new_member_id, self.now_ms
         )
 
     def perform(self, effects: Iterable[ConsumerEffect]) -> None:
@@ -259,11 +259,11 @@ class Group:
         if not self.holds:
             self.store()
 
-    def _new_member_id(self, prefix: str) -> str:
+    def new_member_id(self, prefix: str) -> str:
         self._made += 1
         return f"{prefix}-{self._made}"
 
-    def _apply(self, persist: Persist) -> None:
+    def apply(self, persist: Persist) -> None:
         for name, value in persist.puts.items():
             if value is None:
                 del self.stored[name]

@@ -212,7 +212,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             persist = self.group.to_store[0]
             self.group.holds = True
             self.group.to_store = []
-            self.group._apply(persist)
+            self.group.apply(persist)
             self.group.perform(self.group.machine.persisted(persist.token, self.group.now_ms))
         self._hear()
 
@@ -235,7 +235,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def moves(self, stored: bool) -> None:
         """To another agent; what was being stored is, or is not, and nobody knows."""
         if stored and self.group.to_store:
-            self.group._apply(self.group.to_store[0])
+            self.group.apply(self.group.to_store[0])
         for client in self.asked.values():
             client.is_full = True
             if isinstance(client, ClassicClient):
@@ -247,7 +247,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         else:
             self.group.to_store, self.group.to_resolve = [], []
             self.group.machine = type(self.group.machine)(
-                "g", self.group.settings, self.group.cluster, self.group._new_member_id
+                "g", self.group.settings, self.group.cluster, self.group.new_member_id
             )
 
     @rule()

@@ -42,7 +42,7 @@ class Metadata:
     """A store that remembers what was asked of topics, and loses answers when told to."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+        self.behind = store
         self.losing = False
         self.asked: list[tuple[Sequence[Compare], Sequence[Operation], Sequence[Operation]]] = []
         self.gate = asyncio.Event()
@@ -54,7 +54,7 @@ class Metadata:
         self._lost: set[bytes] = set()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self.behind, name)
 
     async def txn(
         self,
@@ -69,7 +69,7 @@ class Metadata:
         if topics:
             self.asked.append((compares, then, otherwise))
             await self.gate.wait()
-        result = await self._store.txn(compares, then, otherwise)
+        result = await self.behind.txn(compares, then, otherwise)
         name = repr((compares, then)).encode()
         if self.losing and topics and name not in self._lost:
             self._lost.add(name)
@@ -78,12 +78,12 @@ class Metadata:
 
     async def grant_lease(self, lease_id: int, ttl_ms: int) -> None:
         await self.leases.wait()
-        await self._store.grant_lease(lease_id, ttl_ms)
+        await self.behind.grant_lease(lease_id, ttl_ms)
 
     async def everything(self) -> list[Any]:
         """All that is kept of topics and partitions."""
         prefixes = (TOPICS_PREFIX, DELETED_PREFIX, LEADERS_PREFIX, PARTITIONS_PREFIX)
-        return [kv for prefix in prefixes for kv in (await self._store.get_prefix(prefix))[1]]
+        return [kv for prefix in prefixes for kv in (await self.behind.get_prefix(prefix))[1]]
 
 
 class Objects:
@@ -173,7 +173,7 @@ async def test_a_late_copy_of_any_change_does_nothing(tmp_path: Path) -> None:
         for _ in range(2):
             before = await store.everything()
             for copy in list(store.asked):
-                await store._store.txn(*copy)
+                await store.behind.txn(*copy)
             after = await store.everything()
             assert before == after
             await agent.lose_session()
@@ -192,10 +192,10 @@ async def test_a_copy_that_comes_first_in_a_later_session_makes_nothing(tmp_path
         await create(agent, new("t"))
         late = store.asked[-1]
         await delete(agent, "t")
-        await store._store.txn((), [_forget_tombstone(late)])
+        await store.behind.txn((), [_forget_tombstone(late)])
         await agent.lose_session()
         before = await store.everything()
-        await store._store.txn(*late)
+        await store.behind.txn(*late)
         after = await store.everything()
 
     assert before == after

@@ -167,6 +167,15 @@ class Bucket(MemoryObjectStore):
         self.silent: set[str] = set()
         """Objects of which reads are never answered."""
 
+    def keys(self, part: str = "") -> list[str]:
+        """Of all objects those that contain *part*, in order, whatever listings show."""
+        return sorted(key for key in self._objects if part in key)
+
+    def damage(self, part: str) -> None:
+        """Noise in place of the objects that `keys` gives."""
+        for key in self.keys(part):
+            self._objects[key] = b"damaged", 0
+
     @property
     def away(self) -> bool:
         """Whether flush objects wait."""

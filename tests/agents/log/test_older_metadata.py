@@ -66,7 +66,7 @@ async def test_a_manifest_that_ends_above_the_log_puts_the_partition_offline() -
     world = World(t=2)
     backup = await sealed_after_the_backup(world)
     right, world.metadata = world.metadata, backup
-    manifest = next(key for key in world.bucket._objects if "/manifest/" in key)
+    manifest = world.bucket.keys("/manifest/")[0]
 
     life = await world.start()
     state, (code, said) = life.log().state, refusal(life)
@@ -375,7 +375,7 @@ async def _with_a_producer(world: World) -> str:
     await life.seal()
     await life.stop()
     world.metadata = backup
-    (key,) = (key for key in world.bucket._objects if "/producers/" in key)
+    (key,) = world.bucket.keys("/producers/")
     return key
 
 

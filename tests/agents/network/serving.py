@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
@@ -181,15 +181,15 @@ class Serving:
         rack: str | None = None,
     ) -> None:
         self._path = path
-        self._bucket: Path = path / "bucket" if beside is None else beside._bucket
+        self.bucket: Path = path / "bucket" if beside is None else beside.bucket
         self._listeners = listeners or (ListenAt(port=port),)
         self._settings = AgentSettings(
-            broker=replace(broker or BrokerSettings(), location=str(self._bucket)),
+            broker=replace(broker or BrokerSettings(), location=str(self.bucket)),
             engine=engine,
             rack=rack,
         )
         self._beside = beside
-        self._store: MetadataStore
+        self.metadata_store: MetadataStore
         self._wrap_disk = disk
         self._wrap_metadata = metadata
         self._stack = AsyncExitStack()
@@ -219,7 +219,7 @@ class Serving:
 
     async def begin(self) -> None:
         """Start, and do not wait until it is ready."""
-        _LIVES[self._bucket] += 1
+        _LIVES[self.bucket] += 1
         self._path.mkdir(parents=True, exist_ok=True)
         disk = PosixDisk(self._path)
         self._stack.callback(disk.close)
@@ -228,10 +228,10 @@ class Serving:
                 self._path / "metadata.db", lambda: time.time_ns() // 1_000_000
             )
             self._stack.push_async_callback(store.close)
-            self._store = store
+            self.metadata_store = store
         else:
-            self._store = self._beside._store
-        self.objects = GatedObjects(DirectoryObjectStore(self._bucket, fsync=False))
+            self.metadata_store = self._beside.metadata_store
+        self.objects = GatedObjects(DirectoryObjectStore(self.bucket, fsync=False))
         self._stack.push_async_callback(self.objects.close)
         pool = self._stack.enter_context(ThreadPoolExecutor(3))
 
@@ -242,7 +242,7 @@ class Serving:
             return await offload(fn, *args)
 
         refusals, disk_port = Refusals(), self._wrap_disk(disk)
-        broker, rng = self._settings.broker, Random(_LIVES[self._bucket])
+        broker, rng = self._settings.broker, Random(_LIVES[self.bucket])
         self.server = Server(
             now_ms=now_ms,
             socket_request_max_bytes=broker.socket_request_max_bytes,
@@ -253,7 +253,7 @@ class Serving:
             listeners=self._listeners,
         )
         ports = AgentPorts(
-            metadata=self._wrap_metadata(self._store),
+            metadata=self._wrap_metadata(self.metadata_store),
             objects=self.objects,
             disk=disk_port,
             identity=ClusterIdentity(
@@ -360,7 +360,7 @@ class Serving:
 
     async def seal(self, topic: str) -> None:
         """Everything that is committed, and kept nowhere else: it is read from its segments."""
-        self.engine.sealer._cache = SealedCache(max_batches=0)
+        self.engine.sealer.sealed_cache = SealedCache(max_batches=0)
         for log in self.engine.topics[topic].logs:
             assert log is not None
             await self.engine.sealer.seal(log)
@@ -386,6 +386,10 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         self.writer.transport.abort()
+
+    def stop_reading(self) -> None:
+        """Take nothing from the socket any more."""
+        cast("asyncio.Transport", self.writer.transport).pause_reading()
 
     # ── Any request ──
 

@@ -31,7 +31,7 @@ class World:
 
     def start(self, serve: Serve | None = None) -> None:
         """Accept."""
-        self.acceptor.start(self.bound, serve or self._serve)
+        self.acceptor.start(self.bound, serve or self.serve)
 
     async def connect(self) -> None:
         """One more, and it is accepted before this returns."""
@@ -53,7 +53,7 @@ class World:
         step = self.acceptor._serve_next
         return sum(h._callback == step and not h.cancelled() for h in handles)
 
-    def _serve(self, _: str) -> asyncio.Protocol:
+    def serve(self, _: str) -> asyncio.Protocol:
         self.served += 1
         return asyncio.Protocol()
 
@@ -93,7 +93,7 @@ async def test_a_bug_in_serving_a_connection_closes_it_and_leaves_its_place(worl
 
     def serve(address: str) -> asyncio.BaseProtocol:
         if world.served:
-            return world._serve(address)
+            return world.serve(address)
         world.served = 1
         raise KeyError("a bug")
 

@@ -375,7 +375,7 @@ async def test_answers_that_nobody_takes_are_bounded_and_given_up(agent: Serving
         async with AsyncExitStack() as stack:
             for _ in range(30):
                 client = await stack.enter_async_context(agent.client())
-                client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+                client.stop_reading()
                 client.send(fetch.API, 11, wanted)
             await eventually(lambda: server.answers.waiting > 0)
             async with agent.client() as good:
@@ -423,7 +423,7 @@ def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
             stack.callback(tracemalloc.stop)
             tracemalloc.start()
             for client in clients:
-                client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+                client.stop_reading()
                 client.send(fetch.API, 11, fetching("full", {0: 0}))
             await eventually(lambda: all(c._write_paused for c in agent.server.connections))
             made = tracemalloc.take_snapshot().filter_traces(
@@ -453,7 +453,7 @@ async def test_small_answers_and_one_that_is_larger_than_the_room_are_made(
         whole = await alone.fetch("full", {0: 0})
         for _ in range(4):
             client = await stack.enter_async_context(agent.client())
-            client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.stop_reading()
             client.send(fetch.API, 11, wanted)
         await eventually(lambda: server.answers.waiting > 0)
         async with agent.client() as good:

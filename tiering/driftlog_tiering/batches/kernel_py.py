@@ -270,7 +270,7 @@ def decode(batches: Sequence[Batch], sizes: Sequence[int], buffers: Sequence[Buf
         raise OverflowError("a column over 2 GiB")
     rows = sum(batch[1] for batch in batches)
     views = [memoryview(buffer).cast("B") for buffer in buffers]
-    for at, least in enumerate(_least_bytes(rows, sizes)):
+    for at, least in enumerate(least_bytes(rows, sizes)):
         if len(views[at]) < least:
             raise ValueError(f"buffer {at} has {len(views[at])} of {least} bytes")
         views[at] = views[at][:least]
@@ -304,7 +304,7 @@ def decode(batches: Sequence[Batch], sizes: Sequence[int], buffers: Sequence[Buf
         raise CorruptRecordsError("the records are not those that were scanned")
 
 
-def _least_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
+def least_bytes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
     bits, headers = (rows + 7) // 8, sizes[2]
     return (
         *(8 * rows, 8 * rows, 4 * rows),

@@ -218,7 +218,7 @@ class FlushPipeline:
         self._tokens = TokenBucket(settings.flushes_per_second, settings.burst)
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, rng)
         self._throttle = Throttle(settings.max_uploads, self._backoff)
-        self._hedging = HedgeBudget(settings.hedge_share, settings.hedge_min_ms, settings.lost_ms)
+        self.hedging = HedgeBudget(settings.hedge_share, settings.hedge_min_ms, settings.lost_ms)
         self._commit_retry_at_ms: float | None = None
         self._commit_failures = 0
         self.committed_seq = 0
@@ -344,7 +344,7 @@ class FlushPipeline:
         if self._lost or flush.stage is not Stage.UPLOADING:
             return []
         if started is not None:
-            self._hedging.succeeded(now_ms - started)
+            self.hedging.succeeded(now_ms - started)
         self._throttle.succeeded()
         flush.stage = Stage.STORED
         flush.stored_attempt = attempt
@@ -473,7 +473,7 @@ class FlushPipeline:
                 at = self._hedge_at_ms(flush)
                 if at is not None and at <= now_ms:
                     flush.hedged = True
-                    self._hedging.take()
+                    self.hedging.take()
                     self.hedges += 1
                     effects.append(self._attempt(flush, now_ms))
 
@@ -482,11 +482,11 @@ class FlushPipeline:
         flush.began_ms.append(now_ms)
         flush.attempts[attempt] = now_ms
         self.puts += 1
-        self._hedging.put()
+        self.hedging.put()
         return Upload(flush, attempt)
 
     def _hedge_at_ms(self, flush: Flush) -> float | None:
-        return self._hedging.due_ms(min(flush.attempts.values())) if flush.attempts else None
+        return self.hedging.due_ms(min(flush.attempts.values())) if flush.attempts else None
 
     # ── Commits ──
 

@@ -153,7 +153,7 @@ class Sealer:
         """A partition is sealed by one at a time; set when that is over."""
         self._edits: dict[PartitionLog, list[AddSegments]] = {}
         """What this session has added since the last known edit, or may have."""
-        self._cache = SealedCache()
+        self.sealed_cache = SealedCache()
         self._counters = counters
         self._backpressure = backpressure
         self.lag = SealingLag()
@@ -181,7 +181,7 @@ class Sealer:
 
         False: nothing was sealed.
         """
-        self._cache.trim()
+        self.sealed_cache.trim()
         self._bound_damaged()
         self._failing = {
             log: failing for log, failing in self._failing.items() if log.state not in _NOT_SERVED
@@ -545,7 +545,7 @@ class Sealer:
 
         await self._keys.write(log, sealed)
         self._edits.pop(log, None)
-        self._cache.add(log, log.seal(end))
+        self.sealed_cache.add(log, log.seal(end))
         self._sealed(tp, end)
 
     def _nonce(self) -> str:

@@ -434,7 +434,7 @@ def test_a_static_member_takes_its_place_in_either_protocol() -> None:
     replaced = group.join("~z", instance_id="i")
     assert (7, {ORDERS: (0, 1, 2, 3)}) == (replaced.member_epoch, replaced.assignment)
     assert ErrorCode.FENCED_INSTANCE_ID is group.lives("k", 7, "i")
-    group._requests += 1
+    group.requests += 1
     with pytest.raises(KeyError):  # It is answered when the classic group is stored.
         group.enter("", instance_id="i")
     [effect] = group.downgrades

@@ -191,7 +191,7 @@ async def test_a_file_is_neither_used_again_nor_deleted_during_its_sync(
         request = life.produce(b"a", acks=ONE)
         for n in range(5):
             assert await life.produce(b"%d" % n).answer() == "committed"
-        syncing = life.engine.buffer._files[0].file
+        syncing = life.disk.open_files[0]
         assert ([], True, 1) == (request.told, syncing.alive, numbers(life)[0])
         assert await request.answer() == "synced"
 
@@ -218,7 +218,7 @@ async def test_a_file_whose_sync_failed_is_deleted_and_not_used_again() -> None:
     request = life.produce(b"a" * 100, acks=ONE)
     await asyncio.sleep(0.1)
     (failed,) = numbers(life)
-    file = life.engine.buffer._files[0].file
+    file = life.disk.open_files[0]
     world.bucket.away = False
     assert await request.answer() == "committed"
     assert ([], False) == (numbers(life), file.alive)
@@ -256,7 +256,7 @@ async def test_memory_is_not_given_up_for_a_file_whose_sync_failed() -> None:
     life.disk.sync_fails = 0.0
     life.produce(b"next" * 100)  # in a new file; it cuts the buffer
     await asyncio.sleep(0.1)
-    file: Any = life.engine.buffer._files[0].file
+    file = life.disk.open_files[0]
     file.pages.data[:] = bytes(len(file.pages.data))  # what a disk does that lost its pages
     world.bucket.away = False
 
@@ -278,7 +278,7 @@ async def test_what_a_disk_lost_is_not_committed(lost: bool) -> None:
     life.disk.sync_fails = 1.0
     synced = life.produce(b"synced", acks=ONE)
     await asyncio.sleep(0.1)
-    file: Any = life.engine.buffer._files[0].file
+    file = life.disk.open_files[0]
     if lost:
         file.pages.data[700:] = bytes(len(file.pages.data) - 700)
     world.bucket.away = False
@@ -309,14 +309,14 @@ async def test_an_older_batch_at_the_same_place_is_not_committed(lost: bool) -> 
     life = await world.start(tight)
     for value in (b"one" * 100, b"two" * 100):
         await life.produce(value).answer()
-    file: Any = life.engine.buffer._files[-1].file
+    file = life.disk.open_files[-1]
     before = bytes(file.pages.data)
     world.bucket.away = True
     life.produce(b"in the way" * 40)
     await asyncio.sleep(0.1)
     request = life.produce(b"six" * 100)
     await asyncio.sleep(0.1)
-    again: Any = life.engine.buffer._files[-1].file
+    again = life.disk.open_files[-1]
     assert (again.pages, again.size) == (file.pages, len(before))
     if lost:
         file.pages.data[:] = before
@@ -507,8 +507,9 @@ async def test_a_file_that_cannot_be_used_again_stays_cache() -> None:
     assert await life.produce(b"d" * 100, acks=ONE).answer() == "synced"
     await life.committed()
 
-    assert life.engine.buffer.disk_bytes == sum(file.size for file in life.disk._open if file.alive)
-    assert len(numbers(life)) == len(life.disk._open)
+    files = life.disk.open_files
+    assert life.engine.buffer.disk_bytes == sum(file.size for file in files if file.alive)
+    assert len(numbers(life)) == len(files)
 
 
 # ── Cache ──

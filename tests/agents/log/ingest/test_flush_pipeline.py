@@ -593,8 +593,8 @@ def test_a_put_whose_answer_seems_lost_is_hedged_however_many_were() -> None:
     for latency in (0, 1_999):
         flush = pipe.flush()
         began = pipe.now_ms
-        while pipe.machine._hedging._credit >= 1:
-            pipe.machine._hedging.take()
+        for _ in range(40):  # as many as there were PUTs: no credit is left
+            pipe.machine.hedging.take()
 
         assert began + 2_000 == pipe.machine.deadline_ms(began + latency)
         assert [] == pipe.machine.tick(began + latency)
@@ -603,9 +603,9 @@ def test_a_put_whose_answer_seems_lost_is_hedged_however_many_were() -> None:
         pipe.committed(flush)
 
     for _ in range(40):  # a store that is slow for all is not asked twice for each
-        pipe.machine._hedging.succeeded(700)
+        pipe.machine.hedging.succeeded(700)
     flush = pipe.flush()
-    pipe.machine._hedging.take()
+    pipe.machine.hedging.take()
     assert pipe.now_ms + 2_800 == pipe.machine.deadline_ms(pipe.now_ms)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import io
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -100,7 +100,7 @@ async def test_a_file_whose_sync_failed_is_not_read() -> None:
     life.disk.sync_fails = 1.0
     life.produce(value(3), acks=ONE)
     await asyncio.sleep(1)
-    file: Any = life.engine.buffer._files[0].file
+    file = life.disk.open_files[0]
     file.pages.data[:] = bytes(len(file.pages.data))
 
     assert file.alive
@@ -120,10 +120,9 @@ async def test_what_the_disk_lost_unheard_is_sealed_from_the_bucket(older: bool)
     life = await world.start(settings(1_000_000))
     for n in range(6):
         await life.produce(value(n)).answer()
-    first, second = (use.file for use in list(life.engine.buffer._files)[:2])
-    lost: Any = second
+    first, lost = life.disk.open_files[:2]
     size = lost.size
-    lost.pages.data[:size] = cast(Any, first).pages.data[:size] if older else bytes(size)
+    lost.pages.data[:size] = first.pages.data[:size] if older else bytes(size)
 
     assert await life.seal() == 6
 
@@ -145,7 +144,7 @@ async def test_nothing_is_remembered_for_ever() -> None:
     """
     world = World()
     life = await world.start(settings(1_000_000))
-    cache = life.engine.sealer._cache = SealedCache(max_batches=3)
+    cache = life.engine.sealer.sealed_cache = SealedCache(max_batches=3)
     await sealed(life, 0, 10)
     assert [value(7), value(8), value(9)] == read(life, 7)
     assert read(life, 6) is None

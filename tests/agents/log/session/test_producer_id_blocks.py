@@ -209,9 +209,7 @@ async def test_a_manifest_that_is_ahead_raises_the_store_before_any_id_is_given(
     await life.seal()
     await life.stop()
     if not readable:
-        for key in world.bucket._objects:
-            if "/producers/" in key:
-                world.bucket._objects[key] = b"damaged", 0
+        world.bucket.damage("/producers/")
     world.metadata = backup
 
     life = await world.start(ready=False)

@@ -25,16 +25,16 @@ class Store:
     """The memory store, whose keep-alives wait at a gate; they are done when it opens."""
 
     def __init__(self) -> None:
-        self._behind = MemoryMetadataStore(lambda: int(now_ms()))
+        self.behind = MemoryMetadataStore(lambda: int(now_ms()))
         self.gate = asyncio.Event()
         self.gate.set()
         self.waiting = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._behind, name)
+        return getattr(self.behind, name)
 
     async def keep_alive(self, lease_id: int) -> None:
-        await self._behind.keep_alive(lease_id)
+        await self.behind.keep_alive(lease_id)
         self.waiting += 1
         await self.gate.wait()
         self.waiting -= 1
@@ -133,7 +133,7 @@ async def test_a_session_that_was_long_in_opening_lives(acted: bool) -> None:
     or the session would be over as soon as it has begun.
     """
     subject = Subject(elsewhere=False)
-    grant = subject.store._behind.grant_lease
+    grant = subject.store.behind.grant_lease
     until_ms = now_ms() + 5_000
 
     async def slow(lease_id: int, ttl_ms: int) -> None:
@@ -143,7 +143,7 @@ async def test_a_session_that_was_long_in_opening_lives(acted: bool) -> None:
         if now_ms() < until_ms:
             raise UnavailableError("away")
 
-    subject.store._behind.grant_lease = slow  # type: ignore[method-assign]
+    subject.store.behind.grant_lease = slow  # type: ignore[method-assign]
     await subject.open()
 
     assert TTL_MS - 500 <= subject.session.valid_until_ms - now_ms() <= TTL_MS
@@ -158,7 +158,7 @@ class SlowStore(Store):
     seconds = 1.5
 
     def __getattr__(self, name: str) -> Any:
-        ask = getattr(self._behind, name)
+        ask = getattr(self.behind, name)
 
         async def slowly(*args: Any) -> Any:
             await asyncio.sleep(self.seconds)
@@ -168,7 +168,7 @@ class SlowStore(Store):
 
     async def keep_alive(self, lease_id: int) -> None:
         await asyncio.sleep(self.seconds)
-        await self._behind.keep_alive(lease_id)
+        await self.behind.keep_alive(lease_id)
 
 
 @each_way
@@ -181,7 +181,7 @@ async def test_a_store_that_needs_longer_than_a_request_is_given_is_given_longer
     """
     subject = Subject(elsewhere=elsewhere)
     slow = SlowStore()
-    await in_cluster(slow._behind)
+    await in_cluster(slow.behind)
     subject.session._store = witnessed(cast(MetadataStore, slow))
     subject.elsewhere.store = cast(MetadataStore, slow)
     began_ms = now_ms()
