@@ -182,7 +182,7 @@ class Aiokafka(Member):
             for messages in (await consumer.getmany(timeout_ms=100)).values():
                 self.read += [(m.partition, m.offset) for m in messages]
         if self.abandoned:
-            await consumer._client.close()
+            await consumer._client.close()  # noqa: SLF001  # aiokafka's: a member that dies says no goodbye
             return
         await consumer.commit()
         await consumer.stop()
@@ -219,7 +219,7 @@ class KafkaPython(Member):
             for messages in consumer.poll(100).values():
                 self.read += [(m.partition, m.offset) for m in messages]
         if self.abandoned:
-            consumer._client.close()
+            consumer._client.close()  # noqa: SLF001  # kafka-python's: as above
             return
         consumer.close()
 

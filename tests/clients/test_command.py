@@ -347,7 +347,7 @@ def test_bash_completes_every_command_with_all_its_options() -> None:
     for inner in walk(parser()):
         words = inner.prog.split()[1:]
         expected = set(commands_of(inner))
-        for action in inner._actions:
+        for action in inner._actions:  # noqa: SLF001  # argparse has no other list
             expected |= set(action.option_strings)
         assert expected <= set(completed(*words, "")), inner.prog
 
@@ -368,7 +368,7 @@ def test_other_shells_get_every_option(shell: str) -> None:
     """
     done = driftlog("completion", shell)
     for inner in walk(parser()):
-        for action in inner._actions:
+        for action in inner._actions:  # noqa: SLF001  # argparse has no other list
             for name in action.option_strings:
                 there = f"-l {name[2:]} " if name.startswith("--") else f"-s {name[1:]} "
                 assert (there if shell == "fish" else f"'{name}") in done.stdout

@@ -73,7 +73,7 @@ class StaleObjects(FaultyObjects):
     """
 
     def __init__(self, usual: FaultyObjects, rng: Random, goes_on: Callable[[], bool]) -> None:
-        super().__init__(usual._store, usual._network, usual._withheld, usual._hidden)
+        super().__init__(*usual.parts)
         self._rng = rng
         self._goes_on = goes_on
 
@@ -96,7 +96,7 @@ class DoubledObjects(FaultyObjects):
     """Some of its writes act twice."""
 
     def __init__(self, usual: FaultyObjects, rng: Random) -> None:
-        super().__init__(usual._store, usual._network, usual._withheld, usual._hidden)
+        super().__init__(*usual.parts)
         self._rng = rng
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:

@@ -394,6 +394,8 @@ class FaultyObjects:
         self._network = network
         self._withheld = withheld
         self._hidden = hidden
+        self.parts = store, network, withheld, hidden
+        """What a bucket with more faults is made from."""
 
     async def put(self, key: str, body: Sequence[Buffer]) -> None:
         whole = [b"".join(body)]  # as it is now: it may not change later

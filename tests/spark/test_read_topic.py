@@ -101,7 +101,7 @@ def offsets(df: DataFrame) -> dict[int, list[int]]:
 
 def plan(df: DataFrame) -> str:
     """The physical plan."""
-    jdf: Any = df._jdf
+    jdf: Any = df._jdf  # noqa: SLF001  # pyspark shows plans nowhere else
     return str(jdf.queryExecution().executedPlan().toString())
 
 

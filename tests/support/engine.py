@@ -130,8 +130,9 @@ class RunningAgent:
         self._stack.push_async_callback(bucket.close)
         store = await SqliteMetadataStore.open(self.path / "metadata.db", wall_ms)
         self._stack.push_async_callback(store.close)
+        self.metadata_store = self._wrap_metadata(store)
         ports = AgentPorts(
-            metadata=self._wrap_metadata(store),
+            metadata=self.metadata_store,
             objects=self._wrap_objects(bucket),
             disk=self.disk,
             identity=FixedIdentity(NODE_ID),

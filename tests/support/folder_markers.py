@@ -15,7 +15,8 @@ async def make_markers(store: ObjectStore, *folders: str) -> None:
     """
     if isinstance(store, S3ObjectStore):
         for folder in folders:
-            await store._write("put", folder, [], {})  # as `put`, which refuses such keys
+            # `put` refuses such keys.
+            await store._write("put", folder, [], {})  # noqa: SLF001
     root: Any = getattr(store, "_root", None)
     if root is not None:
         for folder in folders:

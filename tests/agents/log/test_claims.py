@@ -1,7 +1,7 @@
 """Claims are true although the metadata store loses answers, and nothing unclaimable is claimed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -127,7 +127,7 @@ async def test_what_nobody_ever_led_is_claimed_without_looking_for_records() -> 
     one listing says that the bucket has nothing of it.
     """
     world = World(t=1_000)
-    session = await opened(await seeded(world))
+    await seeded(world)
     read: list[str] = []
 
     class Reads(LossyClaims):
@@ -135,7 +135,8 @@ async def test_what_nobody_ever_led_is_claimed_without_looking_for_records() -> 
             read.append(prefix)
             return await self._store.get_prefix(prefix)
 
-    session._store = witnessed(cast(MetadataStore, Reads(world.metadata, [])))
+    session = await opened(world, behind=lambda store: Reads(store, []))
+    read.clear()
     wanted = [TopicPartition(world.topics["t"].topic_id, n) for n in range(1_000)]
 
     taken = await (await takeover(world, session)).take(wanted, now_ms())
@@ -189,8 +190,7 @@ async def test_a_session_that_begins_to_live_before_the_claim_is_not_robbed() ->
                 await self._store.revoke_lease(over.lease_id)
             return await super().txn(compares, then, otherwise)
 
-    session = await opened(world, 7)
-    session._store = witnessed(cast(MetadataStore, Overtaken(world.metadata, [])))
+    session = await opened(world, 7, behind=lambda store: Overtaken(store, []))
 
     taken = await (await takeover(world, session)).take([one, two], now_ms())
 
@@ -443,10 +443,15 @@ async def led_by_all(world: World, *lives: Life) -> dict[TopicPartition, Life]:
             await asyncio.sleep(0.01)
 
 
-async def opened(world: World, node_id: int = 9) -> Session:
-    """A session without an engine."""
+async def opened(
+    world: World, node_id: int = 9, *, behind: Callable[[Any], LossyClaims] | None = None
+) -> Session:
+    """A session without an engine; *behind*: the store that answers it."""
+    store = await in_cluster(world.metadata)
+    if behind is not None:
+        store = witnessed(cast(MetadataStore, behind(world.metadata)))
     session = Session(
-        store=await in_cluster(world.metadata),
+        store=store,
         agent=Agent(
             node_id=node_id,
             session_id=f"{world.rng.getrandbits(128):032x}",

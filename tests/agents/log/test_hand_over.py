@@ -113,7 +113,7 @@ class Pipelined(Load):
     async def _produce(self, tp: TopicPartition, producer: int) -> None:
         told = self.told[tp]
         waiting: deque[tuple[int, Request | None]] = deque()
-        while not self._stop or waiting:
+        while not self.stopped or waiting:
             while waiting and ((request := waiting[0][1]) is None or request.told):
                 offset, _ = waiting.popleft()
                 if request is None or request.told == ["committed"]:
@@ -121,7 +121,7 @@ class Pipelined(Load):
                 else:
                     waiting.clear()  # and all behind it again
             for life, _ in self.leading(tp):
-                if self._stop or len(waiting) == 50:
+                if self.stopped or len(waiting) == 50:
                     continue
                 with contextlib.suppress(RefusedError):
                     sequence = len(told) + len(waiting)

@@ -376,7 +376,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self._port = port
         self._ids = itertools.count(1)
-        self._asked: dict[int, tuple[Api[Any, Any], int]] = {}
+        self.asked: dict[int, tuple[Api[Any, Any], int]] = {}
         self._reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
@@ -396,7 +396,7 @@ class Client:
     def encode(self, api: Api[Q, R], version: int, request: Q) -> tuple[int, bytes]:
         """The correlation id and the frame of a request whose answer `receive` will know."""
         number = next(self._ids)
-        self._asked[number] = (api, version)
+        self.asked[number] = (api, version)
         return number, api.encode_request(version, number, "test", request)
 
     def send(self, api: Api[Q, R], version: int, request: Q) -> int:
@@ -415,7 +415,7 @@ class Client:
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
             data = await self._reader.readexactly(size)
         (number,) = struct.unpack_from(">i", data)
-        api, version = self._asked.pop(number)
+        api, version = self.asked.pop(number)
         return api.decode_response(version, data)
 
     async def call(self, api: Api[Q, R], version: int, request: Q) -> R:

@@ -35,9 +35,9 @@ class World:
 
     async def connect(self) -> None:
         """One more, and it is accepted before this returns."""
-        before = self.limits._total
+        before = self.limits.total
         self.begin_to_connect()
-        await eventually(lambda: self.limits._total > before)
+        await eventually(lambda: self.limits.total > before)
 
     def begin_to_connect(self) -> socket.socket:
         """One more."""
@@ -102,7 +102,7 @@ async def test_a_bug_in_serving_a_connection_closes_it_and_leaves_its_place(worl
         client = world.begin_to_connect()
         async with asyncio.timeout(10):
             ended = await asyncio.get_running_loop().sock_recv(client, 1)
-    left = world.limits._total
+    left = world.limits.total
     world.begin_to_connect()
     await eventually(lambda: world.served == 2)
 

@@ -195,7 +195,7 @@ async def test_a_member_id_has_room_for_a_long_client_id(tmp_path: Path) -> None
     )
     async with Serving(tmp_path) as agent, agent.client() as client:
         frame = join_group.API.encode_request(5, 1, "c" * 32_767, request)
-        client._asked[1] = join_group.API, 5
+        client.asked[1] = join_group.API, 5
         client.writer.write(frame)
         _, joined = await client.receive()
 

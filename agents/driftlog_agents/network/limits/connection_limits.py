@@ -39,13 +39,13 @@ class ConnectionLimits(Generic[C]):
         self._overrides = overrides
         self._bucket = TokenBucket(rate, max(1.0, rate * _BURST_S))
         self._open: Counter[str] = Counter()
-        self._total = 0
+        self.total = 0
         self._waiting: dict[str, deque[C]] = {}
         """In the order in which addresses have their turn."""
 
     def refused_by(self, address: str) -> str | None:
         """The config by which one more of *address* is refused; None: it is counted."""
-        if self._total >= self._most:
+        if self.total >= self._most:
             return "max.connections"
         override = self._overrides.get(address)
         if override is not None:
@@ -54,12 +54,12 @@ class ConnectionLimits(Generic[C]):
         elif self._open[address] >= self._per_address:
             return "max.connections.per.ip"
         self._open[address] += 1
-        self._total += 1
+        self.total += 1
         return None
 
     def left(self, address: str) -> None:
         """One that was counted is gone."""
-        self._total -= 1
+        self.total -= 1
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]

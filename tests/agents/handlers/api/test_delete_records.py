@@ -25,7 +25,6 @@ from driftlog_metadata.schema.keys import PARTITIONS_PREFIX, partition_key
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 from driftlog_metadata.stores.store import Compare, MetadataStore, Operation, Put, TxnResult
-from driftlog_metadata.witness.witnessed_store import WitnessedStore
 from driftlog_tiering.batches.batch import parse_header
 from driftlog_tiering.formats.manifests import iter_segments, load_newest
 from tests.agents.handlers.asking import create, new
@@ -101,10 +100,8 @@ async def delete(
 
 def asked(agent: RunningAgent) -> Metadata:
     """What stands behind the agent's witness of its store."""
-    found = agent.broker.metadata
-    assert isinstance(found, WitnessedStore)
-    assert isinstance(found._store, Metadata)
-    return found._store
+    assert isinstance(agent.metadata_store, Metadata)
+    return agent.metadata_store
 
 
 async def stored(agent: RunningAgent) -> PartitionState:

@@ -69,7 +69,7 @@ class Load:
         """Between two answers of a partition."""
         self.without_leader = 0
         """The most partitions that nobody would have taken a record for, at a time."""
-        self._stop = False
+        self.stopped = False
 
     def leading(self, tp: TopicPartition) -> list[tuple[Life, PartitionLog]]:
         """Who would take a record, of those that live."""
@@ -90,7 +90,7 @@ class Load:
                 tasks.create_task(self._produce(tp, n))
             watching = tasks.create_task(self._look())
             yield
-            self._stop = True
+            self.stopped = True
             watching.cancel()
 
     async def _look(self) -> None:
@@ -103,7 +103,7 @@ class Load:
     async def _produce(self, tp: TopicPartition, producer: int) -> None:
         (topic,) = [t for t in self.world.topics.values() if t.topic_id == tp.topic_id]
         told, answered = self.told[tp], now_ms()
-        while not self._stop:
+        while not self.stopped:
             for life, log in self.leading(tp):
                 try:
                     await life.engine.loaded(log)
@@ -706,7 +706,7 @@ async def test_an_object_that_the_bucket_does_not_give_costs_only_what_needs_it(
     world.bucket.withheld = set()
     await led_by_all(world, second, third)
     async with load.running():
-        load._stop = False
+        load.stopped = False
         await asyncio.sleep(2)
     await load.check()
 
