@@ -99,6 +99,18 @@ def paced(stop: Path, *, wait: bool = True) -> Iterator[int]:
             time.sleep(PACE_S)
 
 
+def await_records(bootstrap: str, topic: str, count: int) -> None:
+    """Until each partition has so many."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
+    deadline = time.monotonic() + _DEADLINE_S
+    for number in range(PARTITIONS):
+        partition = confluent_kafka.TopicPartition(topic, number)
+        while consumer.get_watermark_offsets(partition, timeout=30)[1] < count:
+            assert time.monotonic() < deadline, f"{topic}-{number} has few records"
+            time.sleep(0.05)
+    consumer.close()
+
+
 class Reads:
     """Of each partition, until all are there."""
 
@@ -543,7 +555,8 @@ def test_a_rolling_restart_costs_no_client_an_error(cluster: Cluster, tmp_path: 
             pool.submit(client().stream, everyone, stream_of(client), stop) for client in CLIENTS
         ]
         try:
-            time.sleep(3)
+            for client in CLIENTS:
+                await_records(everyone, stream_of(client), 10)
             for agent in cluster.agents:
                 assert 0 == agent.terminate()
                 agent.start()
@@ -569,9 +582,11 @@ def test_no_admin_is_refused_while_the_controller_is_restarted(cluster: Cluster)
     (controller,) = [agent for agent in cluster.agents if agent.port == port]
     stop = threading.Event()
 
-    def make(name: str) -> set[str]:
+    one: set[str] = set()
+    two: set[str] = set()
+
+    def make(name: str, made: set[str]) -> None:
         admin = AdminClient({"bootstrap.servers": everyone, "log_level": 2})
-        made: set[str] = set()
         while not stop.is_set():
             topic = f"{name}-{len(made)}"
             (future,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
@@ -583,21 +598,28 @@ def test_no_admin_is_refused_while_the_controller_is_restarted(cluster: Cluster)
                 name += "-again"  # It may have been made.
             else:
                 made.add(topic)
-        return made
+
+    def go_on() -> None:
+        """Until each of them has made three more."""
+        deadline, wanted = time.monotonic() + _DEADLINE_S, [len(one) + 3, len(two) + 3]
+        while len(one) < wanted[0] or len(two) < wanted[1]:
+            assert not any(admin.done() for admin in admins)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     with ThreadPoolExecutor(2) as pool:
-        admins = [pool.submit(make, name) for name in ("one", "two")]
+        admins = [pool.submit(make, name, made) for name, made in (("one", one), ("two", two))]
         try:
-            time.sleep(1)
+            go_on()
             assert 0 == controller.terminate()
             controller.start()
-            time.sleep(1)
+            go_on()
         finally:
             stop.set()
-        one, two = [admin.result(_DEADLINE_S) for admin in admins]
+        for admin in admins:
+            admin.result(_DEADLINE_S)
 
     admin = AdminClient({"bootstrap.servers": controller.bootstrap, "log_level": 2})
-    assert min(len(one), len(two)) > 0
     assert one | two <= admin.list_topics(timeout=30).topics.keys()
 
 

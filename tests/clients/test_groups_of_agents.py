@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -56,6 +56,19 @@ class Cluster:
         described = admin.describe_consumer_groups([group_id])[group_id].result(60)
         port = described.coordinator.port
         return next(agent for agent in self.agents if agent.port == port)
+
+    def wait_for_coordinator(
+        self, group_id: str, wanted: Callable[[DriftlogProcess], bool], seconds: float = 60
+    ) -> None:
+        """Until the group's coordinator is one that is *wanted*."""
+        deadline = time.monotonic() + seconds
+        while True:
+            # Its agents have just gone, or are not ready.
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                if wanted(self.coordinator(group_id)):
+                    return
+            assert time.monotonic() < deadline, "the group has no such coordinator"
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +126,13 @@ class Producing:
         assert offset is not None
         self.sent.add((partition, offset))
 
+    def more(self, count: int = 100, seconds: float = 60) -> None:
+        """Until so many more records are acknowledged."""
+        deadline, wanted = time.monotonic() + seconds, len(self.sent) + count
+        while len(self.sent) < wanted:
+            assert time.monotonic() < deadline, "nothing is acknowledged"
+            time.sleep(0.05)
+
     def __enter__(self) -> "Producing":
         self._thread.start()
         return self
@@ -134,16 +154,17 @@ def test_members_do_not_notice_that_their_coordinator_goes(cluster: Cluster, how
         members.until(lambda: members.shared(PARTITIONS), what="two")
         before = one.rebalances, other.rebalances
         with Producing(cluster.bootstrap, topic) as producing:
-            time.sleep(1)
+            producing.more()
             agent = cluster.coordinator(group_id)
             if how == "SIGKILL":
                 agent.kill()
             else:
                 agent.terminate()
-            time.sleep(12)  # twice the TTL of its session
-            assert agent is not cluster.coordinator(group_id)
+            cluster.wait_for_coordinator(group_id, lambda one: one is not agent)
+            producing.more()
             agent.start()
-            time.sleep(3)
+            cluster.wait_for_coordinator(group_id, lambda one: one is agent)
+            producing.more()
         members.until(lambda: producing.sent <= set(members.places), what="all read")
 
         assert {1} == set(members.places.values())
@@ -165,13 +186,14 @@ def test_members_of_the_new_protocol_do_not_notice_it_either(cluster: Cluster) -
         members.until(lambda: members.shared(PARTITIONS), what="two")
         before = one.rebalances, other.rebalances
         with Producing(cluster.bootstrap, topic) as producing:
-            time.sleep(1)
+            producing.more()
             agent = cluster.coordinator(group_id)
             agent.kill()
-            time.sleep(12)
-            assert agent is not cluster.coordinator(group_id)
+            cluster.wait_for_coordinator(group_id, lambda one: one is not agent)
+            producing.more()
             agent.start()
-            time.sleep(6)
+            cluster.wait_for_coordinator(group_id, lambda one: one is agent)
+            producing.more()
         members.until(lambda: producing.sent <= set(members.places), what="all read")
 
         assert {1} == set(members.places.values())
@@ -207,7 +229,7 @@ def test_members_do_not_notice_a_rolling_restart(cluster: Cluster) -> None:
         with Producing(cluster.bootstrap, topic) as producing:
             for agent in cluster.agents:
                 agent.terminate()
-                time.sleep(1)
+                producing.more()
                 agent.start()
         members.until(lambda: producing.sent <= set(members.places), what="all read")
 

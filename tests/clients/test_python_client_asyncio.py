@@ -245,14 +245,17 @@ async def test_an_error_that_came_to_nobody_is_the_next_calls(
     """
     consumer = AsyncConsumer("t", bootstrap_servers="127.0.0.1:1")
 
+    cancelled = threading.Event()
+
     def fails(timeout_s: float) -> None:
-        time.sleep(0.3)
+        assert cancelled.wait(30)
         raise UnreachableError("while nobody waited")
 
     monkeypatch.setattr(consumer._reader, "fill", fails)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(anext(consumer), 0.1)
     monkeypatch.setattr(consumer._reader, "fill", lambda timeout_s: None)
+    cancelled.set()
     with pytest.raises(UnreachableError, match="while nobody waited"):
         await asyncio.wait_for(anext(consumer), 10)
     await consumer.close()

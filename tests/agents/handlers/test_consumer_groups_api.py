@@ -58,12 +58,16 @@ async def join(agent: RunningAgent, member: str, **said: Any) -> ch.ConsumerGrou
 async def make(agent: RunningAgent, **partitions: int) -> None:
     """Topics, and wait until groups have heard of them."""
     await create(agent, *(new(name, count) for name, count in partitions.items()))
+    await heard_of(agent, *partitions)
+
+
+async def heard_of(agent: RunningAgent, *topics: str) -> None:
+    """Wait until groups know *topics*."""
     groups = agent.broker.groups
     assert groups is not None
-    for _ in range(1_000):
-        if partitions.keys() <= groups._cluster_topics.by_name.keys():
-            return
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while not set(topics) <= groups._cluster_topics.by_name.keys():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def describe(agent: RunningAgent) -> cd.DescribedGroup:
@@ -131,7 +135,7 @@ async def test_a_topic_that_was_just_made_is_assigned_at_once(tmp_path: Path) ->
         await make(agent, before=1)
         await create(agent, new("t", 2))
         answer = await join(agent, "a")
-        await asyncio.sleep(0.5)  # groups have heard of it in any case
+        await heard_of(agent, "t")
         later = await beat(agent, "a", answer.member_epoch)
 
         assert answer.assignment is not None
