@@ -1,8 +1,8 @@
 """What tests need beside Python packages, or a skip that says how to get it.
 
 Each function returns a path, or skips the test that called it with the reason and the
-command.  `make test` has run those commands, except what only root can install and what
-wants a program that is not there.
+command.  `make test` and `make verify` have run those commands, except what only root can
+install and what wants a program that is not there.
 Shell.
 """
 
