@@ -31,20 +31,20 @@ SUITES: Final[dict[str, Suite]] = {
     "contract": "test",
     "fuzz": "test",
     "metadata": "test",
-    "metadata/test_etcd_faults.py": "verify",
-    "metadata/test_etcd_security.py": "verify",
+    "metadata/stores/etcd/test_etcd_faults.py": "verify",
+    "metadata/stores/etcd/test_etcd_security.py": "verify",
     "packaging": "verify",
     "simulation": "test",
     "spark": "verify",
     "spark/test_end_to_end.py": "test",
     "spark/test_plan.py": "test",
-    "test_demo.py": "verify",
     "test_layers.py": "test",
     "test_readmes.py": "test",
     "test_suites.py": "test",
     "test_workers.py": "test",
     "tiering": "test",
     "tools": "test",
+    "tools/test_demo.py": "verify",
 }
 """By path under tests/."""
 
@@ -57,13 +57,13 @@ REAL_PROCESSES: Final = (
     "chaos/test_chaos.py",
     "chaos/test_faults.py",
     "clients",
-    "metadata/test_etcd_faults.py",
-    "metadata/test_etcd_interop.py",
-    "metadata/test_etcd_security.py",
-    "metadata/test_etcd_store.py",
+    "metadata/stores/etcd/test_etcd_faults.py",
+    "metadata/stores/etcd/test_etcd_interop.py",
+    "metadata/stores/etcd/test_etcd_security.py",
+    "metadata/stores/etcd/test_etcd_store.py",
     "packaging",
     "spark/test_end_to_end.py",
-    "test_demo.py",
+    "tools/test_demo.py",
 )
 """Files and folders whose tests start servers, and kill, freeze or cut off some of them: what they
 see depends on how busy the machine is."""
