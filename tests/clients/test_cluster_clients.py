@@ -616,8 +616,8 @@ def test_no_admin_is_refused_while_the_controller_is_restarted(cluster: Cluster)
             go_on()
         finally:
             stop.set()
-        for admin in admins:
-            admin.result(_DEADLINE_S)
+        for done in admins:
+            done.result(_DEADLINE_S)
 
     admin = AdminClient({"bootstrap.servers": controller.bootstrap, "log_level": 2})
     assert one | two <= admin.list_topics(timeout=30).topics.keys()
