@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from driftlog_spark_reader import OffsetOutOfRangeError, read_topic
 from tests.support.driftlog_process import DriftlogProcess
 
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
 T0 = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 3
