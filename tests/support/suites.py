@@ -18,7 +18,6 @@ SUITES: Final[dict[str, Suite]] = {
     "agents/handlers/test_kafka_says_so_to_admins.py": "verify",
     "agents/log/session/test_keep_alive.py": "verify",  # held-up threads, frozen members of etcd
     "attack": "verify",
-    "attack/test_readme.py": "test",
     "benchmarks": "test",
     "chaos": "verify",
     "chaos/test_oracle.py": "test",
@@ -39,6 +38,7 @@ SUITES: Final[dict[str, Suite]] = {
     "spark/test_end_to_end.py": "test",
     "spark/test_plan.py": "test",
     "test_layers.py": "test",
+    "test_pages.py": "test",
     "test_readmes.py": "test",
     "test_suites.py": "test",
     "test_workers.py": "test",
