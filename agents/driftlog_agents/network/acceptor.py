@@ -139,7 +139,7 @@ class Acceptor:
                 )
                 break
             self._arrived(accepted, str(peer[0]), serve)
-        self._serve_next()
+        self.serve_next()
 
     def _arrived(self, accepted: socket.socket, address: str, serve: Serve) -> None:
         limit = self._limits.refused_by(address)
@@ -181,7 +181,8 @@ class Acceptor:
             advice=_ADVICE[refused.limit],
         )
 
-    def _serve_next(self) -> None:
+    def serve_next(self) -> None:
+        """Serve the connections whose time has come; the timer calls it for the next one."""
         if self._timer is not None:
             self._timer.cancel()  # a connection came before it was time
             self._timer = None
@@ -200,7 +201,7 @@ class Acceptor:
         ready_at_ms = self._limits.ready_at_ms(now_ms)
         if ready_at_ms is not None:
             self._timer = self._loop.call_later(
-                max(0.001, (ready_at_ms - now_ms) / 1000), self._serve_next
+                max(0.001, (ready_at_ms - now_ms) / 1000), self.serve_next
             )
 
     async def _open(self, accepted: socket.socket, address: str, serve: Serve) -> None:

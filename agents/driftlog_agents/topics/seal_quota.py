@@ -25,6 +25,11 @@ class SealQuota:
         self._now_ms = now_ms
         self._seals: dict[str, deque[float]] = {}
 
+    @property
+    def topics(self) -> int:
+        """How many topics it remembers."""
+        return len(self._seals)
+
     def wait_s(self, topic: str) -> int:
         """0: it may be sealed, and that is counted; else seconds until it may."""
         now_ms = self._now_ms()

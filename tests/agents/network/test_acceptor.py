@@ -49,9 +49,10 @@ class World:
     @property
     def timers(self) -> int:
         """Those of the acceptor that the loop has."""
-        handles = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-        step = self.acceptor._serve_next
-        return sum(h._callback == step and not h.cancelled() for h in handles)
+        # asyncio lists its timers nowhere else.
+        handles = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]  # noqa: SLF001
+        step = self.acceptor.serve_next
+        return sum(h._callback == step and not h.cancelled() for h in handles)  # noqa: SLF001
 
     def serve(self, _: str) -> asyncio.Protocol:
         self.served += 1
@@ -79,7 +80,7 @@ async def test_connections_that_come_while_others_wait_add_no_timer(world: World
     await eventually(lambda: world.served == 5)
     timers = world.timers
     world.now_ms = 1_000
-    world.acceptor._serve_next()
+    world.acceptor.serve_next()
     await eventually(lambda: world.served == 6)
 
     assert (1, 1) == (timers, world.timers)
