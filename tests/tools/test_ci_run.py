@@ -5,11 +5,14 @@ Shell.
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.components import REPOSITORY
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CI's script is for Linux")
 
 PROGRAMS = ("cc", "java", "mvn", "kcat", "apt-cache", "apt-get")
 """What `.ci/run` looks for and would install: nothing is installed here."""
