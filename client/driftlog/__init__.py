@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from driftlog.common.settings import ProducerSettings as ProducerSettings
     from driftlog.consumer.aio_consumer import AsyncConsumer as AsyncConsumer
     from driftlog.consumer.consumer import Consumer as Consumer
+    from driftlog.consumer.rebalance import RebalanceCallbacks as RebalanceCallbacks
     from driftlog.errors import DeliveryError as DeliveryError
     from driftlog.errors import DriftlogError as DriftlogError
     from driftlog.producer.aio_producer import AsyncProducer as AsyncProducer
@@ -29,6 +30,7 @@ _PLACES: Final = {
     "driftlog.consumer.aio_consumer": ("AsyncConsumer",),
     "driftlog.producer.aio_producer": ("AsyncProducer",),
     "driftlog.consumer.consumer": ("Consumer",),
+    "driftlog.consumer.rebalance": ("RebalanceCallbacks",),
     "driftlog.errors": ("DeliveryError", "DriftlogError"),
     "driftlog.producer.producer": ("Producer",),
     "driftlog.common.records": ("Delivered", "Record", "TopicPartition"),
@@ -47,6 +49,7 @@ __all__ = [
     "DriftlogError",
     "Producer",
     "ProducerSettings",
+    "RebalanceCallbacks",
     "Record",
     "TopicPartition",
 ]

@@ -526,7 +526,7 @@ def test_agents_that_are_all_refused_end_the_command(tmp_path: Path) -> None:
 
         assert 1 == code
         assert "driftlog: " in cluster.log
-        cluster.wait_for("no agent starts; what they say above is why")
+        cluster.wait_for("no agent starts; their lines above give the reason")
     assert {} == living(directory)
 
 

@@ -119,12 +119,19 @@ def test_a_type_checker_knows_what_comes_out(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             from driftlog import AsyncConsumer, Consumer, Producer, Record
+            from driftlog.serializers import SerializationContext
 
             def length(data: bytes) -> int:
                 return len(data)
 
             def padded(size: int) -> bytes:
                 return bytes(size)
+
+            def named(size: int, ctx: SerializationContext) -> bytes:
+                return ctx.topic.encode()
+
+            def parsed(data: bytes, ctx: SerializationContext) -> float:
+                return float(data)
 
             plain: Record = next(Consumer("t"))
             reveal_type(plain.value)
@@ -139,6 +146,8 @@ def test_a_type_checker_knows_what_comes_out(tmp_path: Path) -> None:
             reveal_type(producer.send("t", 3).result().offset)
             producer.produce("t", "three")
             Producer().produce("t", 3)
+            reveal_type(next(Consumer("t", value_deserializer=parsed)).value)
+            reveal_type(Producer(key_serializer=lambda key: b"", value_serializer=named))
             """
         )
     )
@@ -164,6 +173,8 @@ def test_a_type_checker_knows_what_comes_out(tmp_path: Path) -> None:
         '"driftlog.consumer.consumer.Consumer[str, int]"',
         '"driftlog.consumer.aio_consumer.AsyncConsumer[bytes, int]"',
         '"int"',
+        '"float | None"',
+        '"driftlog.producer.producer.Producer[Any, int]"',
     ] == notes, done.stdout
     assert 2 == len(errors), done.stdout
     assert all("[arg-type]" in error for error in errors)
@@ -370,10 +381,10 @@ def test_many_failures_are_counted_and_some_are_shown() -> None:
     error = DeliveryError([failed(n) for n in range(7)], 1234)
 
     lines = str(error).splitlines()
-    assert "1,234 records were not delivered" == lines[0]
-    assert "  t, no key: Broker: Message size too large. " + advice(10) == lines[1]
+    assert "1,234 records were not acknowledged" == lines[0]
+    assert "  t, no key: not written: Broker: Message size too large. " + advice(10) == lines[1]
     assert lines[2].startswith("  t-1, key b'kkk")
-    assert "… (100 bytes): Broker" in lines[2]
+    assert "… (100 bytes): not written: Broker" in lines[2]
     assert "  … (of the first 7: Broker: Message size too large: 7)" == lines[-1]
     assert "secret" not in str(error) + repr(error.failures)
 

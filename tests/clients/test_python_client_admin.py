@@ -163,9 +163,9 @@ def test_an_unreachable_cluster_and_a_closed_admin_are_named() -> None:
     """
     admin = Admin(bootstrap_servers="127.0.0.1:1", timeout_s=0.5)
     begin = time.monotonic()
-    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 within 0\.5 s"):
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 refuses connections"):
         admin.topics.list()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 2
     admin.close()
     with pytest.raises(ClosedError):
         admin.topics.list()
@@ -194,7 +194,7 @@ def test_groups_are_listed_described_and_deleted(admin: Admin, servers: str) -> 
         (o.partition, o.committed, o.end, o.lag) for o in offsets
     ]
     admin.groups.delete(group)
-    with pytest.raises(UnknownGroupError, match="there is no group"):
+    with pytest.raises(UnknownGroupError, match="does not exist"):
         admin.groups.describe(group)
     with pytest.raises(UnknownGroupError):
         admin.groups.delete(group)

@@ -136,7 +136,7 @@ def test_a_failed_delivery_is_raised_by_the_next_call_and_once(servers: str) -> 
                 producer.produce(topic, b"x")
                 time.sleep(0.05)
         producer.produce(refused, os.urandom(5_000))
-        with pytest.raises(DeliveryError, match="1 record was not delivered"):
+        with pytest.raises(DeliveryError, match="1 record was not acknowledged"):
             producer.flush()
         producer.produce(topic, b"last")
 
@@ -158,7 +158,7 @@ def test_the_error_of_the_block_is_not_hidden(servers: str) -> None:
         producer.produce(topic, os.urandom(5_000))
         raise ZeroDivisionError
 
-    assert "1 record was not delivered" in raised.value.__notes__[0]
+    assert "1 record was not acknowledged" in raised.value.__notes__[0]
 
 
 def test_a_failure_that_a_future_told_is_not_raised_again(servers: str) -> None:

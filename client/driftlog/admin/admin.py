@@ -34,23 +34,36 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Who answers."""
+    """The cluster, as the broker that answers sees it."""
 
     cluster_id: str | None
     controller: int | None
+    """Its node id; None: none at the moment."""
     brokers: tuple[Broker, ...]
 
 
 class Admin:
-    """Asks and changes a cluster.
+    """Describes and changes the topics, configs and groups of a cluster.
+
+    This program creates a topic and shows its offsets::
+
+        from driftlog import Admin
+
+        with Admin() as admin:
+            admin.topics.create("flights", partitions=6, if_not_exists=True)
+            print(admin.topics.offsets("flights"))
+
+    Every call may raise `UnreachableError` (no broker answered; nothing was done),
+    `OutcomeUnknownError` (the answer was lost), `RequestError` (the cluster declined) and
+    `ClosedError`, besides what it lists.  One Admin serves any number of threads.
 
     Attributes:
-        topics, configs, groups: the calls.
+        topics, configs, groups: the calls, by what they are about.
 
     Args:
         bootstrap_servers: one or more of the cluster's addresses; None: the environment variable
             DRIFTLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9092.
-        timeout_s: how long a call may take.
+        timeout_s: how long a call may take, in seconds.
         config: librdkafka's own configs; for TLS and SASL.
 
     Raises:
@@ -73,7 +86,7 @@ class Admin:
         """The cluster's id, and its brokers.
 
         Raises:
-            UnreachableError: nobody answered.
+            UnreachableError: no broker answered.
         """
         found = self._link.describe_cluster()
         brokers = (Broker(node.id, node.host, node.port, node.rack) for node in found.nodes)
@@ -84,7 +97,7 @@ class Admin:
         )
 
     def close(self) -> None:
-        """Let the connections go.  Harmless when repeated."""
+        """Close the connections.  Harmless when repeated."""
         self._link.close()
 
     def __enter__(self) -> Self:

@@ -25,16 +25,17 @@ class Config:
 
     name: str
     value: str | None
-    """None where it has none, or is sensitive."""
+    """None where it has no value, or is sensitive."""
     source: str
     """In Kafka's words, such as ``DEFAULT_CONFIG`` or ``DYNAMIC_TOPIC_CONFIG``."""
     default: bool
+    """The value is the default; nothing has set it."""
     read_only: bool
     sensitive: bool
 
 
 class Configs:
-    """Of topics, brokers and groups."""
+    """`Admin.configs`: the configs of topics and brokers."""
 
     def __init__(self, link: AdminLink) -> None:
         self._link = link
@@ -48,7 +49,11 @@ class Configs:
         return self._describe(ResourceType.TOPIC, name, f"topic {name!r}")
 
     def describe_broker(self, node_id: int) -> dict[str, Config]:
-        """All configs of a broker, by name."""
+        """All configs of a broker, by name.
+
+        Raises:
+            RequestError: there is no broker of that node id.
+        """
         return self._describe(ResourceType.BROKER, str(node_id), f"broker {node_id}")
 
     def alter_topic(
@@ -64,14 +69,15 @@ class Configs:
         """Change configs of a topic, all or none; those that are not named stay.
 
         Args:
-            set: new values.
-            delete: back to their defaults.
+            set: new values, such as ``{"retention.ms": 86_400_000}``; units are Kafka's.
+            delete: names of configs that go back to their defaults.
             append, subtract: to and from lists, such as ``{"cleanup.policy": "compact"}``.
-            validate_only: say whether it would work, and do nothing.
+            validate_only: check the change, and do nothing.
 
         Raises:
             UnknownTopicError: there is no such topic.
             InvalidConfigError: there is no such config, or it does not take the value.
+            ValueError: no config is named.
         """
         operation = AlterConfigOpType
         entries = [_entry(key, text(v), operation.SET) for key, v in (set or {}).items()]

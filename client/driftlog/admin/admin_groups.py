@@ -25,7 +25,7 @@ _STATES: Final = {
     ConsumerGroupState.DEAD: "Dead",
     ConsumerGroupState.EMPTY: "Empty",
 }
-"""Kafka's words.  librdkafka knows no others: those of KIP-848 are Unknown."""
+"""Kafka's words.  librdkafka knows no others: the states of KIP-848 are Unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,14 @@ class GroupOffset:
     topic: str
     partition: int
     committed: int
+    """The offset that the group reads next."""
     end: int
+    """The offset of the next record that is written."""
     metadata: str = ""
 
     @property
     def lag(self) -> int:
-        """Records that it has not committed."""
+        """The number of offsets between the two."""
         return max(0, self.end - self.committed)
 
 
@@ -84,11 +86,12 @@ class Reset:
     topic: str
     partition: int
     before: int | None
+    """None: the group had committed nothing."""
     after: int
 
 
 class Groups:
-    """Of a cluster."""
+    """`Admin.groups`: the consumer groups of a cluster, and their offsets."""
 
     def __init__(self, link: AdminLink) -> None:
         self._link = link
@@ -97,7 +100,7 @@ class Groups:
         """All consumer groups, in order of their names.
 
         Raises:
-            RequestError: a broker could not say; the list would not be complete.
+            RequestError: a broker could not list its groups; the list would not be complete.
         """
         found: Any = self._link.ask_one(
             "list groups",
@@ -126,17 +129,18 @@ class Groups:
         for name, group in found.items():
             if group.state == "Dead":
                 raise UnknownGroupError(
-                    f"there is no group {name!r}: Admin().groups.list() shows what there is",
+                    f"group {name!r} does not exist: Admin().groups.list() shows the groups",
                     code=69,
                 )
         return found
 
     def delete(self, *groups: str) -> None:
-        """Forget groups, and what they have committed.
+        """Delete groups and their committed offsets.
 
         Raises:
             GroupNotEmptyError: one has members; the others are deleted.
             UnknownGroupError: there is no such group; the others are deleted.
+            ValueError: no group is named.
         """
         if not groups:
             raise ValueError("name at least one group")
@@ -150,7 +154,7 @@ class Groups:
         )
 
     def offsets(self, group: str) -> builtins.list[GroupOffset]:
-        """How far the group is in each partition of which it has committed an offset.
+        """The group's offsets, of each partition of which it has committed one.
 
         Raises:
             UnknownGroupError: there is no such group.
@@ -177,20 +181,24 @@ class Groups:
         shift_by: int | None = None,
         dry_run: bool = False,
     ) -> builtins.list[Reset]:
-        """Let the group go on elsewhere: at *to*, or so many records later (negative: earlier).
+        """Commit other offsets for the group: *to* a place, or moved by *shift_by*.
 
-        An offset outside of what is there becomes the nearest one that is.
+        An offset below the first or above the end of a partition becomes that one.  A group that
+        does not exist is created where *topics* are named.
 
         Args:
-            to: an offset, a time, "beginning" or "end"; or *shift_by* in its stead.
-            topics: None: all of which the group has committed offsets.
-            partitions: None: all of those topics.
-            dry_run: say what would be done, and do nothing.
+            to: an offset, a time, "beginning" or "end".
+            topics: None: all topics of which the group has committed offsets.
+            partitions: None: all partitions of those topics.
+            shift_by: so many offsets later; negative: earlier.
+            dry_run: return what would be done, and do nothing.
 
         Raises:
             GroupNotEmptyError: it has members, which would not notice.  Stop them first.
             UnknownGroupError: there is no such group, and no *topics* are named.
             UnknownTopicError: there is no such topic.
+            ValueError: not exactly one of *to* and *shift_by* is given, or a partition that
+                *shift_by* is to move has no committed offset.
         """
         if (to is None) == (shift_by is None):
             raise ValueError("say where to: one of to=… and shift_by=…")

@@ -1,7 +1,7 @@
 """librdkafka's admin client, and how its answers are waited for.
 
-Apache Kafka answers a change before all of its brokers show it.  `until_shown` waits for one that
-does, so that what follows in a program finds it done.
+Apache Kafka answers a change before all of its brokers show it.  `until_shown` waits until one
+shows it, so that the next call of a program finds it done.
 Shell.
 """
 
@@ -22,19 +22,19 @@ Key = TypeVar("Key", bound=Hashable)
 
 _CONNECT_S: Final = 10.0
 _PASSES: Final = frozenset({5, 6, 14, 15, 16, 41, 74, 75})
-"""A leader, its epoch, a coordinator or a controller that is on its way: nothing was done."""
+"""There is no leader, coordinator or controller at the moment: nothing was done."""
 _SHOWN_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.05
 _GRACE_S: Final = 5.0
-"""librdkafka ends requests at their timeout; we do where it does not."""
+"""librdkafka ends requests at their timeout; the client does so where librdkafka does not."""
 
 
 class AdminLink:
-    """One admin client, which asks who is there before its first request."""
+    """One admin client, which describes the cluster before its first request."""
 
     def __init__(self, servers: str, timeout_s: float, config: Mapping[str, Any] | None) -> None:
         self.timeout_s = timeout_s
-        self._connections = Connections(servers)
+        self._connections = Connections(servers, config)
         self._connected = False
         configs = configuration(servers, {}, config, self._connections.failed)
         try:
@@ -49,8 +49,8 @@ class AdminLink:
             what: in the words of an error, such as "create topic 'a'".
 
         Raises:
-            UnreachableError: nobody answered the first request.
-            OutcomeUnknownError: nobody answered this one.
+            UnreachableError: no broker answered the first request.
+            OutcomeUnknownError: no broker answered this one.
             RequestError: the cluster declined.
         """
         return self.ask_one(what, lambda handle: next(iter(request(handle).values())))
@@ -68,7 +68,7 @@ class AdminLink:
     ) -> dict[Key, T]:
         """As `ask`, of many things; all are awaited, then the first failure is raised.
 
-        What was declined for a moment only (a coordinator that loads) is asked again, alone.
+        Requests that were declined for a moment only (a coordinator loads) are sent again, alone.
         """
         deadline = time.monotonic() + self.timeout_s
         answers: dict[Key, T] = {}
@@ -114,14 +114,15 @@ class AdminLink:
             fail("list topics", error)
 
     def describe_cluster(self) -> Any:
-        """Who is there.
+        """The brokers of the cluster.
 
         Raises:
-            UnreachableError: nobody answered.
+            UnreachableError: no broker answered.
         """
         if self._handle is None:
             raise ClosedError("this Admin is closed: make a new one")
         timeout_s = min(_CONNECT_S, self.timeout_s)
+        self._connections.check(timeout_s)
         try:
             found = self._handle.describe_cluster(request_timeout=timeout_s).result(
                 timeout_s + _GRACE_S
@@ -133,7 +134,7 @@ class AdminLink:
         return found
 
     def until_shown(self, shown: Callable[[], bool]) -> None:
-        """Wait for what was done; that it is not shown in time is not worth an error."""
+        """Wait until *shown*; the change is done, so a time-out is no error."""
         deadline = time.monotonic() + min(_SHOWN_S, self.timeout_s)
         while time.monotonic() < deadline:
             with contextlib.suppress(DriftlogError):
@@ -142,7 +143,7 @@ class AdminLink:
             time.sleep(_LOOK_AGAIN_S)
 
     def close(self) -> None:
-        """Let the handle go."""
+        """Close the connections."""
         self._handle = None
 
     def _send(

@@ -24,10 +24,11 @@ from driftlog.errors import TopicExistsError, UnknownTopicError
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition, and the brokers that have it."""
+    """A partition, and the node ids of its brokers."""
 
     partition: int
     leader: int | None
+    """None: it has no leader at the moment."""
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
 
@@ -43,18 +44,22 @@ class Topic:
 
 
 class Topics:
-    """Of a cluster."""
+    """`Admin.topics`: the topics of a cluster."""
 
     def __init__(self, link: AdminLink) -> None:
         self._link = link
 
     def list(self, *, internal: bool = False) -> list[str]:
-        """Names, in order; *internal*: also Kafka's own, such as ``__consumer_offsets``."""
+        """The names of all topics, in order.
+
+        Args:
+            internal: True: with Kafka's own, such as ``__consumer_offsets``.
+        """
         names = self._link.metadata().topics
         return sorted(name for name in names if internal or not name.startswith("__"))
 
     def describe(self, *names: str) -> dict[str, Topic]:
-        """Those topics, by name; without names: all that `list` shows.
+        """Those topics, by name; without names: all topics that `list` returns.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -81,16 +86,18 @@ class Topics:
         if_not_exists: bool = False,
         validate_only: bool = False,
     ) -> bool:
-        """Create a topic; returns whether it was there not yet.
+        """Create a topic; returns False where *if_not_exists* found it.
 
         Args:
             partitions, replication_factor: None: the cluster's defaults.
-            if_not_exists: a topic that is there already is no error.
-            validate_only: say whether it would work, and do nothing.
+            configs: such as ``{"retention.ms": 86_400_000}``; names and units are Kafka's.
+            if_not_exists: an existing topic of that name is no error, whatever its partitions.
+            validate_only: check the topic, and do not create it.
 
         Raises:
-            TopicExistsError: it is there already.
-            InvalidConfigError, RequestError: it cannot be like this.
+            TopicExistsError: a topic of that name exists.
+            InvalidConfigError: there is no such config, or it does not take the value.
+            RequestError: the name, the partitions or the replication factor are not possible.
         """
         topic = NewTopic(
             name,
@@ -122,6 +129,7 @@ class Topics:
 
         Raises:
             UnknownTopicError: there is no such topic; the others are deleted.
+            ValueError: no topic is named.
         """
         if not names:
             raise ValueError("name at least one topic")
@@ -143,11 +151,11 @@ class Topics:
     def add_partitions(self, name: str, total: int) -> None:
         """Give the topic *total* partitions, more than it has.
 
-        Keys go to other partitions than before; their old records stay where they are.
+        New records of a key may go to another partition than its old ones, which stay.
 
         Raises:
             UnknownTopicError: there is no such topic.
-            RequestError: it has as many, or more.
+            RequestError: it has *total* partitions or more.
         """
         timeout_s = self._link.timeout_s
         self._link.ask(
@@ -161,10 +169,14 @@ class Topics:
         self._link.until_shown(lambda: len(self.describe(name)[name].partitions) >= total)
 
     def offsets(self, name: str, where: Where = "end") -> dict[int, int]:
-        """The offset of a place in each partition; a time after the last record gives the end.
+        """The offset of a place in each partition, by partition.
+
+        Args:
+            where: a time (the first record at or after it; none: the end), "beginning" or "end".
 
         Raises:
             UnknownTopicError: there is no such topic.
+            ValueError: the time has no zone.
         """
         partitions = [
             TopicPartition(name, p.partition) for p in self.describe(name)[name].partitions
@@ -173,11 +185,14 @@ class Topics:
         return {tp.partition: offset for tp, offset in sorted(found.items())}
 
     def delete_records(self, name: str, before: Mapping[int, int | str]) -> dict[int, int]:
-        """Forget records below an offset, by partition ("end": all); returns the new first offsets.
+        """Delete the records below an offset; returns the new first offsets, by partition.
+
+        Args:
+            before: the offset by partition; "end": all records of it.
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
-            RequestError: the offset lies beyond the end.
+            RequestError: an offset lies beyond the end.
         """
         places = [
             Place(name, partition, -1 if offset == "end" else int(offset))
@@ -232,7 +247,7 @@ def missing(names: Iterable[str], there: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise UnknownTopicError(
-                f"there is no topic {name!r}: Admin().topics.list() shows what is"
+                f"topic {name!r} does not exist: Admin().topics.list() shows the topics"
             )
 
 

@@ -2,8 +2,7 @@
 
     bootstrap_servers=…  >  DRIFTLOG_BOOTSTRAP_SERVERS  >  127.0.0.1:9092
 
-librdkafka's log lines go to the logger ``driftlog.librdkafka``, what the client itself has to say
-to ``driftlog``.
+librdkafka's log lines go to the logger ``driftlog.librdkafka``, the client's own to ``driftlog``.
 Shell.
 """
 
@@ -15,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
+from driftlog.common.bootstrap_probe import check_bootstrap
 from driftlog.common.settings import RESERVED, Config
 from driftlog.errors import DriftlogError, UnreachableError, request_error
 
@@ -22,11 +22,11 @@ LOG: Final = logging.getLogger("driftlog")
 VARIABLE: Final = "DRIFTLOG_BOOTSTRAP_SERVERS"
 _DEFAULT: Final = "127.0.0.1:9092"
 _LIBRDKAFKA_LOG: Final = logging.getLogger("driftlog.librdkafka")
-_SAME_AGAIN_S: Final = 60.0
+_REPETITION_S: Final = 60.0
 
 
-class _NotTheSameAgain(logging.Filter):
-    """librdkafka says of each attempt that it failed, some ten times a second."""
+class _RepetitionFilter(logging.Filter):
+    """librdkafka logs each failed attempt, some ten times a second: each line once a minute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _NotTheSameAgain(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text, now = record.getMessage(), time.monotonic()
-        if now - self._last.get(text, -_SAME_AGAIN_S) < _SAME_AGAIN_S:
+        if now - self._last.get(text, -_REPETITION_S) < _REPETITION_S:
             return False
         if len(self._last) > 1_000:
             self._last.clear()
@@ -42,7 +42,7 @@ class _NotTheSameAgain(logging.Filter):
         return True
 
 
-_LIBRDKAFKA_LOG.addFilter(_NotTheSameAgain())
+_LIBRDKAFKA_LOG.addFilter(_RepetitionFilter())
 
 
 def bootstrap(bootstrap_servers: str | Sequence[str] | None) -> str:
@@ -60,10 +60,10 @@ def configuration(
     config: Mapping[str, Any] | None,
     error_callback: Callable[[KafkaError], None],
 ) -> dict[str, Any]:
-    """librdkafka's configuration: ours, and over it what the user gave.
+    """librdkafka's configuration: the client's settings, and over them the user's *config*.
 
     Raises:
-        ValueError: *config* has what the client must set itself; says which argument to use.
+        ValueError: *config* sets what the client sets itself; the message names the argument.
     """
     given = dict(config or {})
     for name in given:
@@ -82,7 +82,7 @@ def configuration(
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:
-    """What went wrong, of librdkafka's exception."""
+    """The error of librdkafka's exception."""
     error = exception.args[0] if exception.args else None
     return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))
 
@@ -107,16 +107,28 @@ def unreachable(servers: str, timeout_s: float, last_error: str | None) -> Drift
 
 
 class Connections:
-    """What librdkafka said of its connections, for the messages of errors that follow from it.
+    """The errors of librdkafka's connections, for the messages of errors that follow from them.
 
     Never refers to the client that it serves: librdkafka's handle holds it.
     """
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, config: Mapping[str, Any] | None = None) -> None:
         self.servers = servers
+        self._config = config or {}
+        self._checked = False
         self.last_error: str | None = None
         self.fatal: KafkaError | None = None
         self._all_down = False
+
+    def check(self, timeout_s: float) -> None:
+        """Once, before the first request: see `driftlog.common.bootstrap_probe`.
+
+        Raises:
+            UnreachableError: no broker can answer at any of the addresses.
+        """
+        if not self._checked:
+            check_bootstrap(self.servers, self._config, timeout_s)
+            self._checked = True
 
     def failed(self, error: KafkaError) -> None:
         """librdkafka's `error_cb`."""
@@ -134,5 +146,5 @@ class Connections:
             self.last_error = error.str()
 
     def answered(self) -> None:
-        """Something came back: a later outage is worth a new warning."""
+        """A broker answered: a later outage is worth a new warning."""
         self._all_down = False

@@ -1,4 +1,6 @@
-"""What is read and what was written.  Null and empty stay different everywhere.
+"""Records that were read, and places of records that were written.
+
+Null and empty stay different everywhere.
 
 Pure.
 """
@@ -64,17 +66,18 @@ class Record(NamedTuple, Generic[K, V]):
 
 
 class Delivered(NamedTuple):
-    """An acknowledgement: where the record is."""
+    """An acknowledgement: the record's place."""
 
     topic: str
     partition: int
     offset: int
-    """-1 with ``acks=0``: nobody told."""
+    """-1 with ``acks=0``: the broker does not answer."""
     timestamp_ms: int
+    """Since 1970, UTC; -1: none."""
 
     @property
     def timestamp(self) -> datetime | None:
-        """`timestamp_ms` as a time in UTC."""
+        """`timestamp_ms` as a time in UTC; None where there is none."""
         return None if self.timestamp_ms < 0 else from_ms(self.timestamp_ms)
 
 

@@ -1,8 +1,8 @@
-"""What the clients' defaults are, and what more and less of them does.
+"""The clients' defaults, and what more and less of them does.
 
-An acknowledgement of a bucket takes a PUT, 60 to 250 ms, and not a millisecond: what may be in
-flight meanwhile decides how much gets through.  `benchmarks/client_tuning.py` measures what each
-of these is worth.
+An acknowledgement from a bucket takes a PUT, 60 to 250 ms, and not a millisecond: the bytes that
+may be in flight meanwhile bound the throughput.  `benchmarks/client_tuning.py` measures the effect
+of each setting.
 Pure.
 """
 
@@ -23,31 +23,31 @@ class ProducerSettings:
 
     acks: Literal["all", 0, 1] = "all"
     """``"all"``: answered when the bytes are in the bucket.  1: on one agent's disk, in less than a
-    millisecond, and lost with that disk.  0: nobody answers, and nobody knows."""
+    millisecond, and lost with that disk.  0: the broker does not answer; losses are not noticed."""
 
     idempotence: bool = False
-    """True: a batch that is sent again after a lost answer is not there twice, and never out of
-    turn.  librdkafka then has one batch per partition in flight: MB/s per partition is
-    `batch_bytes` by the time of a PUT.  Give such topics partitions, or larger batches."""
+    """True: a batch that is sent again after a lost answer is written once, and in its order.
+    librdkafka then has one batch per partition in flight: MB/s per partition is `batch_bytes` by
+    the time of a PUT.  Give such topics partitions, or larger batches."""
 
     linger_ms: float = 50
     """How long a batch waits to be filled; `flush` does not wait for it.  More: fewer, larger
-    batches, which cost everybody less; it adds little to what a PUT takes."""
+    batches, which cost less; it adds little to the time of a PUT."""
 
     batch_bytes: int = 1_000_000
     """A batch goes at this size, before compression.  More helps `idempotence` with few
     partitions; the topic's `max.message.bytes` must allow it."""
 
     max_message_bytes: int = 1_048_588
-    """The largest record, before compression: what topics take unless their `max.message.bytes`
-    says otherwise.  Records above it are refused at `produce`."""
+    """The largest record, before compression: the default of a topic's `max.message.bytes`.
+    `produce` refuses records above it."""
 
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """Of whole batches; kept on the wire and in the bucket.  zstd is smaller, and costs more."""
 
     queue_max_bytes: int = 256 * MiB
-    """So much may wait for acknowledgement; then `produce` waits.  It should hold what is produced
-    during some PUTs: 100 MB/s for half a second are 50 MB."""
+    """So many bytes may wait for acknowledgement; then `produce` waits.  It should hold the records
+    of some PUTs: 100 MB/s for half a second are 50 MB."""
 
     queue_max_records: int = 1_000_000
     """The same in records.  librdkafka's own 100,000 are a tenth of a second of small ones."""
@@ -56,19 +56,20 @@ class ProducerSettings:
     """How long `produce` waits for room before it raises `QueueFullError`."""
 
     delivery_timeout_ms: int = 120_000
-    """A record that is not acknowledged by then has failed.  It covers what agents need to replace
-    one of them, and short outages of the bucket."""
+    """A record that is not acknowledged by then has failed.  It covers the takeover of a failed
+    agent's partitions, and short outages of the bucket."""
 
     partitioner: Literal["murmur2_random", "consistent_random"] = "murmur2_random"
-    """Where a key goes.  Java's clients use murmur2, so that the same key is in the same partition
-    whoever writes it; librdkafka's own default is the other one (CRC-32)."""
+    """Which partition a key goes to.  Java's clients use murmur2: the same key is in the same
+    partition from both; librdkafka's own default is the other one (CRC-32)."""
 
     connect_timeout_ms: int = 10_000
-    """The first `produce` asks the cluster for its topic, and raises `UnreachableError` after this.
-    0: nothing is asked; unreachable brokers show after `delivery_timeout_ms`."""
+    """The first `produce` asks the cluster for its topic, and raises `UnreachableError` after this;
+    within two seconds where all addresses refuse connections.  0: it asks nothing, and records for
+    unreachable brokers fail after `delivery_timeout_ms`."""
 
     def configs(self) -> dict[str, Config]:
-        """As librdkafka calls them."""
+        """The settings as configs of librdkafka."""
         return {
             "acks": self.acks,
             "enable.idempotence": self.idempotence,
@@ -91,36 +92,38 @@ class ConsumerSettings:
     """How much is fetched ahead, and how a member of a group behaves."""
 
     commit_interval_ms: int = 5_000
-    """How often offsets of processed records are committed.  Less: fewer records come again after
-    a crash, and more commits."""
+    """How often offsets of processed records are committed.  Less: the group reads fewer records
+    again after a crash, and commits more often."""
 
     commit_timeout_ms: int = 30_000
-    """How long a commit that is waited for is tried again before it raises `CommitError`."""
+    """How long `commit` retries before it raises `CommitError`."""
 
     max_poll_interval_ms: int = 300_000
-    """A member that does not ask for records for so long is taken for stuck, and loses its
-    partitions.  It must be more than the processing of one record takes."""
+    """A member that does not read for so long is taken for stuck, and loses its partitions.  It
+    must be longer than the processing of one record, or of what one `read` returns."""
 
     session_timeout_ms: int = 45_000
-    """A member that is not heard of for so long is taken for dead."""
+    """A member whose heartbeats are missing for so long is taken for dead, and loses its
+    partitions.  Shorter: others take over sooner, and a pause of the process costs more easily."""
 
     fetch_wait_max_ms: int = 500
-    """How long the broker waits for records where there are none."""
+    """How long the broker waits for records before it answers a fetch with none."""
 
     queued_max_bytes: int = 64 * MiB
-    """So much is fetched ahead, over all partitions.  More: fewer pauses for large records."""
+    """So many bytes are fetched ahead, over all partitions.  More: fewer pauses for large
+    records."""
 
     read_committed: bool = True
-    """Records of transactions that were aborted, or are still open, are left out."""
+    """True: records of aborted and of open transactions are left out."""
 
     request_timeout_ms: int = 10_000
-    """How long the start may take: topics, offsets.  Then `UnreachableError`."""
+    """How long the start may ask for topics and offsets before it raises `UnreachableError`."""
 
     metadata_max_age_ms: int = 60_000
     """How often new partitions, and new topics that match a pattern, are looked for."""
 
     def configs(self) -> dict[str, Config]:
-        """As librdkafka calls them."""
+        """The settings as configs of librdkafka."""
         return {
             "max.poll.interval.ms": self.max_poll_interval_ms,
             "session.timeout.ms": self.session_timeout_ms,

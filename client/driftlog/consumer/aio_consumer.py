@@ -4,40 +4,64 @@
         async for record in consumer:
             ...
 
-The rules of `driftlog.Consumer` hold.  One thread does what may wait; the loop takes records that
-are there without it:
+The rules of `driftlog.Consumer` hold.  One thread makes the calls that may wait; the loop takes
+records that are there without it:
 
-    loop:    async for ◀── buffer          a cancelled wait loses nothing: what comes stays in the
-    thread:        └──▶ fill ──▶ ┘         buffer, and the next call has it
+    loop:    async for ◀── records         a cancelled wait loses nothing: what comes stays with
+    thread:        └──▶ fill ──▶ ┘         the records, and the next call has it
 
 Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from driftlog.common.connection import bootstrap
 from driftlog.common.records import K, Record, TopicPartition, V
+from driftlog.common.serialization import Deserializer, Deserializers
 from driftlog.common.settings import ConsumerSettings
 from driftlog.consumer.lookups import Where
-from driftlog.consumer.reading import Deserializer, Reader
+from driftlog.consumer.loop_callback import LoopCallback, current_callback
+from driftlog.consumer.reader import Reader
+from driftlog.consumer.rebalance import RebalanceCallbacks, RebalanceEvent
+from driftlog.consumer.subscription import Subscription
 from driftlog.errors import ClosedError, DriftlogError
 
 T = TypeVar("T")
 
 _SLICE_S: Final = 0.2
 _YIELD_EVERY: Final = 256
-"""Records that are there already; then others of the loop get their turn."""
+"""Records that are there already; then other tasks of the loop get their turn."""
 
 
 class AsyncConsumer(Generic[K, V]):
     """As `driftlog.Consumer`, for one task of an event loop; it never blocks the loop.
 
+    This program writes a record and reads it::
+
+        import asyncio
+
+        from driftlog import AsyncConsumer, AsyncProducer
+
+
+        async def main() -> None:
+            async with AsyncProducer() as producer:
+                await producer.produce("greetings", b"hello")
+            async with AsyncConsumer(
+                "greetings", from_beginning=True, end_of_topic=True
+            ) as consumer:
+                async for record in consumer:
+                    print(record.partition, record.offset, record.value)
+
+
+        asyncio.run(main())
+
     Args:
-        As those of `driftlog.Consumer`.  Deserializers run in the loop.
+        As those of `driftlog.Consumer`.  Deserializers and the callbacks of *rebalance* run in the
+        loop; these callbacks may be coroutine functions.
     """
 
     @overload
@@ -53,6 +77,7 @@ class AsyncConsumer(Generic[K, V]):
         auto_commit: bool = True,
         key_deserializer: None = None,
         value_deserializer: None = None,
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -67,8 +92,9 @@ class AsyncConsumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Callable[[bytes], K],
+        key_deserializer: Deserializer[K],
         value_deserializer: None = None,
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -84,7 +110,8 @@ class AsyncConsumer(Generic[K, V]):
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
         key_deserializer: None = None,
-        value_deserializer: Callable[[bytes], V],
+        value_deserializer: Deserializer[V],
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -99,8 +126,9 @@ class AsyncConsumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Callable[[bytes], K],
-        value_deserializer: Callable[[bytes], V],
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -115,25 +143,30 @@ class AsyncConsumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
+        self._rebalance = rebalance
         self._reader = Reader(
-            [topics] if isinstance(topics, str) else topics,
-            group=group,
+            Subscription(
+                topics=[topics] if isinstance(topics, str) else topics,
+                group=group,
+                partitions=partitions,
+                from_beginning=from_beginning,
+                end_of_topic=end_of_topic,
+                auto_commit=auto_commit,
+            ),
             servers=bootstrap(bootstrap_servers),
-            partitions=partitions,
-            from_beginning=from_beginning,
-            end_of_topic=end_of_topic,
-            auto_commit=auto_commit,
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
+            deserializers=Deserializers(key_deserializer, value_deserializer),
             settings=settings or ConsumerSettings(),
             config=config,
+            notify=None if rebalance is None else self._rebalanced,
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="driftlog-consumer")
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._job: asyncio.Future[Any] | None = None
         self._since_yield = 0
         self._closed = False
@@ -142,7 +175,7 @@ class AsyncConsumer(Generic[K, V]):
         return self
 
     async def __anext__(self) -> Record[K, V]:
-        """The next record; what was handed out before is processed.
+        """The next record; the records that were handed out before are processed.
 
         Raises:
             As `Consumer.__next__`, with StopAsyncIteration.
@@ -154,21 +187,21 @@ class AsyncConsumer(Generic[K, V]):
         if self._since_yield >= _YIELD_EVERY:
             self._since_yield = 0
             await asyncio.sleep(0)
-        if not reader.buffer or reader.due:
+        if not reader.records.ready or reader.due:
             self._check_open()
-            timeout_s = 0.0 if reader.buffer else _SLICE_S
+            timeout_s = 0.0 if reader.records.ready else _SLICE_S
             await self._run(lambda: reader.fill(timeout_s))
-        while not reader.buffer:
-            if reader.finished:
+        while not reader.records.ready:
+            if reader.records.finished:
                 await self._run(reader.commit_processed)
                 raise StopAsyncIteration
             await self._run(lambda: reader.fill(_SLICE_S))
         return reader.next_record()
 
     async def read(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record[K, V]]:
-        """What is there, at least one record if one comes in time; empty: none came.
+        """Up to *max_records* records: at least one if one comes within *timeout_s*, or none.
 
-        What was handed out before is processed.
+        The records that were handed out before are processed.
 
         Raises:
             As `Consumer.read`.
@@ -180,24 +213,47 @@ class AsyncConsumer(Generic[K, V]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         await self._run(lambda: reader.fill(0))
-        while not reader.buffer and not reader.finished:
+        while not reader.records.ready and not reader.records.finished:
             left_s = deadline - loop.time()
             if left_s <= 0:
                 break
             wait_s = min(_SLICE_S, left_s)
             await self._run(lambda wait_s=wait_s: reader.fill(wait_s))  # type: ignore[misc]
-        if reader.finished:
+        if reader.records.finished:
             await self._run(reader.commit_processed)
-        return [reader.next_record() for _ in range(min(max_records, len(reader.buffer)))]
+        return [reader.next_record() for _ in range(min(max_records, len(reader.records.ready)))]
 
-    async def commit(self, record: Record[Any, Any] | None = None) -> None:
-        """Commit now, and wait: all that was handed out, or its partition up to *record*.
+    async def commit(
+        self,
+        record: Record[Any, Any] | None = None,
+        *,
+        offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Commit now: all that was handed out, a partition up to *record*, or *offsets*.
 
         Raises:
             As `Consumer.commit`.
         """
         self._check_open()
-        await self._run(lambda: self._reader.commit(record))
+        await self._run(lambda: self._reader.commit(record, offsets))
+
+    async def committed(self, topic: str, partition: int) -> int | None:
+        """The offset that the group has committed, as its coordinator says; None: none.
+
+        Raises:
+            As `Consumer.committed`.
+        """
+        self._check_open()
+        return await self._run(lambda: self._reader.committed(TopicPartition(topic, partition)))
+
+    async def position(self, topic: str, partition: int) -> int:
+        """The offset of the record that is handed out next, if nothing is deleted until then.
+
+        Raises:
+            As `Consumer.position`.
+        """
+        self._check_open()
+        return await self._run(lambda: self._reader.position(TopicPartition(topic, partition)))
 
     async def seek(self, topic: str, partition: int, where: Where) -> None:
         """Go on at an offset, at a time, at the "beginning" or at the "end" of a partition.
@@ -208,9 +264,31 @@ class AsyncConsumer(Generic[K, V]):
         self._check_open()
         await self._run(lambda: self._reader.seek(TopicPartition(topic, partition), where))
 
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out no records of these partitions until `resume`, or until they are revoked.
+
+        Raises:
+            As `Consumer.pause`.
+        """
+        self._check_open()
+        await self._run(lambda: self._reader.pause(partitions))
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these partitions again, from where each stopped.
+
+        Raises:
+            As `Consumer.resume`.
+        """
+        self._check_open()
+        await self._run(lambda: self._reader.resume(partitions))
+
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now."""
-        return self._reader.assignment()
+        """The partitions that are read now; empty before the first read."""
+        return self._reader.records.partitions()
+
+    def paused(self) -> list[TopicPartition]:
+        """Those of them that are paused."""
+        return self._reader.records.paused()
 
     async def close(self) -> None:
         """Commit what was processed, leave the group.  Harmless when repeated.
@@ -246,8 +324,9 @@ class AsyncConsumer(Generic[K, V]):
         if self._closed:
             return
         self._closed = True
+        self._loop = asyncio.get_running_loop()
         # Submitted at once, behind what the thread does now: a cancellation finds it under way.
-        job = asyncio.get_running_loop().run_in_executor(
+        job = self._loop.run_in_executor(
             self._thread, lambda: self._reader.close(last_processed=last_processed)
         )
         self._thread.shutdown(wait=False)
@@ -255,8 +334,12 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _run(self, work: Callable[[], T]) -> T:
         """In the thread, after what it does now.  Cancelled, the work goes on and is not lost."""
+        callback = current_callback(self)
+        if callback is not None:
+            return await callback.in_thread(work)
         await self._settle()
-        job = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self._loop = asyncio.get_running_loop()
+        job = self._loop.run_in_executor(self._thread, work)
         self._job = job
         try:
             return await asyncio.shield(job)
@@ -274,6 +357,14 @@ class AsyncConsumer(Generic[K, V]):
                 if job.done():
                     self._job = None
 
+    def _rebalanced(self, event: RebalanceEvent, partitions: list[TopicPartition]) -> None:
+        """In the thread: the callback runs in the loop, and the thread waits for it."""
+        callback = None if self._rebalance is None else self._rebalance.of(event)
+        if callback is not None:
+            assert self._loop is not None
+            LoopCallback(self, self._loop).run(lambda: callback(self, partitions))
+
     def _check_open(self) -> None:
-        if self._closed:
+        # While it closes, on_revoke may still commit.
+        if self._closed and current_callback(self) is None:
             raise ClosedError("this consumer is closed: make a new one")

@@ -5,21 +5,25 @@
             print(record.offset, record.timestamp, record.key, record.value)
 
 At least once: a record counts as processed when the next one is asked for, or when the ``with``
-block ends without an error.  Committed is what was processed: now and then, when partitions are
-revoked, and at the end.  A block that ends with an error commits all but the record it was at.
+block ends without an error.  The consumer commits what was processed: now and then, when
+partitions are revoked, and at the end.  A block that ends with an error commits all but the record
+it was at.
 Shell.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Self, overload
 
 from driftlog.common.connection import bootstrap
 from driftlog.common.records import K, Record, TopicPartition, V
+from driftlog.common.serialization import Deserializer, Deserializers
 from driftlog.common.settings import ConsumerSettings
 from driftlog.consumer.lookups import Where
-from driftlog.consumer.reading import Deserializer, Reader
+from driftlog.consumer.reader import Reader
+from driftlog.consumer.rebalance import RebalanceCallbacks, RebalanceEvent
+from driftlog.consumer.subscription import Subscription
 from driftlog.errors import ClosedError, DriftlogError
 
 _SLICE_S: Final = 0.2
@@ -29,24 +33,37 @@ _SLICE_S: Final = 0.2
 class Consumer(Generic[K, V]):
     """Reads records of any Kafka cluster; one thread at a time.
 
+    This program writes a record and reads it::
+
+        from driftlog import Consumer, Producer
+
+        with Producer() as producer:
+            producer.produce("greetings", b"hello")
+        with Consumer("greetings", from_beginning=True, end_of_topic=True) as consumer:
+            for record in consumer:
+                print(record.partition, record.offset, record.value)
+
     Args:
         topics: one or more names; one that begins with ``^`` is a pattern.
         group: shares the partitions with the other members of that group, and commits.  None:
             reads all partitions, and commits nothing.
         bootstrap_servers: one or more of the cluster's addresses; None: the environment variable
             DRIFTLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9092.
-        from_beginning: begin with the first record, where the group has committed nothing yet;
-            else with what comes next.
-        end_of_topic: stop at the end as it was at the start.
+        from_beginning: True: begin with the first record, where the group has committed nothing
+            yet.  False: begin with the next record that is written.
+        end_of_topic: True: the loop stops at the end as it was when the consumer started.
         partitions: without a group, only these.
         auto_commit: False: only `commit` commits.
-        key_deserializer, value_deserializer: make objects of bytes; never given None.
+        key_deserializer, value_deserializer: make objects of bytes, from the bytes alone or from
+            the bytes and a `driftlog.serializers.SerializationContext`; never given None.
+        rebalance: called when the group gives or takes partitions.
         settings: how much is fetched ahead, how a member of a group behaves.
         config: librdkafka's own configs, over everything; for TLS, SASL, ``group.instance.id``,
             ``group.protocol`` and the like.
 
     Raises:
-        ValueError: a config that does not exist, or that the client sets itself.
+        ValueError: a config that does not exist, or that the client sets itself; arguments that
+            contradict one another.
     """
 
     @overload
@@ -62,6 +79,7 @@ class Consumer(Generic[K, V]):
         auto_commit: bool = True,
         key_deserializer: None = None,
         value_deserializer: None = None,
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -76,8 +94,9 @@ class Consumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Callable[[bytes], K],
+        key_deserializer: Deserializer[K],
         value_deserializer: None = None,
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -93,7 +112,8 @@ class Consumer(Generic[K, V]):
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
         key_deserializer: None = None,
-        value_deserializer: Callable[[bytes], V],
+        value_deserializer: Deserializer[V],
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -108,8 +128,9 @@ class Consumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Callable[[bytes], K],
-        value_deserializer: Callable[[bytes], V],
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -124,55 +145,64 @@ class Consumer(Generic[K, V]):
         end_of_topic: bool = False,
         partitions: Sequence[int] | None = None,
         auto_commit: bool = True,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        rebalance: RebalanceCallbacks | None = None,
         settings: ConsumerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self._closed = False
+        self._rebalance = rebalance
         self._reader = Reader(
-            [topics] if isinstance(topics, str) else topics,
-            group=group,
+            Subscription(
+                topics=[topics] if isinstance(topics, str) else topics,
+                group=group,
+                partitions=partitions,
+                from_beginning=from_beginning,
+                end_of_topic=end_of_topic,
+                auto_commit=auto_commit,
+            ),
             servers=bootstrap(bootstrap_servers),
-            partitions=partitions,
-            from_beginning=from_beginning,
-            end_of_topic=end_of_topic,
-            auto_commit=auto_commit,
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
+            deserializers=Deserializers(key_deserializer, value_deserializer),
             settings=settings or ConsumerSettings(),
             config=config,
+            notify=None if rebalance is None else self._rebalanced,
         )
+        self._closed = False
 
     def __iter__(self) -> Iterator[Record[K, V]]:
         return self
 
     def __next__(self) -> Record[K, V]:
-        """The next record; what was handed out before is processed.
+        """The next record; the records that were handed out before are processed.
+
+        Waits for as long as no record comes, also where all partitions are paused.
 
         Raises:
             StopIteration: with *end_of_topic*, that was all; it is committed.
             DeserializationError: the next call goes on behind the record.
-            UnreachableError, RequestError: reading cannot go on.
+            UnreachableError: no broker answered when the consumer started.
+            UnknownTopicError: a topic, or a named partition, does not exist.
+            RequestError: reading cannot go on.
+            ClosedError: the consumer is closed.
         """
         reader = self._reader
-        if reader.buffer and not reader.due:
+        if reader.records.ready and not reader.due:
             reader.processed()
             return reader.next_record()
         self._check_open()
         reader.processed()
-        reader.fill(0 if reader.buffer else _SLICE_S)
-        while not reader.buffer:
-            if reader.finished:
+        reader.fill(0 if reader.records.ready else _SLICE_S)
+        while not reader.records.ready:
+            if reader.records.finished:
                 reader.commit_processed()
                 raise StopIteration
             reader.fill(_SLICE_S)
         return reader.next_record()
 
     def read(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record[K, V]]:
-        """What is there, at least one record if one comes in time; empty: none came.
+        """Up to *max_records* records: at least one if one comes within *timeout_s*, or none.
 
-        What was handed out before is processed.
+        The records that were handed out before are processed.
 
         Raises:
             As ``next``, but StopIteration.
@@ -182,24 +212,57 @@ class Consumer(Generic[K, V]):
         reader.processed()
         deadline = time.monotonic() + timeout_s
         reader.fill(0)
-        while not reader.buffer and not reader.finished:
+        while not reader.records.ready and not reader.records.finished:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
             reader.fill(min(_SLICE_S, left_s))
-        if reader.finished:
+        if reader.records.finished:
             reader.commit_processed()
-        return [reader.next_record() for _ in range(min(max_records, len(reader.buffer)))]
+        return [reader.next_record() for _ in range(min(max_records, len(reader.records.ready)))]
 
-    def commit(self, record: Record[Any, Any] | None = None) -> None:
-        """Commit now, and wait: all that was handed out, or its partition up to *record*.
+    def commit(
+        self,
+        record: Record[Any, Any] | None = None,
+        *,
+        offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Commit now, and wait for the answer.
+
+        Args:
+            record: its partition up to this record, included.
+            offsets: these, each of the record that is read next: one past the last processed one.
+                Neither: everything that was handed out.
 
         Raises:
-            CommitError: it is not committed: those records come again.
-            ValueError: this consumer has no group.
+            CommitError: the group has not committed it, and reads those records again; a partition
+                may be another member's by now.
+            ValueError: this consumer has no group, an offset is negative, or both are given.
+            ClosedError: the consumer is closed.
         """
         self._check_open()
-        self._reader.commit(record)
+        self._reader.commit(record, offsets)
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """The offset that the group has committed, as its coordinator says; None: none.
+
+        Raises:
+            ValueError: this consumer has no group.
+            UnreachableError, RequestError: the coordinator did not answer, or declined.
+            ClosedError: the consumer is closed, or closes: also in `on_revoke` of its end.
+        """
+        self._check_open()
+        return self._reader.committed(TopicPartition(topic, partition))
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset of the record that is handed out next, if nothing is deleted until then.
+
+        Raises:
+            NotAssignedError: this consumer does not read that partition, or not any more.
+            ClosedError: the consumer is closed.
+        """
+        self._check_open()
+        return self._reader.position(TopicPartition(topic, partition))
 
     def seek(self, topic: str, partition: int, where: Where) -> None:
         """Go on at an offset, at a time, at the "beginning" or at the "end" of a partition.
@@ -207,14 +270,43 @@ class Consumer(Generic[K, V]):
         A group's partition that is not assigned begins there once it is.
 
         Raises:
-            UnknownTopicError: this consumer does not read that partition.
+            NotAssignedError: without a group: this consumer does not read that partition.
+            ValueError: the offset is negative, or the time has no zone.
+            ClosedError: the consumer is closed.
         """
         self._check_open()
         self._reader.seek(TopicPartition(topic, partition), where)
 
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out no records of these partitions until `resume`, such as ``pause(assignment())``.
+
+        A member of a group stays one as long as it reads: `read` returns [], and keeps it alive.
+        The pause ends when a partition is revoked.  Harmless when repeated.
+
+        Raises:
+            NotAssignedError: one of them is not assigned; none is paused.
+            ClosedError: the consumer is closed.
+        """
+        self._check_open()
+        self._reader.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these partitions again, from where each stopped.
+
+        Raises:
+            NotAssignedError: one of them is not assigned; none is resumed.
+            ClosedError: the consumer is closed.
+        """
+        self._check_open()
+        self._reader.resume(partitions)
+
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now."""
-        return self._reader.assignment()
+        """The partitions that are read now; empty before the first read."""
+        return self._reader.records.partitions()
+
+    def paused(self) -> list[TopicPartition]:
+        """Those of them that are paused."""
+        return self._reader.records.paused()
 
     def close(self) -> None:
         """Commit what was processed, leave the group.  Harmless when repeated.
@@ -224,8 +316,7 @@ class Consumer(Generic[K, V]):
         Raises:
             CommitError: it could not be committed; the consumer is closed all the same.
         """
-        self._closed = True
-        self._reader.close(last_processed=False)
+        self._close(last_processed=False)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -237,15 +328,26 @@ class Consumer(Generic[K, V]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closed = True
         try:
-            self._reader.close(last_processed=error is None)
+            self._close(last_processed=error is None)
         except DriftlogError as uncommitted:
             if error is None:
                 raise
             # The body's error is the one to see.
             error.add_note(f"driftlog: {uncommitted}")
 
+    # ── Inside ──
+
+    def _close(self, *, last_processed: bool) -> None:
+        self._closed = True
+        self._reader.close(last_processed=last_processed)
+
+    def _rebalanced(self, event: RebalanceEvent, partitions: list[TopicPartition]) -> None:
+        callback = None if self._rebalance is None else self._rebalance.of(event)
+        if callback is not None:
+            callback(self, partitions)
+
     def _check_open(self) -> None:
-        if self._closed:
+        # While it closes, on_revoke may still commit.
+        if self._closed and not self._reader.notifying:
             raise ClosedError("this consumer is closed: make a new one")

@@ -18,17 +18,17 @@ from driftlog.common.settings import ConsumerSettings
 from driftlog.errors import request_error
 
 Where = int | datetime | Literal["beginning", "end"]
-"""A place in a partition: an offset, the first record of a time or later, either end."""
+"""A place in a partition: an offset, the first record at or after a time, or either end."""
 
 TRANSIENT: Final = frozenset({-195, -193, -187, -185, -180, 5, 6, 7, 13, 14, 15, 16})
-"""Errors that pass: a connection, a leader or a coordinator that is on its way."""
+"""Errors that pass: there is no connection, no leader or no coordinator at the moment."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 _RETRY_S: Final = 0.1
 
 
 class Lookups:
-    """Questions that are asked again until `request_timeout_ms`, where the trouble may pass."""
+    """Requests that are repeated until `request_timeout_ms` where their error may pass."""
 
     def __init__(
         self, handle: confluent_kafka.Consumer, connections: Connections, settings: ConsumerSettings
@@ -37,11 +37,11 @@ class Lookups:
         self._connections = connections
         self._settings = settings
 
-    def topics(self, topic: str | None) -> dict[str, Any]:
-        """That topic, or all, by name: `confluent_kafka.admin.TopicMetadata`.
+    def partitions(self, topic: str | None) -> dict[str, list[int]]:
+        """The partitions of that topic, or of all topics, by name; none where it has an error.
 
         Raises:
-            UnreachableError: nobody answered.
+            UnreachableError: no broker answered.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
         try:
@@ -51,8 +51,10 @@ class Lookups:
             raise unreachable(
                 self._connections.servers, timeout_s, self._connections.last_error
             ) from error
-        topics: dict[str, Any] = listed.topics
-        return topics
+        return {
+            name: [] if found.error is not None else list(found.partitions)
+            for name, found in listed.topics.items()
+        }
 
     def resolve(self, places: Mapping[TopicPartition, Where]) -> dict[TopicPartition, int]:
         """Offsets of places.

@@ -4,8 +4,8 @@
                  (the next record is asked for, or the block ends well: the last one is processed)
 
 An offset is one past the last processed record, or where reading began: a group that was given a
-partition and read nothing of it yet must not begin somewhere else next time.  What was revoked or
-lost is forgotten: nothing is committed for what is another member's.
+partition and read nothing of it yet must not begin somewhere else next time.  Revoked and lost
+partitions are forgotten: nothing is committed for what is another member's.
 Pure.
 """
 
@@ -36,7 +36,7 @@ class Positions:
             self._committed.pop(tp, None)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """They were revoked, or lost."""
+        """These partitions were revoked, or lost."""
         for tp in partitions:
             for offsets in (self._processed, self._committed, self._handed_out):
                 offsets.pop(tp, None)
@@ -51,8 +51,12 @@ class Positions:
             self._processed.update(self._handed_out)
             self._handed_out.clear()
 
+    def not_processed(self) -> None:
+        """What was handed out and is not processed yet comes again."""
+        self._handed_out.clear()
+
     def processed_to(self, tp: TopicPartition, offset: int) -> None:
-        """The user says so: everything of *tp* below *offset* is processed."""
+        """Everything of *tp* below *offset* is processed: the user commits that offset."""
         assert offset >= 0
         if tp in self._processed:
             self._processed[tp] = offset
@@ -60,7 +64,7 @@ class Positions:
                 del self._handed_out[tp]
 
     def moved(self, tp: TopicPartition, offset: int) -> None:
-        """The user goes on at *offset*, wherever that is."""
+        """Reading goes on at *offset*, which may lie before what was processed."""
         if tp in self._processed:
             self._processed[tp] = offset
             self._handed_out.pop(tp, None)
@@ -68,7 +72,7 @@ class Positions:
     def to_commit(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """What is processed and not committed yet."""
+        """Offsets that are processed and not committed yet."""
         of = self._processed if partitions is None else partitions
         return {
             tp: self._processed[tp]
@@ -77,7 +81,7 @@ class Positions:
         }
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group has these now."""
+        """The group has committed these offsets."""
         for tp, offset in offsets.items():
             if tp in self._processed:
                 self._committed[tp] = offset

@@ -1,17 +1,17 @@
-"""A cluster on this machine: one etcd and some agents, kept running until somebody stops it.
+"""A cluster on this machine: one etcd and some agents, kept running until a signal stops it.
 
     start ──▶ etcd ──healthy──▶ agents ──ready──▶ the table ──▶ …
                                    SIGTERM, SIGINT, SIGHUP ──▶ agents end, all at once ──▶ etcd ends
 
     DIR/run/lock                        one cluster per directory; names the process that holds it
-    DIR/run/etcd.pid  agent-N.pid       whom to kill to see what happens
-    DIR/etcd/  etcd.json  etcd.log      etcd: its data, its ports, what it says
-    DIR/agent-N/  agent-N.log           an agent: its --dir, what it says
-    DIR/objects/                        the objects of all, without --store
+    DIR/run/etcd.pid  agent-N.pid       the process ids, for experiments with kill
+    DIR/etcd/  etcd.json  etcd.log      etcd: its data, its ports, its output
+    DIR/agent-N/  agent-N.log           an agent: its --dir, its output
+    DIR/objects/                        the objects of all agents, without --store
 
-Who dies is started again.  What the agents say is told on standard error as it comes, each line
-with its name in front; what we say goes to standard output.  Neither is waited for: a pipe that
-nobody reads, or a terminal that is held (Ctrl-S), holds up no restart and no stop.
+A process that ends is started again.  The agents' output goes to standard error as it comes, each
+line with the agent's name in front; messages of this command go to standard output.  Neither
+blocks: a pipe without a reader, or a held terminal (Ctrl-S), delays no restart and no stop.
 Shell.
 """
 
@@ -43,7 +43,7 @@ _AGENTS_STOP_S: Final = 25.0  # an agent drains for 20 s at most
 _ETCD_STOP_S: Final = 5.0
 _TAIL_LINES: Final = 10
 _LAST_WORDS_S: Final = 1.0
-"""How long who reads slowly has for the rest at the end."""
+"""How long a slow reader has for the kept lines at the end."""
 
 _READY: Final = "driftlog is ready: "
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,34 +55,34 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlan:
-    """How one agent is started."""
+    """The addresses of one agent."""
 
     listeners: tuple[str, ...]
     """NAME://HOST:PORT each."""
     advertised: tuple[str, ...]
-    """What clients of each listener are told, likewise."""
+    """The address that clients of each listener connect to, likewise."""
     http_listener: str | None
     """None: 9644 or one of the next ports, or a free one where that is taken."""
 
     @property
     def listener(self) -> str:
-        """HOST:PORT of the first."""
+        """HOST:PORT of the first listener."""
         return self.listeners[0].rpartition("://")[2]
 
     @property
     def bootstrap(self) -> str:
-        """What clients of the first listener connect to."""
+        """The address that clients of the first listener connect to."""
         return self.advertised[0].rpartition("://")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What to start.
+    """One etcd and its agents.
 
     Args:
-        directory: of all; absolute.
-        objects: where all put their objects.
-        agent_command: `driftlog agent run`, and the options that are the same for all.
+        directory: of all processes; absolute.
+        objects: where all agents put their objects.
+        agent_command: `driftlog agent run`, and the options that are the same for all agents.
     """
 
     directory: Path
@@ -93,7 +93,7 @@ class ClusterPlan:
 
 
 class DirectoryLock:
-    """One cluster per directory; held until this process ends, however it does."""
+    """One cluster per directory; held until this process ends, in whatever way."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -105,11 +105,11 @@ class DirectoryLock:
         return self._directory / "run"
 
     def take(self) -> None:
-        """Hold it, and end what the last holder left.  A repeat is harmless.
+        """Take the lock, and end processes that the last holder left.  Harmless when repeated.
 
         Raises:
-            ClusterError: another one holds it.
-            OSError: the directory cannot be written, or what was left does not end.
+            ClusterError: another process holds it.
+            OSError: the directory cannot be written, or a process that was left does not end.
         """
         if self._descriptor >= 0:
             return
@@ -131,13 +131,13 @@ class DirectoryLock:
         self._descriptor = descriptor
         for line in end_leftovers(self.run, self._directory):
             with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
-                print(ours(line), flush=True)  # nothing of ours runs yet: this may wait
+                print(ours(line), flush=True)  # no process runs yet: this may block
 
     def take_if_it_was(self) -> None:
-        """`take`, where there was a cluster before; else leave the disk as it is.
+        """`take`, where the directory had a cluster before; else leave the disk as it is.
 
         Raises:
-            ClusterError: another one holds it.
+            ClusterError: another process holds it.
         """
         if (self.run / "lock").exists():
             self.take()
@@ -152,7 +152,7 @@ class _Agent:
 
     @property
     def node_id(self) -> int | None:
-        """Kept on its disk; None: it has none yet."""
+        """Its node id, from its disk; None: it has none yet."""
         try:
             return int(json.loads((self.directory / "node_id.json").read_bytes())["node_id"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -160,10 +160,10 @@ class _Agent:
 
 
 def run(plan: ClusterPlan, lock: DirectoryLock) -> int:
-    """Start it, keep it running, and stop it when a signal says so; returns the exit code.
+    """Start the cluster, keep it running, and stop it at a signal; returns the exit code.
 
     Raises:
-        ClusterError: etcd does not start, or another one holds the lock.
+        ClusterError: etcd does not start, or another process holds the lock.
         OSError: the directory cannot be written.
     """
     lock.take()
@@ -191,9 +191,9 @@ class _Cluster:
         self._processes = [self._etcd, *(agent.process for agent in self._agents)]
         self._announced = False
         self._any_ready = False
-        """An agent has been ready since this began."""
+        """An agent has been ready since the start of this command."""
         self._stops = 0
-        """How often we were told to stop."""
+        """The number of signals that ask for the stop."""
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes):
             end.setblocking(False)
@@ -223,7 +223,7 @@ class _Cluster:
         ]
 
     def _http_address(self, number: int) -> str:
-        """Where it was, or its own of the ports from 9644 on, or a free one."""
+        """The last one, or the agent's own of the ports from 9644 on, or a free one."""
         before = self._agents[number - 1].http_address.rpartition(":")[2]
         wanted = int(before or _FIRST_HTTP_PORT + number - 1)
         others = {
@@ -245,7 +245,7 @@ class _Cluster:
                 while not self._stops:
                     self._turn()
                     if self._refused():
-                        self._say("no agent starts; what they say above is why")
+                        self._say("no agent starts; their lines above give the reason")
                         self._stop()
                         return 1
                     self._announce_once()
@@ -260,7 +260,7 @@ class _Cluster:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals wake us; those that end us are counted.  nohup's ignored SIGHUP stays ignored."""
+        """Signals end a wait; those that stop are counted.  nohup's ignored SIGHUP stays so."""
 
         def stop(*_: object) -> None:
             self._stops += 1
@@ -297,13 +297,13 @@ class _Cluster:
 
     def _etcd_said(self) -> str:
         lines = "".join(f"\n    {line}" for line in self._etcd.tail(_TAIL_LINES))
-        return f"{lines}\n    all that it said is in {self._etcd.log}"
+        return f"{lines}\n    its whole log is {self._etcd.log}"
 
     def _turn(self) -> None:
         self._tell()
         for process in self._processes:
             if process.reap():
-                self._mourn(process)
+                self._report_end(process)
         if not self._etcd.ready and self._etcd.pid is not None and self._plan.etcd.is_healthy():
             self._etcd.ready = True
             self._say("etcd answers again")
@@ -317,7 +317,7 @@ class _Cluster:
         self._wait(_TURN_S)
 
     def _refused(self) -> bool:
-        """Whether all agents have said why they do not start, and none was ever ready."""
+        """Whether all agents ended with a reason, and none was ever ready."""
         agents = [agent.process for agent in self._agents]
         self._any_ready |= any(process.ready for process in agents)
         return not self._any_ready and all(process.refused for process in agents)
@@ -332,28 +332,28 @@ class _Cluster:
         if process.ended and process.pid is not None:
             self._say(f"{process.name} {process.last_end}: started again (pid {process.pid})")
 
-    def _mourn(self, process: LocalProcess) -> None:
+    def _report_end(self, process: LocalProcess) -> None:
         self._tell()
         assert process.start_at is not None
         early = "" if process.ready else " before it was ready"
         again_s = max(1, round(process.start_at - time.monotonic()))
         self._say(f"{process.name} {process.last_end}{early}; it is started again in {again_s} s")
-        # Of an agent, all that it said was told; who was killed had nothing to say of it.
+        # An agent's output was shown already; a killed etcd has logged nothing about it.
         if process is self._etcd and not process.was_killed:
-            self._say(f"the last that it said:{self._etcd_said()}")
+            self._say(f"its last lines:{self._etcd_said()}")
 
-    # ── Telling ──
+    # ── Output ──
 
     def _tell(self) -> None:
-        """Pass on what the agents have said since the last time."""
+        """Pass on the agents' new lines."""
         for agent in self._agents:
             while lines := agent.process.new_lines():
                 for line in lines:
-                    self._hear(agent, line)
+                    self._note_ready(agent, line)
                 self._outputs.tell(f"{agent.process.name} | {line}" for line in lines)
         self._etcd.new_lines()
 
-    def _hear(self, agent: _Agent, line: str) -> None:
+    def _note_ready(self, agent: _Agent, line: str) -> None:
         if line.startswith(_READY):
             agent.process.ready = True
             if self._announced:
@@ -382,7 +382,7 @@ class _Cluster:
         self._outputs.show([*_table(rows), self._ready_line()])
 
     def _ready_line(self) -> str:
-        """As that of one agent, with all of them."""
+        """The ready line of one agent, with the addresses of all."""
         bootstrap = ",".join(agent.plan.bootstrap for agent in self._agents)
         http = ",".join(agent.http_address for agent in self._agents)
         return f"{_READY}bootstrap {bootstrap}, http {http}, objects in {self._plan.objects}"
@@ -397,8 +397,8 @@ class _Cluster:
     # ── Stopping ──
 
     def _stop(self) -> int:
-        """Agents first: they need etcd to hand over.  Told again to stop, it waits for nobody."""
-        self._say("stopping: the agents first, then etcd; again to stop at once")
+        """Agents first: they need etcd to hand over.  A second signal kills all processes."""
+        self._say("stopping: the agents first, then etcd; a second signal stops all at once")
         agents = [agent.process for agent in self._agents]
         in_time = self._end(agents, _AGENTS_STOP_S)
         in_time &= self._end([self._etcd], _ETCD_STOP_S)
@@ -433,20 +433,20 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def ports(agents: Sequence[AgentPlan]) -> frozenset[int]:
-    """Those that the agents will listen on, as far as they are chosen."""
+    """The ports of the agents' listeners, as far as they are chosen."""
     addresses = [text for a in agents for text in (*a.listeners, a.http_listener or "")]
     return frozenset(int(text.rpartition(":")[2]) for text in addresses if text)
 
 
 def is_cluster(directory: Path) -> bool:
-    """Whether *directory* is that of a cluster."""
+    """Whether *directory* holds a cluster."""
     return (directory / "etcd.json").exists()
 
 
 def refuse_single(directory: Path) -> None:
     """
     Raises:
-        ClusterError: *directory* is that of one agent with the embedded store.
+        ClusterError: *directory* holds one agent with the embedded metadata store.
     """
     if (directory / "metadata.db").exists():
         raise ClusterError(
@@ -456,7 +456,7 @@ def refuse_single(directory: Path) -> None:
 
 
 def _left_out(plan: ClusterPlan) -> list[str]:
-    """What to say of agents that an earlier start had and this one has not."""
+    """Lines about agents that an earlier start had and this one has not."""
     number = len(plan.agents) + 1
     said = []
     while (plan.directory / f"agent-{number}").exists():

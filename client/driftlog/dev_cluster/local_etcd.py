@@ -1,7 +1,7 @@
 """The etcd of `driftlog dev --agents`: which binary, which ports, and whether it answers.
 
 One member on 127.0.0.1, its data in DIR/etcd.  Its ports are any free ones, kept in
-DIR/etcd.json, so that whoever noted them finds it there after a restart.
+DIR/etcd.json, so that they are the same after a restart.
 Shell.
 """
 
@@ -23,8 +23,8 @@ _CHECKOUT: Final = Path(__file__).resolve().parents[3]
 _PROBE_S: Final = 0.5
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_768)
-"""Below those that systems give to who connects (Linux from 32768, macOS and RFC 6335 from 49152):
-while one of those is down, a client that asks for it again and again may get it as its own."""
+"""Below the ports of outgoing connections (Linux from 32768, macOS and RFC 6335 from 49152): a
+client that reconnects to a free port of those again and again may get it as its own."""
 
 _GET_ONE: Final = (
     "Get one with `make etcd` in a checkout of driftlog, with `apt-get install etcd-server`, or "
@@ -58,7 +58,7 @@ def find_binary() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEtcd:
-    """One member: where it is."""
+    """The addresses and the directory of the one member."""
 
     binary: Path
     directory: Path
@@ -67,16 +67,16 @@ class LocalEtcd:
 
     @property
     def address(self) -> str:
-        """HOST:PORT of its clients."""
+        """HOST:PORT for clients."""
         return f"{_HOST}:{self.client_port}"
 
     @property
     def url(self) -> str:
-        """What agents are told."""
+        """The URL for agents."""
         return f"http://{self.address}"
 
     def command(self) -> list[str]:
-        """What starts it.  On data of its own it does not look at the names of its first start."""
+        """Its command line.  On existing data etcd ignores the names of the first start."""
         peer_url = f"http://{_HOST}:{self.peer_port}"
         return [
             *(str(self.binary), "--name", "driftlog-dev", "--data-dir", str(self.directory)),
@@ -88,7 +88,7 @@ class LocalEtcd:
         ]
 
     def is_healthy(self) -> bool:
-        """Whether it answers and can write, or is only full."""
+        """Whether it answers, and can write or has only reached its quota."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"{self.url}/health?exclude=NOSPACE", timeout=_PROBE_S) as answer:
@@ -98,13 +98,13 @@ class LocalEtcd:
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what somebody set for another etcd."""
+    """This process's environment, without the variables of another etcd."""
     kept = "ETCD_UNSUPPORTED_ARCH"
     return {k: v for k, v in os.environ.items() if k == kept or not k.startswith("ETCD_")}
 
 
 def settle(binary: Path, directory: Path, taken: frozenset[int]) -> LocalEtcd:
-    """The etcd of *directory*, on the ports that it had if nobody has them now; none of *taken*."""
+    """The etcd of *directory*, on its last ports where these are free; none of *taken*."""
     file = directory / "etcd.json"
     ports = _read(file)
     client_port = free_port(ports.get("client_port", 0), taken)
@@ -125,7 +125,7 @@ def _read(file: Path) -> dict[str, int]:
 
 
 def free_port(wanted: int, taken: frozenset[int]) -> int:
-    """*wanted* on 127.0.0.1 where it is free, or another one; none of *taken*."""
+    """*wanted* on 127.0.0.1 where it is free, or another free port; none of *taken*."""
     others = random.sample(_PORTS, len(_PORTS))
     for port in itertools.chain([wanted] if wanted else [], others):
         if port in taken:

@@ -1,7 +1,7 @@
-"""Standard output and standard error of who must not wait for those who read them.
+"""Standard output and standard error of a process that a slow reader must not block.
 
     lines ──▶ kept, up to a limit ──room──▶ the pipe, the terminal, the file
-                  └ beyond it: the oldest are left out, and that is said
+                  └ beyond it: the oldest are dropped, and a line counts them
 
 Shell.
 """
@@ -19,50 +19,50 @@ from pathlib import Path
 from typing import Final, TextIO
 
 _UNREAD_BYTES: Final = 1024 * 1024
-"""What an output keeps for who reads slowly: hours of restarts, and of agents' logs the last few
-thousand lines."""
+"""Kept for a slow reader: hours of messages of restarts, and the last few thousand lines of the
+agents' logs."""
 
 
 def ours(line: str) -> str:
-    """As what we say begins."""
+    """The line with the mark of this command's own messages."""
     return f"driftlog | {line}"
 
 
 class _Output:
-    """A stream that is not waited for: what it does not take yet is kept, and offered again.
+    """A stream that is never waited for: bytes that it does not take are kept, and offered again.
 
-    Beyond a limit the oldest lines are left out, first those that a log has, too; how many, is
-    the next that it is told.
+    Beyond a limit the oldest lines are dropped, first those that a log has too; the next line
+    that is written counts them.
 
     Args:
         stream: where to write; None, or one that is no file, is as /dev/null.
-        logs: what to call the logs.
+        logs: the name of the logs in messages.
     """
 
     def __init__(self, stream: TextIO | None, logs: str) -> None:
-        self._descriptor = _that_does_not_wait(stream)
+        self._descriptor = _nonblocking(stream)
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._logs = logs
         self._number = 0
         self._kept: deque[tuple[int, bytes]] = deque()
-        """Ours, each with its number."""
+        """This command's own lines, each with its number."""
         self._kept_logged: deque[tuple[int, bytes]] = deque()
         self._kept_bytes = 0
         self._left_out = 0
         self._next = b""
-        """Whole lines, or what is left of them; these are not left out any more."""
+        """Whole lines, or the rest of them; these are not dropped any more."""
 
     def fileno(self) -> int:
-        """For select."""
+        """The descriptor, for select."""
         return self._descriptor
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is kept."""
+        """Whether lines are kept."""
         return bool(self._next or self._kept or self._kept_logged)
 
     def write(self, lines: Iterable[str], *, logged: bool = False) -> None:
-        """Each on a line of its own, after what is kept; *logged*: a log has them, too."""
+        """Write lines behind the kept ones; *logged*: a log has them too."""
         queue = self._kept_logged if logged else self._kept
         for line in lines:
             self._number += 1
@@ -75,13 +75,13 @@ class _Output:
             self._left_out += 1
 
     def flush(self) -> bool:
-        """Offer what is kept; whether some of it was taken.
+        """Offer the kept lines; whether the stream took some.
 
-        When select says so, a pipe takes PIPE_BUF bytes without waiting, and no more than that is
-        promised.  Source: the documentation of `select.PIPE_BUF`.
+        A pipe that select reports as writable takes PIPE_BUF bytes without blocking, and perhaps
+        no more.  Source: the documentation of `select.PIPE_BUF`.
         """
         some = False
-        with contextlib.suppress(OSError):  # it is full, or nobody can read it: it may be again
+        with contextlib.suppress(OSError):  # full, or without a reader: that may pass
             while self.is_behind and select.select([], [self], [], 0)[1]:
                 self._next = self._next or self._next_lines()
                 written = os.write(self._descriptor, self._next[: select.PIPE_BUF])
@@ -90,10 +90,10 @@ class _Output:
         return some
 
     def _next_lines(self) -> bytes:
-        """One, and those after it that go with it into one write."""
+        """The next line, and those that fit into one write with it."""
         lines = bytearray()
         if self._left_out:
-            said = f"{self._left_out} lines left out: nobody read; the agents' are in {self._logs}"
+            said = f"{self._left_out} lines left out: not read in time; agents' logs: {self._logs}"
             lines += f"{ours(said)}\n".encode(self._encoding, "backslashreplace")
             self._left_out = 0
         while queues := [queue for queue in (self._kept, self._kept_logged) if queue]:
@@ -120,21 +120,21 @@ class Outputs:
             self._err = err
 
     def say(self, line: str) -> None:
-        """What happens."""
+        """Write one message of this command."""
         self.show([ours(line)])
 
     def show(self, lines: Sequence[str]) -> None:
-        """As they are."""
+        """Write lines without the mark."""
         self._out.write(lines)
 
     def tell(self, lines: Iterable[str]) -> None:
-        """Lines of the agents' logs."""
+        """Write lines of the agents' logs."""
         self._err.write(lines, logged=True)
 
     def pass_on(self, seconds: float, woken: socket.socket | None = None) -> bool:
-        """Offer what is kept for *seconds*, or until *woken* is, which it returns.
+        """Offer the kept lines for *seconds*, or until *woken* is readable; returns whether it is.
 
-        Without a *woken*, no longer than something is kept.
+        Without *woken*, it returns as soon as nothing is kept.
         """
         wakes = [] if woken is None else [woken]
         behind = [output for output in (self._out, self._err) if output.is_behind]
@@ -148,12 +148,12 @@ class Outputs:
         return False
 
 
-def _that_does_not_wait(stream: TextIO | None) -> int:
-    """A descriptor of *stream* that refuses what there is no room for, where one can be had.
+def _nonblocking(stream: TextIO | None) -> int:
+    """A descriptor of *stream* that does not block, where the system gives one.
 
-    Whether it waits is a matter of the open file, which we share with whoever started us.  So a
-    pipe or a terminal is opened anew, as Linux does it for /dev/fd; where it must not be (it is
-    another user's), the descriptor is the one that there is.
+    O_NONBLOCK is a flag of the open file, which this process shares with its parent.  So a pipe or
+    a terminal is opened anew through /dev/fd; where that is forbidden (another user's), the
+    stream's own descriptor is used.
     """
     try:
         descriptor = -1 if stream is None else stream.fileno()

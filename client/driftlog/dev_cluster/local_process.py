@@ -1,19 +1,19 @@
 """A process that `driftlog dev --agents` keeps running: started, followed, and started again.
 
     start ──▶ running ──▶ ended ──▶ waits ──▶ start
-                 │                  1 s where it had been ready or somebody killed it;
-                 └ ready            doubled up to 30 s where it ended before, again and again
+                 │                  after 1 s where it was ready, or was killed from outside;
+                 └ ready            the delay doubles, up to 30 s, while it ends before that
 
-Its output goes to a file and not through a pipe, so that it waits for nobody who does not read;
-`new_lines` follows the file.
+The process writes to a file and not to a pipe, so that a slow reader cannot block it; `new_lines`
+follows the file.
 
-It does not outlive us, not even where we are killed: on Linux the kernel is asked to kill it when
-its parent ends (PR_SET_PDEATHSIG: nothing has to run beside it for that, nor to notice).  What is
-killed loses nothing that it acknowledged.  Elsewhere nobody does that: `end_leftovers` ends at the
-next start what the last one left.
+The process does not outlive this one, not even where this one is killed: on Linux the kernel kills
+it when its parent ends (PR_SET_PDEATHSIG).  A killed agent loses nothing that it acknowledged.
+Other systems have no such call: `end_leftovers` ends, at the next start, the processes that the
+last start left.
 
-Everything is done by the one thread that there is: code between fork and exec may run, and the
-kernel's *parent* is a thread.
+This process has one thread, for two reasons: code runs between fork and exec, and the *parent* of
+PR_SET_PDEATHSIG is a thread.
 Shell.
 """
 
@@ -37,19 +37,19 @@ _LOG_BYTES: Final = 16 * 1024 * 1024
 """A log that is longer when its process is started becomes LOG.1."""
 _READ_BYTES: Final = 256 * 1024
 _LINE_BYTES: Final = 64 * 1024
-"""A longer line is told in pieces."""
+"""A longer line is shown in pieces."""
 _TAIL_BYTES: Final = 8 * 1024
 _GONE_S: Final = 10.0
 
-_BY_SOMEBODY: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+_FROM_OUTSIDE: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 class LocalProcess:
     """One process, however often it is started.
 
     Args:
-        name: what a person calls it; its pid file is called so too.
-        command: asked for at each start.
+        name: for messages; names its pid file too.
+        command: called at each start.
         environment: its whole environment.
         log: takes its output.
         run: the folder of pid files.
@@ -66,16 +66,16 @@ class LocalProcess:
         self.name = name
         self.log = log
         self.ready = False
-        """It has said so since its last start; whoever owns it sets this."""
+        """It has reported ready since its last start; the owner of this object sets it."""
         self.start_at: float | None = None
-        """When it is due again (monotonic); None: it runs, or was never started."""
+        """The next start (monotonic); None: it runs, or was never started."""
         self.ended = 0
-        """How often it has ended."""
+        """The number of its ends."""
         self.last_end = ""
         self.was_killed = False
-        """It was a signal that ended it last."""
+        """A signal caused its last end."""
         self.refused = False
-        """It does not run: it ended by itself, as a program that says why it does not start."""
+        """It does not run: it ended with exit code 1 before it was ready, with a reason."""
         self._command = command
         self._environment = dict(environment)
         self._pid_file = run / f"{name}.pid"
@@ -92,7 +92,7 @@ class LocalProcess:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it.  One that cannot be started has ended: `reap` tells."""
+        """Start it.  A failed start counts as an end: see `reap`."""
         assert self._process is None, "it runs"
         self.start_at = None
         self.ready = self.refused = self.was_killed = False
@@ -104,11 +104,11 @@ class LocalProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C is for us: we stop them in their order
+                start_new_session=True,  # Ctrl-C reaches this process, which stops them in order
                 preexec_fn=_die_with(os.getpid()),
             )
         except (OSError, subprocess.SubprocessError) as error:
-            self._has_ended(f"could not be started: {error}", by_somebody=False)
+            self._has_ended(f"could not be started: {error}", from_outside=False)
         else:
             written = self._pid_file.with_suffix(".tmp")
             written.write_text(f"{self._process.pid}\n")
@@ -117,18 +117,18 @@ class LocalProcess:
             os.close(output)
 
     def reap(self) -> bool:
-        """Whether it has ended since the last time; `last_end` says how, `start_at` what next."""
+        """Whether it has ended since the last call; see `last_end` and `start_at`."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
             self._pid_file.unlink(missing_ok=True)
             self.refused = code == 1 and not self.ready
             self.was_killed = code < 0
-            self._has_ended(_how(code), by_somebody=-code in _BY_SOMEBODY)
+            self._has_ended(_how(code), from_outside=-code in _FROM_OUTSIDE)
         news, self._news = self._news, False
         return news
 
-    def _has_ended(self, how: str, *, by_somebody: bool) -> None:
-        if self.ready or by_somebody:
+    def _has_ended(self, how: str, *, from_outside: bool) -> None:
+        if self.ready or from_outside:
             self._delay_s = _FIRST_DELAY_S
         self.last_end = how
         self.ended += 1
@@ -149,7 +149,7 @@ class LocalProcess:
             self.reap()
 
     def new_lines(self) -> list[str]:
-        """What it has written since the last time; a line that is not whole waits for its end."""
+        """The lines that it has written since the last call; an incomplete line is kept."""
         if self._reader < 0:
             return []
         read = os.read(self._reader, _READ_BYTES)
@@ -189,7 +189,7 @@ def _die_with(parent: int) -> Callable[[], None] | None:
 
     def ask_the_kernel() -> None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it ended before we could ask
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)
 
     return ask_the_kernel
@@ -205,9 +205,9 @@ def _how(code: int) -> str:
 
 
 def end_leftovers(run: Path, directory: Path) -> list[str]:
-    """End what an earlier start on *directory* left running; what to say of it.
+    """End processes that an earlier start on *directory* left running; returns lines to print.
 
-    Linux ends them itself, but a moment after us.
+    Linux ends them itself, but a moment after their parent.
 
     Raises:
         OSError: one of them does not end.

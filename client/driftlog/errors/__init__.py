@@ -1,4 +1,4 @@
-"""How the client fails, told by what its caller may do next.
+"""The client's errors; the class says what its caller may do next.
 
     DriftlogError
     ├── UnreachableError      no broker answered; nothing was done
@@ -9,7 +9,8 @@
     ├── DeliveryError         records that were not acknowledged, each with its reason
     ├── QueueFullError        this record was not taken: too many wait for acknowledgement
     ├── FlushTimeoutError     records still wait for acknowledgement
-    ├── CommitError           offsets were not committed: their records come again
+    ├── CommitError           offsets were not committed: the group reads their records again
+    ├── NotAssignedError      this consumer does not read that partition
     ├── SerializationError    this record was not taken: its serializer failed
     ├── DeserializationError  this record cannot be read with the given deserializer
     └── ClosedError           used after it was closed
@@ -104,7 +105,7 @@ class FlushTimeoutError(DriftlogError):
     """Records still wait for acknowledgement; they are neither delivered nor lost.
 
     Attributes:
-        waiting: how many.
+        waiting: the number of these records.
     """
 
     retriable = True
@@ -115,7 +116,22 @@ class FlushTimeoutError(DriftlogError):
 
 
 class CommitError(DriftlogError):
-    """Offsets were not committed: what was read since the last commit comes again."""
+    """Offsets were not committed: the group reads again what follows its last commit."""
+
+
+class NotAssignedError(DriftlogError):
+    """This consumer does not read that partition, or not any more.
+
+    Attributes:
+        topic, partition: the partition.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(
+            f"{topic}-{partition} is not assigned to this consumer: see assignment(). The first "
+            "read assigns the partitions of a group; a rebalance may revoke them."
+        )
+        self.topic, self.partition = topic, partition
 
 
 class SerializationError(DriftlogError):
@@ -146,15 +162,12 @@ class DeserializationError(DriftlogError):
 
 
 class ClosedError(DriftlogError):
-    """It was closed before this call."""
+    """The producer, consumer or Admin was closed before this call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedDelivery:
-    """A record that was not acknowledged.
-
-    Where `outcome_unknown`, it may be in the log all the same: only its answer was lost.
-    """
+    """A record that was not acknowledged."""
 
     topic: str
     partition: int | None
@@ -162,14 +175,19 @@ class FailedDelivery:
     key: bytes | None
     value: bytes | None = field(repr=False)
     code: int
+    """Kafka's error code; librdkafka's where it is negative."""
     reason: str
     advice: str
+    """What to do, as a sentence."""
     outcome_unknown: bool
+    """True: the record may be in the log, for only its answer was lost.  Produced again, it may be
+    there twice.  False: it was not written."""
 
     def __str__(self) -> str:
         where = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
         key = "no key" if self.key is None else f"key {_short(self.key)}"
-        return f"{where}, {key}: {self.reason}. {self.advice}"
+        written = "may have been written" if self.outcome_unknown else "not written"
+        return f"{where}, {key}: {written}: {self.reason}. {self.advice}"
 
 
 class DeliveryError(DriftlogError):
@@ -177,7 +195,7 @@ class DeliveryError(DriftlogError):
 
     Attributes:
         failures: the first thousand of them, each with topic, partition, key, reason and advice.
-        count: how many there are in all.
+        count: the number of all of them.
     """
 
     def __init__(self, failures: Sequence[FailedDelivery], count: int, addition: str = "") -> None:
@@ -186,7 +204,7 @@ class DeliveryError(DriftlogError):
         self.failures = tuple(failures)
         self.count = count
         records = "1 record was" if count == 1 else f"{count:,} records were"
-        lines = [f"{records} not delivered{addition}"]
+        lines = [f"{records} not acknowledged{addition}"]
         lines += [f"  {failure}" for failure in failures[:_SHOWN]]
         if count > _SHOWN:
             by_reason = Counter(failure.reason for failure in failures)
@@ -198,8 +216,8 @@ class DeliveryError(DriftlogError):
 _ADVICE: Final[dict[int, str]] = {
     -195: "Is the agent running, and is this its address? The client connects again by itself.",
     -193: "The host name is not known: check bootstrap_servers, and what the agents advertise.",
-    -192: "No acknowledgement within delivery_timeout_ms: check that the agents and their bucket "
-    "answer (their log says what they wait for), or raise delivery_timeout_ms.",
+    -192: "No broker acknowledged it within delivery_timeout_ms: check that the agents and their "
+    "bucket answer (the agents' log names what they wait for), or raise delivery_timeout_ms.",
     -190: "There is no such partition: leave partition out, or add partitions to the topic.",
     -188: "Create the topic first: Admin().topics.create(…), or `driftlog topics create`.",
     -187: "Is an agent running, and is bootstrap_servers its address?",
@@ -211,32 +229,32 @@ _ADVICE: Final[dict[int, str]] = {
     -169: "Check sasl.mechanism, sasl.username and sasl.password.",
     -166: "It waited in the client's queue for longer than delivery_timeout_ms: check that the "
     "agents and their bucket answer, or raise delivery_timeout_ms.",
-    -156: "It is not there just now. Where it is the leader of a partition: an agent is starting, "
-    "or etcd is away; try again, the agents' /readyz says what they wait for.",
-    -152: "It was taken out of the queue before it was sent.",
-    -151: "It was given up while it was sent.",
+    -156: "A partition may have no leader while an agent starts or etcd is away: try again; the "
+    "agents' /readyz names what they wait for.",
+    -152: "The producer was closed before it sent the record: produce it again.",
+    -151: "The producer was closed before the answer came: look whether the record is there.",
     -150: "This producer cannot go on: make a new one, and produce again what failed.",
     -147: "Processing took longer than max_poll_interval_ms: raise it, or do less per record.",
-    -142: "The partitions are another member's now: what was not committed is read there again.",
-    1: "The offset is gone (retention) or not written yet: seek to another one.",
+    -142: "Another member owns the partitions now, and reads what was not committed again.",
+    1: "Retention has deleted the offset, or it is not written yet: seek to another one.",
     3: "Create the topic first: Admin().topics.create(…), or `driftlog topics create`.",
     5: "The partition has no leader right now: try again in some seconds.",
-    6: "The partition has moved to another agent: try again.",
+    6: "Another agent leads the partition now: try again.",
     7: "The agents did not answer in time: look into their log, and try again.",
-    10: "Its batch is larger than the topic takes: raise the topic's max.message.bytes, or lower "
+    10: "The batch is larger than the topic allows: raise the topic's max.message.bytes, or lower "
     "max_message_bytes and batch_bytes.",
     12: "Commit shorter metadata.",
     14: "The group's coordinator is loading: try again.",
     15: "The group has no coordinator right now: try again.",
-    16: "The group has moved to another agent: try again.",
+    16: "Another agent coordinates the group now: try again.",
     17: "Choose another name: at most 249 letters, digits, '.', '_' and '-'.",
-    22: "This member has left the group: processing took longer than max_poll_interval_ms, or it "
-    "was cut off. Its records come again, here or elsewhere.",
+    22: "This member has left the group: processing took longer than max_poll_interval_ms, or its "
+    "connection was lost. The next owner reads its records again.",
     23: "The other members use another protocol or assignor: give all of them the same "
     "partition.assignment.strategy and group.protocol.",
     24: "Give the group a name.",
-    25: "This member has left the group: processing took longer than max_poll_interval_ms, or it "
-    "was cut off. Its records come again, here or elsewhere.",
+    25: "This member has left the group: processing took longer than max_poll_interval_ms, or its "
+    "connection was lost. The next owner reads its records again.",
     26: "Choose session_timeout_ms between the broker's group.min.session.timeout.ms and "
     "group.max.session.timeout.ms.",
     27: "The group is rebalancing: try again in a moment.",
@@ -247,32 +265,32 @@ _ADVICE: Final[dict[int, str]] = {
     "the topic's message.timestamp.* configs.",
     33: "Choose a sasl.mechanism that the listener offers.",
     35: "Use a newer cluster, or leave this out.",
-    36: "Choose another name, or use the topic that is there.",
+    36: "Choose another name, or use the existing topic.",
     37: "Choose at least 1 partition, and more than the topic has: none can be taken away.",
     38: "Choose a replication factor that the cluster has brokers for, or leave it out.",
     40: "Look up the config's name and values: Admin().configs.describe_topic(…).",
     41: "Try again.",
     42: "Check the arguments.",
     44: "The cluster's policy forbids this: ask its administrators.",
-    45: "Records of this partition were lost on the way: make a new producer, and produce again "
-    "what failed.",
-    47: "Another producer has taken over: make a new one, and produce again what failed.",
+    45: "An earlier record of this partition failed: make a new producer, and produce again what "
+    "failed.",
+    47: "Another producer has replaced this one: make a new one, and produce again what failed.",
     56: "The agent's disk or bucket fails: look into its log.",
     68: "Stop the group's members first, and wait until their sessions have ended.",
-    69: "Check the name: Admin().groups.list() shows what there is.",
+    69: "Check the name: Admin().groups.list() shows the groups.",
     76: "Choose another compression.",
     82: "Another member runs with the same group.instance.id: give each its own.",
     86: "Stop the members that read the topic first.",
     87: "The topic does not take such a record: a compacted topic needs a key.",
     89: "Do it more slowly.",
     100: "The topic was deleted, and perhaps created again: look it up, and try again.",
-    110: "This member was replaced: its records come again, here or elsewhere.",
-    113: "The group has moved on: its records come again, here or elsewhere.",
+    110: "The group has fenced this member: the next owner reads its records again.",
+    113: "The member's epoch is old: the next owner reads its records again.",
 }
 """What to do about an error code."""
 
 _OUTCOME_UNKNOWN: Final = frozenset({-195, -192, -185, -151, 7, 13, 20})
-"""The answer was lost, or may have been: what was asked for may have happened."""
+"""The answer was lost, or may have been: the request may have been carried out."""
 
 _KINDS: Final[dict[int, type[RequestError]]] = {
     -188: UnknownTopicError,
@@ -302,7 +320,7 @@ def advice(code: int) -> str:
 
 
 def outcome_unknown(code: int) -> bool:
-    """Whether what was asked for may have happened all the same."""
+    """Whether the request may have been carried out all the same."""
     return code in _OUTCOME_UNKNOWN
 
 

@@ -5,10 +5,10 @@
         delivered = await producer.send_and_wait("flights", b"…")     acknowledged
 
 Why not `confluent_kafka.aio`: its producer takes no headers.  One thread polls librdkafka and
-brings what it tells to the loop, many records at a time:
+brings its reports to the loop, many records at a time:
 
     loop:    produce ──▶ librdkafka          futures ◀── waiters for room ◀──┐
-    thread:                  └──▶ poll ──▶ told: [...] ── call_soon_threadsafe ┘
+    thread:                  └──▶ poll ──▶ reports ──── call_soon_threadsafe ┘
 
 A cancelled call leaves nothing half done: a record was taken, or it was not; one that was taken
 is delivered, and its failure is raised like that of any other.
@@ -29,6 +29,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from driftlog.common.connection import bootstrap, fail
 from driftlog.common.records import Delivered
+from driftlog.common.serialization import Serializer, Serializers
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import ClosedError, DeliveryError, DriftlogError, FlushTimeoutError
 from driftlog.producer.deliveries import Message, where
@@ -37,8 +38,6 @@ from driftlog.producer.producer import (
     HeadersLike,
     K,
     ProducerLink,
-    Serializer,
-    Serializers,
     V,
     abandon,
     header_list,
@@ -48,13 +47,29 @@ from driftlog.producer.producer import (
 
 _SLICE_S: Final = 0.1
 _YIELD_EVERY: Final = 256
-"""Records that find room at once; then others of the loop get their turn."""
+"""Records that find room at once; then other tasks of the loop get their turn."""
 
-Told = tuple[asyncio.Future[Delivered] | None, KafkaError | None, Message]
+Report = tuple[asyncio.Future[Delivered] | None, KafkaError | None, Message]
 
 
 class AsyncProducer(Generic[K, V]):
     """As `driftlog.Producer`, for the tasks of one event loop; it never blocks the loop.
+
+    This program writes two records::
+
+        import asyncio
+
+        from driftlog import AsyncProducer
+
+
+        async def main() -> None:
+            async with AsyncProducer() as producer:
+                await producer.produce("flights", b"LX 18", key=b"LX")
+                delivered = await producer.send_and_wait("flights", b"LX 19", key=b"LX")
+                print(delivered.partition, delivered.offset)
+
+
+        asyncio.run(main())
 
     Args:
         As those of `driftlog.Producer`.
@@ -75,7 +90,7 @@ class AsyncProducer(Generic[K, V]):
         self: "AsyncProducer[K, bytes | str]",
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Callable[[K], bytes],
+        key_serializer: Serializer[K],
         value_serializer: None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
@@ -86,7 +101,7 @@ class AsyncProducer(Generic[K, V]):
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
         key_serializer: None = None,
-        value_serializer: Callable[[V], bytes],
+        value_serializer: Serializer[V],
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -95,8 +110,8 @@ class AsyncProducer(Generic[K, V]):
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Callable[[K], bytes],
-        value_serializer: Callable[[V], bytes],
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -105,8 +120,8 @@ class AsyncProducer(Generic[K, V]):
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -146,9 +161,12 @@ class AsyncProducer(Generic[K, V]):
         timestamp: int | datetime | None = None,
         headers: HeadersLike | None = None,
     ) -> asyncio.Future[Delivered]:
-        """As `produce`; returns a future of where the record is.
+        """As `produce`; returns a future of the record's place.
 
-        A failure is the future's; one that nobody looked at is raised by `close`.
+        The future holds a failure; `close` raises one that the program did not look at.
+
+        Raises:
+            As `produce`.
         """
         future: asyncio.Future[Delivered] = asyncio.get_running_loop().create_future()
         await self._produce(topic, value, key, partition, timestamp, headers, future)
@@ -164,7 +182,7 @@ class AsyncProducer(Generic[K, V]):
         timestamp: int | datetime | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivered:
-        """As `produce`; returns where the record is, once it is acknowledged.
+        """As `produce`; returns the record's place, once it is acknowledged.
 
         Raises:
             DeliveryError: this record failed.
@@ -179,8 +197,7 @@ class AsyncProducer(Generic[K, V]):
         """Return when everything that was produced is acknowledged.
 
         Raises:
-            DeliveryError: records failed.
-            FlushTimeoutError: records still wait.
+            As `Producer.flush`.
         """
         self._check_open()
         waiting = await self._flush(timeout_s)
@@ -189,7 +206,7 @@ class AsyncProducer(Generic[K, V]):
             raise FlushTimeoutError(waiting, still_waiting(waiting, timeout_s))
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, raise what failed and was not told, and end.  Harmless when repeated.
+        """Flush, raise failures that were not raised yet, and end.  Harmless when repeated.
 
         Cancelled, it gives up what is not acknowledged.
 
@@ -247,16 +264,17 @@ class AsyncProducer(Generic[K, V]):
     ) -> None:
         self._check_open()
         bridge = self._bridge or await self._start(topic)
-        raw_key, raw_value = self._serializers(topic, key, value)
+        sent_headers = [] if headers is None else header_list(headers)
+        raw_key, raw_value = self._serializers(topic, key, value, sent_headers)
         arguments = (
             topic,
             raw_value,
             raw_key,
             -1 if partition is None else partition,
-            bridge.told if future is None else bridge.told_to(future),
+            bridge.report if future is None else bridge.report_to(future),
             None,
             0 if timestamp is None else record_timestamp(timestamp),
-            None if headers is None else header_list(headers),
+            sent_headers or None,
         )
         self._since_yield += 1
         if self._since_yield >= _YIELD_EVERY:
@@ -273,6 +291,10 @@ class AsyncProducer(Generic[K, V]):
             self._link.handle.produce(*arguments)
         except BufferError:
             return False
+        except TypeError:
+            topic, raw_value, raw_key, *_ = arguments
+            self._serializers.refuse(topic, raw_key, raw_value)
+            raise
         except KafkaException as error:
             fail(f"produce to topic {arguments[0]!r}", error)
         return True
@@ -326,30 +348,30 @@ class _Bridge:
     def __init__(self, link: ProducerLink, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
         self._loop = loop
-        self._told: deque[Told] = deque()
+        self._reports: deque[Report] = deque()
         self._changed: asyncio.Future[None] = loop.create_future()
         link.leftovers = self._leftovers
-        self.told = self.told_to(None)
+        self.report = self.report_to(None)
         self.thread = threading.Thread(target=self._poll, name="driftlog-producer", daemon=True)
         self.thread.start()
 
     # ── In the loop ──
 
     async def room(self) -> None:
-        """Until librdkafka has told something: there may be room."""
+        """Until librdkafka has reported something: there may be room."""
         await asyncio.shield(self._changed)
 
     async def until_empty(self) -> None:
-        """Until nothing waits for acknowledgement, and all of it was told."""
+        """Until nothing waits for acknowledgement, and the futures have every report."""
         while len(self._link.handle):
             # No batch waits to be filled meanwhile.
             await asyncio.to_thread(self._link.handle.flush, _SLICE_S)
         self.bring()
 
     def bring(self) -> None:
-        """Tell the futures, and whoever waits for room."""
-        while self._told:
-            future, error, message = self._told.popleft()
+        """Give the reports to the futures, and wake the calls that wait for room."""
+        while self._reports:
+            future, error, message = self._reports.popleft()
             if error is not None:
                 self._failed(future, error, message)
             elif future is not None and not future.done():
@@ -366,35 +388,35 @@ class _Bridge:
             deliveries.add(failure)
             return
         future.set_exception(DeliveryError([failure], 1))
-        # asyncio's own mark that an error was not looked at; without it, it counts as told.
+        # asyncio's own mark that an error was not looked at; without it, it counts as seen.
         deliveries.add_unseen(lambda: not getattr(future, "_log_traceback", False), failure)
 
     # ── In the thread ──
 
-    def told_to(
+    def report_to(
         self, future: asyncio.Future[Delivered] | None
     ) -> Callable[[KafkaError | None, Message], None]:
         """librdkafka's callback for a record."""
-        told = self._told
+        reports = self._reports
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None or future is not None:
-                told.append((future, error, message))
+                reports.append((future, error, message))
 
         return delivered
 
     def _poll(self) -> None:
         handle, stopped = self._link.handle, self._link.stopped
         while not stopped.is_set():
-            if handle.poll(_SLICE_S) or self._told:
+            if handle.poll(_SLICE_S) or self._reports:
                 try:
                     self._loop.call_soon_threadsafe(self.bring)
                 except RuntimeError:
-                    return  # the loop is closed: nobody is left to tell
+                    return  # the loop is closed, and its futures with it
 
     def _leftovers(self) -> None:
-        """The loop is gone: what failed is a failure that nobody was told of."""
-        while self._told:
-            _, error, message = self._told.popleft()
+        """The loop is closed: the failures among the reports are raised or logged elsewhere."""
+        while self._reports:
+            _, error, message = self._reports.popleft()
             if error is not None:
                 self._link.deliveries.delivered(error, message)

@@ -1,10 +1,10 @@
-"""What became of the records of a producer: nothing that failed is forgotten before it was told.
+"""What became of the records of a producer: each failure is raised, or seen, at least once.
 
     librdkafka ──▶ delivered(error, message) ──▶ failures ──▶ raised by the next call
                                             └──▶ a callback or a future, where one was asked for
 
-A failure that a future holds counts as told when somebody has looked at that future; what nobody
-looked at is raised when the producer closes.
+A failure that a future holds counts as seen when the program has asked the future for its result;
+the others are raised when the producer closes.
 Shell.
 """
 
@@ -39,9 +39,9 @@ DeliveryCallback = Callable[[DeliveryError | None, Delivered | None], None]
 
 
 class DeliveryFuture(Future[Delivered]):
-    """Where the record is, or `DeliveryError`.
+    """The record's place, or `DeliveryError`.
 
-    An error that nobody looked at is raised again when the producer is closed.
+    `Producer.close` raises an error for which neither `result` nor `exception` was called.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class DeliveryFuture(Future[Delivered]):
 
 
 class Deliveries:
-    """Failures that nobody has been told of yet.  Any thread."""
+    """Failures that no call has raised yet.  Any thread."""
 
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
@@ -85,15 +85,15 @@ class Deliveries:
         self._callback_errors: list[BaseException] = []
         self._futures: list[tuple[Callable[[], bool], FailedDelivery]] = []
 
-    # ── What librdkafka tells ──
+    # ── What librdkafka reports ──
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Of a record for which nobody asked to be told."""
+        """Of a record without a callback and without a future."""
         if error is not None:
             self.add(self.failure(error, message))
 
     def to_callback(self, callback: DeliveryCallback) -> Callable[[Any, Message], None]:
-        """For a record with a callback.  What the callback raises, the next call raises."""
+        """For a record with a callback.  What it raises, the next call of the producer raises."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             try:
@@ -137,9 +137,9 @@ class Deliveries:
             self.pending = True
 
     def add_unseen(self, seen: Callable[[], bool], failure: FailedDelivery) -> None:
-        """Keep a failure that a future tells; raised at the end unless *seen*.
+        """Keep a failure that a future holds; raised at the end unless *seen*.
 
-        Where too many wait to be looked at, it is raised by the next call.
+        Where `KEPT` failures are unseen already, the next call raises it.
         """
         with self._lock:
             if len(self._futures) >= KEPT:
@@ -172,7 +172,7 @@ class Deliveries:
             raise raised[0]
 
     def raise_all(self) -> None:
-        """As `raise_pending`, with the failures of futures that nobody looked at.
+        """As `raise_pending`, with the failures of futures that were not looked at.
 
         Raises:
             DeliveryError: records failed.
@@ -186,12 +186,12 @@ class Deliveries:
         self.raise_pending()
 
     def failure(self, error: KafkaError, message: Message) -> FailedDelivery:
-        """What is told of a record that failed."""
+        """What a failed record's error shows."""
         code, partition = error.code(), message.partition()
         what_to_do = advice(code)
         last = self.connections.last_error
         if last is not None and code in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
-            what_to_do += f" The last trouble with a connection was: {last}."
+            what_to_do += f" The last error of a connection: {last}."
         return FailedDelivery(
             topic=message.topic() or "",
             partition=None if partition is None or partition < 0 else partition,

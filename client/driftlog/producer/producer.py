@@ -8,7 +8,7 @@
        │  waits where the queue is full                              │ or a failure
        ◀──────────── the next produce, flush or exit raises ─────────┘
 
-The handle may be used by any number of threads.
+Any number of threads may use one producer.
 Shell.
 """
 
@@ -25,13 +25,13 @@ from confluent_kafka import KafkaException
 
 from driftlog.common.connection import LOG, Connections, bootstrap, configuration, fail, unreachable
 from driftlog.common.records import to_ms
+from driftlog.common.serialization import HeaderList, Serializer, Serializers
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import (
     ClosedError,
     DriftlogError,
     FlushTimeoutError,
     QueueFullError,
-    SerializationError,
 )
 from driftlog.producer.deliveries import Deliveries, DeliveryCallback, DeliveryFuture
 
@@ -47,7 +47,6 @@ else:
     V = TypeVar("V")
 
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-Serializer = Callable[[Any], bytes]
 
 _SLICE_S: Final = 0.1
 """How long librdkafka is waited for at a time: signals are handled in between."""
@@ -59,12 +58,21 @@ class Producer(Generic[K, V]):
     """Writes records to any Kafka cluster.
 
     Keys and values are bytes, or str in UTF-8; others need a serializer, which is never given
-    None: null stays null.  As a context manager it flushes on exit and raises what failed.
+    None: null stays null.  As a context manager it flushes on exit and raises what failed::
+
+        from driftlog import Producer
+        from driftlog.serializers import to_json
+
+        with Producer(value_serializer=to_json) as producer:
+            producer.produce("flights", {"number": "LX 18"}, key="LX", headers={"source": b"demo"})
+            delivered = producer.send("flights", {"number": "LX 19"}, key="LX").result(60)
+            print(delivered.partition, delivered.offset)
 
     Args:
         bootstrap_servers: one or more of the cluster's addresses; None: the environment variable
             DRIFTLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9092.
-        key_serializer, value_serializer: make bytes of keys and values.
+        key_serializer, value_serializer: make bytes of keys and values, from the value alone or
+            from the value and a `driftlog.serializers.SerializationContext`.
         settings: how records become batches; the defaults suit acknowledgements from a bucket.
         config: librdkafka's own configs, over everything; for TLS and SASL.
 
@@ -87,7 +95,7 @@ class Producer(Generic[K, V]):
         self: "Producer[K, bytes | str]",
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Callable[[K], bytes],
+        key_serializer: Serializer[K],
         value_serializer: None = None,
         settings: ProducerSettings = ...,
         config: Mapping[str, Any] | None = None,
@@ -98,7 +106,7 @@ class Producer(Generic[K, V]):
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
         key_serializer: None = None,
-        value_serializer: Callable[[V], bytes],
+        value_serializer: Serializer[V],
         settings: ProducerSettings = ...,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -107,8 +115,8 @@ class Producer(Generic[K, V]):
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Callable[[K], bytes],
-        value_serializer: Callable[[V], bytes],
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
         settings: ProducerSettings = ...,
         config: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -117,8 +125,8 @@ class Producer(Generic[K, V]):
         self,
         *,
         bootstrap_servers: str | Sequence[str] | None = None,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
         settings: ProducerSettings | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -126,7 +134,7 @@ class Producer(Generic[K, V]):
         self._serializers = Serializers(key_serializer, value_serializer)
         self._link = ProducerLink(bootstrap(bootstrap_servers), self._settings, config)
         self._deliveries = self._link.deliveries
-        self._untold: Callable[[Any, Any], None] = self._deliveries.delivered
+        self._report: Callable[[Any, Any], None] = self._deliveries.delivered
         self._handle = self._link.handle
         self._poller: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -151,17 +159,22 @@ class Producer(Generic[K, V]):
             partition: None: by the key's hash; without a key, spread in batches.
             timestamp: milliseconds since 1970, or a time with its zone; None: now.
             headers: in their order; a value may be None.
-            on_delivery: told of this record, in a later call of this producer, and then alone:
-                its failure is raised nowhere else.
+            on_delivery: called with this record's error or place, by a later call of this producer;
+                its failure is then raised nowhere else.
 
         Raises:
             DeliveryError: records of earlier calls failed.  This one was not taken.
             QueueFullError: there is no room after `max_block_ms`.  This one was not taken.
             UnreachableError: the first call found no cluster.  This one was not taken.
-            SerializationError, RequestError, ValueError: this one cannot be written.
+            SerializationError: the key or the value is not bytes or str and has no serializer, or
+                its serializer failed.  This one was not taken.
+            RequestError: librdkafka declines it, such as a record above `max_message_bytes`.
+            ValueError: the timestamp has no zone, or is not after the start of 1970.
+            ClosedError: the producer is closed.
         """
-        told = self._untold if on_delivery is None else self._deliveries.to_callback(on_delivery)
-        self._produce(topic, value, key, partition, timestamp, headers, told)
+        deliveries = self._deliveries
+        report = self._report if on_delivery is None else deliveries.to_callback(on_delivery)
+        self._produce(topic, value, key, partition, timestamp, headers, report)
 
     def send(
         self,
@@ -173,27 +186,31 @@ class Producer(Generic[K, V]):
         timestamp: int | datetime | None = None,
         headers: HeadersLike | None = None,
     ) -> DeliveryFuture:
-        """As `produce`, with a future of where the record is.
+        """As `produce`; returns a future of the record's place.
 
-        A failure is the future's; one that nobody looked at is raised by `close`.
+        The future holds a failure; `close` raises one that the program did not look at.
+
+        Raises:
+            As `produce`.
         """
         if self._poller is None:
             self._start_poller()
         future = DeliveryFuture()
-        told = self._deliveries.to_future(future)
-        self._produce(topic, value, key, partition, timestamp, headers, told)
+        report = self._deliveries.to_future(future)
+        self._produce(topic, value, key, partition, timestamp, headers, report)
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when everything that was produced is acknowledged.
 
         Args:
-            timeout_s: None: until each record is acknowledged or has failed, which takes
+            timeout_s: seconds; None: until each record is acknowledged or has failed, which takes
                 `delivery_timeout_ms` at most.
 
         Raises:
             DeliveryError: records failed.
-            FlushTimeoutError: records still wait.
+            FlushTimeoutError: records still wait for acknowledgement after *timeout_s*.
+            ClosedError: the producer is closed.
         """
         self._check_open()
         waiting = self._link.flush(timeout_s)
@@ -202,11 +219,13 @@ class Producer(Generic[K, V]):
             raise FlushTimeoutError(waiting, still_waiting(waiting, timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, raise what failed and was not told, and end.  Harmless when repeated.
+        """Flush, raise failures that were not raised yet, and end.  Harmless when repeated.
+
+        Args:
+            timeout_s: seconds, after which unacknowledged records are given up; None: as `flush`.
 
         Raises:
-            DeliveryError: records failed.
-            FlushTimeoutError: records still wait, and are given up.
+            DeliveryError: records failed, or were given up.
         """
         if self._closed:
             return
@@ -253,22 +272,23 @@ class Producer(Generic[K, V]):
         partition: int | None,
         timestamp: int | datetime | None,
         headers: HeadersLike | None,
-        told: Callable[[Any, Any], None],
+        report: Callable[[Any, Any], None],
     ) -> None:
         self._check_open()
         if not self._connected:
             self._link.connect(topic)
             self._connected = True
-        raw_key, raw_value = self._serializers(topic, key, value)
+        sent_headers = [] if headers is None else header_list(headers)
+        raw_key, raw_value = self._serializers(topic, key, value, sent_headers)
         arguments = (
             topic,
             raw_value,
             raw_key,
             -1 if partition is None else partition,
-            told,  # `callback`; where that is given, even as None, `on_delivery` is not read
+            report,  # `callback`; where that is given, even as None, `on_delivery` is not read
             None,
             0 if timestamp is None else record_timestamp(timestamp),
-            None if headers is None else header_list(headers),
+            sent_headers or None,
         )
         self._handle.poll(0)
         if self._deliveries.pending:
@@ -277,6 +297,9 @@ class Producer(Generic[K, V]):
             self._handle.produce(*arguments)
         except BufferError:
             self._produce_when_there_is_room(arguments)
+        except TypeError:
+            self._serializers.refuse(topic, raw_key, raw_value)
+            raise
         except KafkaException as error:
             fail(f"produce to topic {topic!r}", error)
 
@@ -311,17 +334,17 @@ class Producer(Generic[K, V]):
 
 
 class ProducerLink:
-    """librdkafka's handle, and what it told; knows nothing of the producer that uses it."""
+    """librdkafka's handle, and what it reported; knows nothing of the producer that uses it."""
 
     def __init__(
         self, servers: str, settings: ProducerSettings, config: Mapping[str, Any] | None
     ) -> None:
         self.settings = settings
-        self.connections = Connections(servers)
+        self.connections = Connections(servers, config)
         self.deliveries = Deliveries(self.connections)
         self.stopped = threading.Event()
         self.leftovers: Callable[[], None] = lambda: None
-        """Finds failures that wait to be told to a loop that is gone."""
+        """Finds failures that were on their way to an event loop that is closed."""
         configs = configuration(servers, settings.configs(), config, self.connections.failed)
         try:
             self.handle = confluent_kafka.Producer(configs)
@@ -332,9 +355,10 @@ class ProducerLink:
         """Ask the cluster for the topic.
 
         Raises:
-            UnreachableError: nobody answered in time.
+            UnreachableError: no broker answered in time.
         """
         timeout_s = self.settings.connect_timeout_ms / 1000
+        self.connections.check(timeout_s)
         try:
             self.handle.list_topics(topic, timeout_s)
         except KafkaException as error:
@@ -343,7 +367,7 @@ class ProducerLink:
             raise unreachable(self.connections.servers, timeout_s, last) from error
 
     def flush(self, timeout_s: float | None) -> int:
-        """Wait, serving what librdkafka tells; how many still wait."""
+        """Wait, and serve librdkafka's reports; how many records still wait."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _SLICE_S if deadline is None else deadline - time.monotonic()
@@ -352,7 +376,7 @@ class ProducerLink:
                 return waiting
 
     def purge(self) -> None:
-        """Give up what waits; each record fails, and is told."""
+        """Give up the records that wait; each fails, and is reported."""
         self.handle.purge()
         self.handle.flush(1)
 
@@ -363,39 +387,9 @@ class ProducerLink:
             f"{len(self.handle):,} records wait for acknowledgement, and there was no room for "
             f"{self.settings.max_block_ms / 1000:g} s: the record of this call was not taken. "
             "Check that the agents and their bucket answer"
-            + (f" (the last trouble with a connection was: {last})" if last else "")
+            + (f" (the last error of a connection: {last})" if last else "")
             + ", then produce it again; or raise queue_max_bytes or max_block_ms."
         )
-
-
-class Serializers:
-    """Of keys and values; null stays null."""
-
-    def __init__(self, key: Serializer | None, value: Serializer | None) -> None:
-        self._key = key
-        self._value = value
-
-    def __call__(self, topic: str, key: Any, value: Any) -> tuple[Any, Any]:
-        """The bytes of both.
-
-        Raises:
-            SerializationError: one of them failed.
-        """
-        if key is not None and self._key is not None:
-            key = _serialized("key", self._key, topic, key)
-        if value is not None and self._value is not None:
-            value = _serialized("value", self._value, topic, value)
-        return key, value
-
-
-def _serialized(what: str, serializer: Serializer, topic: str, data: Any) -> bytes:
-    try:
-        return serializer(data)
-    except Exception as error:
-        raise SerializationError(
-            f"the {what}_serializer failed for a record of topic {topic!r}: {error!r}. The record "
-            "was not taken: mend it or the serializer."
-        ) from error
 
 
 def record_timestamp(timestamp: int | datetime) -> int:
@@ -410,7 +404,7 @@ def record_timestamp(timestamp: int | datetime) -> int:
     return timestamp_ms
 
 
-def header_list(headers: HeadersLike) -> list[tuple[str, bytes | str | None]]:
+def header_list(headers: HeadersLike) -> HeaderList:
     """As librdkafka takes them."""
     return list(headers.items() if isinstance(headers, Mapping) else headers)
 
@@ -429,7 +423,7 @@ def _poll(link: ProducerLink) -> None:
 
 
 def abandon(link: ProducerLink) -> None:
-    """A producer that nobody closed: deliver what it has, and say what was not."""
+    """The producer was not closed: deliver what it holds, and log what was not delivered."""
     link.stopped.set()
     waiting = link.flush(_ABANDONED_S)
     link.leftovers()
@@ -437,5 +431,5 @@ def abandon(link: ProducerLink) -> None:
         LOG.error("a Producer was not closed: %s records are lost. Use `with Producer()`.", waiting)
     try:
         link.deliveries.raise_all()
-    except Exception as error:  # noqa: BLE001  # nobody is left to raise it to
+    except Exception as error:  # noqa: BLE001  # the producer is gone: no call can raise it
         LOG.error("a Producer was not closed: %s", error)

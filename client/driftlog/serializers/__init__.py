@@ -1,29 +1,64 @@
-"""From values to bytes, and back; any callable of the same shape will do.
+"""Serializers make bytes of keys and values; deserializers make values of bytes.
 
-None is never given to them: a null key or value is written, and read, as null.  Hence `to_json`
-writes a record without a value for None, and not the text ``null``.
+Any callable does.  It takes the value alone, or the value and a `SerializationContext`, as
+confluent-kafka's serializers do:
+
+    def to_avro(value: Flight, ctx: SerializationContext) -> bytes:
+        return encode(schemas[ctx.topic, ctx.field], value)
+
+    Producer(value_serializer=to_avro)
+
+A second parameter is the context where it is required, or is named ``ctx`` or ``context``; other
+optional parameters keep their defaults.
+
+The clients never call them with None: a null key or value is written, and read, as null.  Hence
+`to_json` writes None as a record without a value, and not as the text ``null``.
 Pure.
 """
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class SerializationContext:
+    """What a serializer or a deserializer may know of the record."""
+
+    topic: str
+    field: Literal["key", "value"]
+    """Equal to confluent-kafka's ``MessageField.KEY`` and ``MessageField.VALUE``."""
+    headers: list[tuple[str, bytes | str | None]]
+    """In their order.  The producer sends what a serializer appends here; the key comes first."""
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8."""
+    """Compact JSON in UTF-8; ``to_json({"n": 1})`` is ``b'{"n":1}'``.
+
+    Raises:
+        TypeError: the value has a type that JSON does not have.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def from_json(data: bytes) -> Any:
-    """What the JSON says."""
+    """The value of a JSON text in UTF-8; ``from_json(b'{"n":1}')`` is ``{"n": 1}``.
+
+    Raises:
+        ValueError: the bytes are not JSON.
+    """
     return json.loads(data)
 
 
 def to_text(value: str) -> bytes:
-    """UTF-8."""
+    """The text in UTF-8; ``to_text("é")`` is ``b"\\xc3\\xa9"``."""
     return value.encode()
 
 
 def from_text(data: bytes) -> str:
-    """UTF-8; other bytes are refused."""
+    """The text of bytes in UTF-8; ``from_text(b"\\xc3\\xa9")`` is ``"é"``.
+
+    Raises:
+        UnicodeDecodeError: the bytes are not UTF-8.
+    """
     return data.decode()
