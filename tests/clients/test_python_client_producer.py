@@ -243,12 +243,12 @@ def test_an_unreachable_cluster_is_named() -> None:
     producer = Producer(
         bootstrap_servers="127.0.0.1:1", settings=ProducerSettings(connect_timeout_ms=500)
     )
-    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 within 0\.5 s.*driftlog dev"):
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 refuses connections.*driftlog dev"):
         producer.produce("t", b"x")
     consumer = Consumer(
         "t", bootstrap_servers="127.0.0.1:1", settings=ConsumerSettings(request_timeout_ms=500)
     )
-    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 within 0\.5 s"):
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 refuses connections"):
         next(consumer)
 
 
