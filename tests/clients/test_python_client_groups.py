@@ -184,13 +184,20 @@ def test_a_group_without_records_keeps_where_it_began(servers: str) -> None:
 
 def test_a_seek_before_the_assignment_is_where_it_begins(servers: str) -> None:
     """
-    Over what is committed; a time after the last record is the end, as a number.
+    Over what is committed; a time after the last record is the end, as a number.  What is no place
+    is refused at once, and not by the assignment, which would leave the partition unread.
     """
     topic, group = new_topic(servers, 2), uuid.uuid4().hex
     for partition in range(2):
         write(servers, topic, numbered(5), partition)
     with member(servers, topic, group, end_of_topic=True) as consumer:
         consumer.seek(topic, 0, 3)
+        with pytest.raises(ValueError, match="not negative"):
+            consumer.seek(topic, 0, -5)
+        with pytest.raises(ValueError, match="time zone"):
+            consumer.seek(topic, 0, datetime(2026, 1, 1))  # noqa: DTZ001
+        with pytest.raises(ValueError, match="not 'start'"):
+            consumer.seek(topic, 0, "start")  # type: ignore[arg-type]
         consumer.seek(topic, 1, datetime.now(UTC) + timedelta(hours=1))
         assert [b"3", b"4"] == values_of(list(consumer))
 

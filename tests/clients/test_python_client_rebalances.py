@@ -17,6 +17,7 @@ from driftlog import AsyncConsumer, Consumer, RebalanceCallbacks, TopicPartition
 from driftlog.common.settings import ConsumerSettings
 from driftlog.errors import ClosedError, CommitError, DriftlogError
 from tests.clients.python_client import QUICK, committed, member, new_topic, numbered, write
+from tests.support.driftlog_process import DriftlogProcess
 
 pytestmark = [pytest.mark.xdist_group("python_client"), pytest.mark.timeout(240)]
 
@@ -258,6 +259,49 @@ def test_a_read_in_a_callback_is_refused(servers: str) -> None:
         next(consumer)
     with pytest.raises(ValueError, match="only a group rebalances"):
         Consumer(topic, rebalance=callbacks)
+
+
+def test_an_assignment_whose_offsets_were_not_found_is_tried_again() -> None:
+    """
+    The agent is silent while a member looks for the offsets of its new partitions: that read
+    raises, and the next one goes on; it must not read nothing for ever.
+    """
+    settings = ConsumerSettings(fetch_wait_max_ms=50, request_timeout_ms=1_500)
+    revoked: list[TopicPartition] = []
+    callbacks = RebalanceCallbacks(on_revoke=lambda _, partitions: revoked.extend(partitions))
+    with DriftlogProcess() as agent:
+        topic, group = new_topic(agent.bootstrap, 2), uuid.uuid4().hex
+        for partition in (0, 1):
+            write(agent.bootstrap, topic, numbered(10), partition)
+        consumer = member(
+            agent.bootstrap, topic, group, auto_commit=False, settings=settings, rebalance=callbacks
+        )
+        read_until(consumer, consumer.assignment)
+        guest = Guest(agent.bootstrap, topic, group)
+        try:
+            deadline = time.monotonic() + 30
+            while not (revoked and guest.assignment) and time.monotonic() < deadline:
+                if not revoked:
+                    consumer.read(timeout_s=0)  # it must not find the assignment too
+                time.sleep(0.05)
+            time.sleep(0.5)  # the coordinator has answered both members at once
+            assert [] == consumer.assignment()
+            agent.pause()
+            with pytest.raises(DriftlogError, match="could not ask for"):
+                read_until(consumer, lambda: False, 10)
+            agent.resume()
+            read_until(consumer, lambda: at_end(consumer), 30)
+        finally:
+            agent.resume()
+            guest.leave()
+            consumer.close()
+
+
+def at_end(consumer: Consumer) -> bool:
+    """Whether it has handed out all ten records of what it is assigned."""
+    return bool(consumer.assignment()) and all(
+        consumer.position(*tp) == 10 for tp in consumer.assignment()
+    )
 
 
 @pytest.mark.parametrize("lost_is_given", [True, False])

@@ -27,6 +27,21 @@ LATEST: Final = -1
 _RETRY_S: Final = 0.1
 
 
+def check_place(where: Where) -> None:
+    """Raise for what is no place, before the cluster is asked.
+
+    Raises:
+        ValueError: an offset is negative, a time has no zone, or it is another word.
+    """
+    if isinstance(where, datetime):
+        to_ms(where)
+    elif isinstance(where, str):
+        if where not in ("beginning", "end"):
+            raise ValueError(f"a place is an offset, a time, 'beginning' or 'end', not {where!r}")
+    elif where < 0:
+        raise ValueError(f"an offset is not negative: {where}")
+
+
 class Lookups:
     """Requests that are repeated until `request_timeout_ms` where their error may pass."""
 
@@ -57,10 +72,9 @@ class Lookups:
         }
 
     def resolve(self, places: Mapping[TopicPartition, Where]) -> dict[TopicPartition, int]:
-        """Offsets of places.
+        """Offsets of places, which `check_place` has passed.
 
         Raises:
-            ValueError: an offset is negative, or a time has no zone.
             DriftlogError: the cluster did not say.
         """
         asked: dict[TopicPartition, int] = {}
@@ -72,8 +86,6 @@ class Lookups:
                 asked[tp] = EARLIEST
             elif where == "end":
                 asked[tp] = LATEST
-            elif where < 0:
-                raise ValueError(f"an offset is not negative: {where}")
             else:
                 offsets[tp] = where
         offsets |= self.offsets(asked)

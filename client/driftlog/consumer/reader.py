@@ -26,7 +26,14 @@ from driftlog.common.records import Record, TopicPartition
 from driftlog.common.serialization import Deserializers
 from driftlog.common.settings import ConsumerSettings
 from driftlog.consumer.fetched_records import FetchedRecords
-from driftlog.consumer.lookups import EARLIEST, LATEST, TRANSIENT, Lookups, Where
+from driftlog.consumer.lookups import (
+    EARLIEST,
+    LATEST,
+    TRANSIENT,
+    Lookups,
+    Where,
+    check_place,
+)
 from driftlog.consumer.offset_commits import OffsetCommits, places
 from driftlog.consumer.positions import Positions
 from driftlog.consumer.rebalance import RebalanceEvent
@@ -83,6 +90,8 @@ class Reader:
         self._seeks: dict[TopicPartition, Where] = {}
         self._starting: set[TopicPartition] = set()
         """Of a running assignment: librdkafka does not read them yet."""
+        self._unplaced: list[Place] = []
+        """Assigned by the group; a lookup of their offsets failed, and is due again."""
         self._polled_at = self._looked_at = time.monotonic()
         self._commits = OffsetCommits(self.group, self.positions, settings)
         configs = configuration(servers, settings.configs(), config, self._connections.failed)
@@ -138,6 +147,9 @@ class Reader:
         if self.notifying:
             raise DriftlogError("a rebalance callback must not read: read after it has returned")
         self.start()
+        if self._unplaced:
+            unplaced, self._unplaced = self._unplaced, []
+            self._on_assign(self._handle, unplaced)
         if self._auto_commit:
             self._commits.in_background_if_due(self._handle)
         self._look_for_partitions_if_due()
@@ -266,14 +278,13 @@ class Reader:
         if self._closed:
             return  # a rebalance that ends while the consumer closes: nothing is read any more
         partitions = [TopicPartition(place.topic, place.partition) for place in assigned]
-        committed = {} if self.group is None else self._lookups.committed(self.group, partitions)
-        without = [tp for tp in partitions if tp not in committed]
-        begin = EARLIEST if self._subscription.from_beginning else LATEST
-        starts = committed | self._lookups.offsets(dict.fromkeys(without, begin))
-        moved = {tp: self._seeks.pop(tp) for tp in partitions if tp in self._seeks}
-        starts |= self._lookups.resolve(moved)
-        for tp in partitions:
-            self.positions.assigned(tp, starts[tp], committed=starts[tp] == committed.get(tp))
+        try:
+            starts = self._find_starts(partitions)
+        except DriftlogError:
+            # This read raises it; the next one looks again, and nothing is fetched until then.
+            self._unplaced = assigned
+            (handle.incremental_assign if self._cooperative else handle.assign)([])
+            raise
         self.records.assigned(starts)
         self._starting = set(partitions)
         try:
@@ -286,6 +297,24 @@ class Reader:
             else:
                 handle.assign(at)
             handle.pause([Place(*tp) for tp in self.records.paused() if tp in starts])
+
+    def _find_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where reading of assigned partitions begins.
+
+        Raises:
+            DriftlogError: the cluster did not say.
+        """
+        committed = {} if self.group is None else self._lookups.committed(self.group, partitions)
+        without = [tp for tp in partitions if tp not in committed]
+        begin = EARLIEST if self._subscription.from_beginning else LATEST
+        starts = committed | self._lookups.offsets(dict.fromkeys(without, begin))
+        starts |= self._lookups.resolve(
+            {tp: self._seeks[tp] for tp in partitions if tp in self._seeks}
+        )
+        for tp in partitions:
+            self._seeks.pop(tp, None)
+            self.positions.assigned(tp, starts[tp], committed=starts[tp] == committed.get(tp))
+        return starts
 
     def _on_revoke(self, handle: Any, revoked: list[Place]) -> None:
         partitions = [TopicPartition(place.topic, place.partition) for place in revoked]
@@ -317,8 +346,10 @@ class Reader:
             self._forget(handle, partitions)
 
     def _forget(self, handle: Any, partitions: list[TopicPartition]) -> None:
+        gone = set(partitions)
+        self._unplaced = [p for p in self._unplaced if (p.topic, p.partition) not in gone]
         # librdkafka would keep the pause for the next time that it is given the partition.
-        paused = set(self.records.paused()).intersection(partitions)
+        paused = gone.intersection(self.records.paused())
         handle.resume([Place(*tp) for tp in paused])
         self.records.drop(partitions)
         self.positions.forget(partitions)
@@ -362,7 +393,9 @@ class Reader:
 
         Raises:
             NotAssignedError: a consumer without a group does not read that partition.
+            ValueError: *where* is no place.
         """
+        check_place(where)
         if self.group is not None and tp not in self.records:
             self._seeks[tp] = where
             return
