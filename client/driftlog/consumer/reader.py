@@ -60,7 +60,7 @@ class Reader:
 
     Args:
         servers: as librdkafka takes them.
-        notify: told of a group's assignments and revocations while they happen; None: not told.
+        notify: called with a group's assignments and revocations while they happen.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Reader:
         return self._subscription.partitions_of(known, self._connections.servers)
 
     def _look_for_partitions_if_due(self) -> None:
-        """A group is told of new partitions; without one, the consumer asks now and then."""
+        """The coordinator assigns new partitions to a group; without one, the consumer asks."""
         age_ms = (time.monotonic() - self._looked_at) * 1000
         if not self._subscription.grows or age_ms < self._settings.metadata_max_age_ms:
             return
@@ -288,7 +288,7 @@ class Reader:
         self.records.assigned(starts)
         self._starting = set(partitions)
         try:
-            self._tell("assign", partitions)
+            self._call_back("assign", partitions)
         finally:
             self._starting = set()
             at = places({tp: self.records.position(tp) for tp in partitions})
@@ -319,7 +319,7 @@ class Reader:
     def _on_revoke(self, handle: Any, revoked: list[Place]) -> None:
         partitions = [TopicPartition(place.topic, place.partition) for place in revoked]
         try:
-            self._tell("revoke", partitions)
+            self._call_back("revoke", partitions)
         finally:
             if self._auto_commit:
                 try:
@@ -331,7 +331,7 @@ class Reader:
     def _on_lost(self, handle: Any, lost: list[Place]) -> None:
         partitions = [TopicPartition(place.topic, place.partition) for place in lost]
         try:
-            self._tell("lost", partitions)
+            self._call_back("lost", partitions)
         finally:
             uncommitted = self.positions.to_commit(partitions)
             if uncommitted:
@@ -354,7 +354,7 @@ class Reader:
         self.records.drop(partitions)
         self.positions.forget(partitions)
 
-    def _tell(self, event: RebalanceEvent, partitions: list[TopicPartition]) -> None:
+    def _call_back(self, event: RebalanceEvent, partitions: list[TopicPartition]) -> None:
         known = [tp for tp in partitions if tp in self.records]
         if self._notify is None or not known:
             return

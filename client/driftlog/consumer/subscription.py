@@ -42,7 +42,7 @@ class Subscription:
 
     @property
     def grows(self) -> bool:
-        """Whether the consumer itself looks for new partitions; a group is told of them."""
+        """Whether the consumer itself looks for new partitions; in a group the coordinator does."""
         return self.group is None and self.partitions is None and not self.end_of_topic
 
     @property
