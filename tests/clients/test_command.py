@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from driftlog.cli import parser
-from driftlog.cli.parsers import commands_of, walk
+from driftlog.cli.common.parsers import commands_of, walk
 from tests.clients.command import read, refused, run, said
 from tests.support.driftlog_process import DriftlogProcess, driftlog_command
 from tests.support.process_usage import free_port, stop_process, wait_until

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftlog.cli import lines, parser
-from driftlog.cli.formats import compile_format, from_json, to_json, unescape
-from driftlog.cli.parsers import in_our_order, key_values, parse, partitions
-from driftlog.cli.positions import (
+from driftlog.cli import parser
+from driftlog.cli.common.parsers import in_our_order, key_values, parse, partitions
+from driftlog.cli.common.times import parse_duration, parse_time
+from driftlog.cli.records import lines
+from driftlog.cli.records.formats import compile_format, from_json, to_json, unescape
+from driftlog.cli.records.positions import (
     AtOffset,
     FromTime,
     Position,
     UntilTime,
     Where,
-    parse_duration,
     parse_position,
-    parse_time,
 )
 
 pytestmark = pytest.mark.xdist_group("command")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from driftlog.cli import partition_loss
-from driftlog.cli.parsers import topic_partitions
+from driftlog.cli.cluster import partition_loss
+from driftlog.cli.common.parsers import topic_partitions
 
 PLAN = {"reasons": ["gone"], "lost": [[1, 2]], "objects": [], "sealed_end": 0, "goes_on_at": 3}
 

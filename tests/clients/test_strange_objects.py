@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog.cli import bucket_segments
+from driftlog.cli.segments import bucket_segments
 from driftlog_tiering.formats import layout
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.folder_markers import make_markers

@@ -21,22 +21,18 @@ from importlib import metadata
 
 from confluent_kafka import KafkaException
 
-from driftlog.cli import (
-    agents,
-    cluster,
-    completion,
-    configs,
-    consume,
-    groups,
-    partition_loss,
-    produce,
-    segments,
-    topics,
-)
-from driftlog.cli.connection import add_bootstrap_option, reason
-from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError
-from driftlog.cli.output import complain
-from driftlog.cli.parsers import Parser, add_commands, in_our_order, new_parser, parse
+from driftlog.cli.agents import agents
+from driftlog.cli.cluster import cluster, partition_loss
+from driftlog.cli.common import completion
+from driftlog.cli.common.connection import add_bootstrap_option, reason
+from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
+from driftlog.cli.common.output import complain
+from driftlog.cli.common.parsers import Parser, add_commands, in_our_order, new_parser, parse
+from driftlog.cli.configs import configs
+from driftlog.cli.groups import groups
+from driftlog.cli.records import consume, produce
+from driftlog.cli.segments import segments
+from driftlog.cli.topics import topics
 
 __all__ = ["main", "parser"]
 

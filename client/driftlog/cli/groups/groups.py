@@ -13,16 +13,22 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ConsumerGroupDescription,
 )
 
-from driftlog.cli import group_offsets
-from driftlog.cli.connection import (
-    LATEST,
-    Cluster,
-    Offset,
-    add_connection_options,
-    reason,
+from driftlog.cli.common.cluster_client import LATEST, Cluster, Offset
+from driftlog.cli.common.connection import add_connection_options, reason
+from driftlog.cli.common.errors import FAILED, OK, similar
+from driftlog.cli.common.output import (
+    Bad,
+    Cell,
+    complain,
+    number,
+    plural,
+    print_json,
+    print_table,
+    title,
 )
-from driftlog.cli.errors import FAILED, OK, similar
-from driftlog.cli.group_reading import (
+from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group
+from driftlog.cli.groups import group_offsets
+from driftlog.cli.groups.group_descriptions import (
     STATES,
     TYPES,
     add_group_options,
@@ -34,8 +40,6 @@ from driftlog.cli.group_reading import (
     state_name,
     type_name,
 )
-from driftlog.cli.output import Bad, Cell, complain, number, plural, print_json, print_table, title
-from driftlog.cli.parsers import Commands, Parser, add_command, add_group
 
 
 def add_commands(commands: Commands) -> None:

@@ -1,16 +1,14 @@
-"""Where in a log to begin and to stop, as people write it: kcat's -o, and times.
+"""Times and durations, as people write them.
 
-    beginning | end | stored | N | -N | s@TIME | e@TIME
+    1700000000000 | 2026-11-22[T01:02:03[.456]][Z|+01:00]        P1D | PT90M | P1DT2H
 
-A time is milliseconds since 1970, or 2026-11-22[T01:02:03[.456]][Z|+01:00], in UTC unless it
-says otherwise; a duration is ISO 8601's: P1D, PT90M, P1DT2H.
+A number is milliseconds since 1970; a date is in UTC unless it ends with an offset; a duration is
+ISO 8601's.
 Pure.
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Final
 
 _DURATION: Final = re.compile(
@@ -25,65 +23,6 @@ _MS: Final = {
     "minutes": 60_000,
     "seconds": 1_000,
 }
-
-
-class Where(Enum):
-    """A position with a name."""
-
-    BEGINNING = "beginning"
-    END = "end"
-    STORED = "stored"
-
-
-@dataclass(frozen=True, slots=True)
-class AtOffset:
-    """This offset; below 0: so many before the end."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class FromTime:
-    """The first record that is not older."""
-
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class UntilTime:
-    """Stop at the first record that is not older."""
-
-    timestamp_ms: int
-
-
-Position = Where | AtOffset | FromTime | UntilTime
-
-_NAMES: Final = {
-    "beginning": Where.BEGINNING,
-    "earliest": Where.BEGINNING,
-    "end": Where.END,
-    "latest": Where.END,
-    "stored": Where.STORED,
-}
-
-
-def parse_position(text: str) -> Position:
-    """Read one -o.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if text in _NAMES:
-        return _NAMES[text]
-    if re.fullmatch(r"-?[0-9]{1,19}", text):
-        return AtOffset(int(text))
-    if text[:2] == "s@":
-        return FromTime(parse_time(text[2:]))
-    if text[:2] == "e@":
-        return UntilTime(parse_time(text[2:]))
-    raise ValueError(
-        f"{text!r} is no offset: beginning, end, stored, 42, -10 (before the end), s@TIME or e@TIME"
-    )
 
 
 def parse_time(text: str) -> int:

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from driftlog.cli.errors import USAGE
-from driftlog.cli.positions import parse_time
+from driftlog.cli.common.errors import USAGE
+from driftlog.cli.common.times import parse_time
 
 Parser: TypeAlias = argparse.ArgumentParser
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

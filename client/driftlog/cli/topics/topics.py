@@ -19,18 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     TopicMetadata,
 )
 
-from driftlog.cli import record_deletion
-from driftlog.cli.connection import (
-    EARLIEST,
-    LATEST,
-    Cluster,
-    Offset,
-    add_connection_options,
-    reason,
-    result_of,
-)
-from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
-from driftlog.cli.output import (
+from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, Offset
+from driftlog.cli.common.connection import add_connection_options, reason, result_of
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.common.output import (
     Bad,
     complain,
     plural,
@@ -39,7 +31,7 @@ from driftlog.cli.output import (
     size,
     title,
 )
-from driftlog.cli.parsers import (
+from driftlog.cli.common.parsers import (
     Commands,
     Parser,
     add_command,
@@ -48,6 +40,7 @@ from driftlog.cli.parsers import (
     key_values,
     positive,
 )
+from driftlog.cli.topics import record_deletion
 
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 """Of base64: as Kafka writes topic ids."""

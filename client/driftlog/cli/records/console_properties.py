@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog.cli.errors import similar
-from driftlog.cli.formats import Formatter, Headers, Message
+from driftlog.cli.common.errors import similar
+from driftlog.cli.records.formats import Formatter, Headers, Message
 
 _TIMESTAMP_TYPES: Final = {1: b"CreateTime", 2: b"LogAppendTime"}
 _SEPARATORS: Final = {

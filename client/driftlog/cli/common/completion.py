@@ -12,8 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from driftlog.cli.errors import OK
-from driftlog.cli.parsers import Commands, Parser, add_command, commands_of
+from driftlog.cli.common.errors import OK
+from driftlog.cli.common.parsers import Commands, Parser, add_command, commands_of
 
 
 class _Takes(Enum):

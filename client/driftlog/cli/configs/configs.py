@@ -15,11 +15,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
-from driftlog.cli.connection import Cluster, add_connection_options, any_broker, reason, result_of
-from driftlog.cli.errors import FAILED, OK, CommandError, UsageError, similar
-from driftlog.cli.group_reading import listings
-from driftlog.cli.output import complain, plural, print_json, print_table, title
-from driftlog.cli.parsers import (
+from driftlog.cli.common.cluster_client import Cluster, any_broker
+from driftlog.cli.common.connection import add_connection_options, reason, result_of
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError, similar
+from driftlog.cli.common.output import complain, plural, print_json, print_table, title
+from driftlog.cli.common.parsers import (
     Commands,
     Parser,
     add_command,
@@ -27,7 +27,8 @@ from driftlog.cli.parsers import (
     flatten,
     key_values,
 )
-from driftlog.cli.wire import GROUP_CONFIGS, Wire
+from driftlog.cli.common.wire import GROUP_CONFIGS, Wire
+from driftlog.cli.groups.group_descriptions import listings
 
 _KINDS: Final = {"topics": "topic", "brokers": "broker", "groups": "group"}
 _RESOURCES: Final = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}

@@ -20,21 +20,28 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from driftlog.cli.connection import (
-    Cluster,
+from driftlog.cli.common.cluster_client import Cluster
+from driftlog.cli.common.connection import (
     add_connection_options,
     close_on_sigterm,
     new_client,
     properties,
     reason,
 )
-from driftlog.cli.console_properties import console_formatter
-from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
-from driftlog.cli.formats import Formatter, compile_format, to_json, unescape
-from driftlog.cli.output import Progress, complain, plural, size
-from driftlog.cli.parsers import Commands, add_command, key_value, natural, partitions, positive
-from driftlog.cli.positions import Position, UntilTime, Where, parse_position
-from driftlog.cli.starting import Range, ranges
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.common.output import Progress, complain, plural, size
+from driftlog.cli.common.parsers import (
+    Commands,
+    add_command,
+    key_value,
+    natural,
+    partitions,
+    positive,
+)
+from driftlog.cli.records.console_properties import console_formatter
+from driftlog.cli.records.formats import Formatter, compile_format, to_json, unescape
+from driftlog.cli.records.offset_ranges import Range, ranges
+from driftlog.cli.records.positions import Position, UntilTime, Where, parse_position
 
 _AT_ONCE: Final = 1_000
 _WAIT_S: Final = 0.2

@@ -12,11 +12,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
-from driftlog.cli.connection import Cluster, add_connection_options, address_of, result_of
-from driftlog.cli.errors import OK, CommandError
-from driftlog.cli.output import Bad, number, print_json, print_table
-from driftlog.cli.parsers import Commands, Parser, add_command, add_group, natural
-from driftlog.cli.wire import Wire
+from driftlog.cli.common.cluster_client import Cluster
+from driftlog.cli.common.connection import add_connection_options, address_of, result_of
+from driftlog.cli.common.errors import OK, CommandError
+from driftlog.cli.common.output import Bad, number, print_json, print_table
+from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group, natural
+from driftlog.cli.common.wire import Wire
 
 _HTTP_CONFIG: Final = "driftlog.http.address"
 _BROKER_TIMEOUT_S: Final = 5.0

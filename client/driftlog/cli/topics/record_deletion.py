@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from driftlog.cli.connection import EARLIEST, LATEST, Cluster, add_connection_options, reason
-from driftlog.cli.errors import FAILED, OK, CommandError, UsageError
-from driftlog.cli.output import complain, plural, print_json, print_table
-from driftlog.cli.parsers import Commands, add_command, moment, natural, topic_partitions
-from driftlog.cli.starting import for_time
+from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, for_time
+from driftlog.cli.common.connection import add_connection_options, reason
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.common.output import complain, plural, print_json, print_table
+from driftlog.cli.common.parsers import Commands, add_command, moment, natural, topic_partitions
 
 At = tuple[str, int]
 

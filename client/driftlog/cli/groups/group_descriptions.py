@@ -20,10 +20,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ConsumerGroupListing,
 )
 
-from driftlog.cli.connection import Cluster, reason, result_of
-from driftlog.cli.errors import CommandError, UsageError, similar
-from driftlog.cli.output import Progress, plural
-from driftlog.cli.parsers import Parser
+from driftlog.cli.common.cluster_client import Cluster
+from driftlog.cli.common.connection import reason, result_of
+from driftlog.cli.common.errors import CommandError, UsageError, similar
+from driftlog.cli.common.output import Progress, plural
+from driftlog.cli.common.parsers import Parser
 
 STATES: Final = {
     "PreparingRebalance": ConsumerGroupState.PREPARING_REBALANCING,

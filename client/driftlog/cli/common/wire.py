@@ -17,8 +17,8 @@ from typing import Final, Self, TypeVar
 
 from confluent_kafka import KafkaError
 
-from driftlog.cli.connection import join_address, properties, split_address
-from driftlog.cli.errors import CommandError
+from driftlog.cli.common.connection import join_address, properties, split_address
+from driftlog.cli.common.errors import CommandError
 
 GROUP_CONFIGS: Final = 32
 """``ConfigResource.Type.GROUP``."""

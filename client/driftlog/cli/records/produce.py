@@ -21,21 +21,21 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
-from driftlog.cli.connection import (
+from driftlog.cli.common.cluster_client import Cluster
+from driftlog.cli.common.connection import (
     TIMEOUT_S,
-    Cluster,
     add_connection_options,
     close_on_sigterm,
     new_client,
     properties,
     reason,
 )
-from driftlog.cli.console_properties import LineReading, console_reading
-from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError, UsageError, similar
-from driftlog.cli.formats import NewRecord, from_json, unescape
-from driftlog.cli.lines import MAX_RECORD_BYTES, TooLongError, split
-from driftlog.cli.output import Progress, complain, plural, size
-from driftlog.cli.parsers import Commands, add_command, key_value, positive
+from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError, UsageError, similar
+from driftlog.cli.common.output import Progress, complain, plural, size
+from driftlog.cli.common.parsers import Commands, add_command, key_value, positive
+from driftlog.cli.records.console_properties import LineReading, console_reading
+from driftlog.cli.records.formats import NewRecord, from_json, unescape
+from driftlog.cli.records.lines import MAX_RECORD_BYTES, TooLongError, split
 from driftlog.errors import outcome_unknown
 
 _SAID_FAILURES: Final = 10

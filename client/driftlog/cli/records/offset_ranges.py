@@ -6,15 +6,13 @@ Shell.
 import argparse
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import OFFSET_STORED
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no __all__
 
-from driftlog.cli.connection import EARLIEST, LATEST, Cluster
-from driftlog.cli.output import complain
-from driftlog.cli.parsers import flatten
-from driftlog.cli.positions import AtOffset, FromTime, Position, Where
+from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, for_time
+from driftlog.cli.common.output import complain
+from driftlog.cli.common.parsers import flatten
+from driftlog.cli.records.positions import AtOffset, FromTime, Position, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,6 @@ def ranges(
             # Nothing so new is there yet, and may never come.
             ends[tp] = offset if offset >= 0 else latest[tp] if over else None
     return [Range(*tp, starts[tp], ends[tp]) for tp in at]
-
-
-def for_time(timestamp_ms: int) -> Any:
-    """The first record that is not older."""
-    return OffsetSpec.for_timestamp(timestamp_ms)
 
 
 def _starts(

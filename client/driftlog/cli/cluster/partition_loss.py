@@ -13,11 +13,11 @@ import urllib.parse
 import urllib.request
 from typing import Any, Final
 
-from driftlog.cli.connection import add_bootstrap_option, bootstrap
-from driftlog.cli.errors import FAILED, OK, CommandError
-from driftlog.cli.http_addresses import http_addresses
-from driftlog.cli.output import complain, plural, print_json, print_table
-from driftlog.cli.parsers import Commands, add_command, add_group, topic_partitions
+from driftlog.cli.common.connection import add_bootstrap_option, bootstrap
+from driftlog.cli.common.errors import FAILED, OK, CommandError
+from driftlog.cli.common.http_addresses import http_addresses
+from driftlog.cli.common.output import complain, plural, print_json, print_table
+from driftlog.cli.common.parsers import Commands, add_command, add_group, topic_partitions
 
 _TIMEOUT_S: Final = 660
 _NOT_HERE: Final = 421

@@ -20,16 +20,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from driftlog.cli.connection import (
-    EARLIEST,
-    LATEST,
-    Cluster,
-    add_connection_options,
-    any_broker,
-    reason,
-)
-from driftlog.cli.errors import FAILED, OK, CommandError, UsageError, similar
-from driftlog.cli.group_reading import (
+from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, any_broker, for_time
+from driftlog.cli.common.connection import add_connection_options, reason
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError, similar
+from driftlog.cli.common.output import complain, print_json, print_table
+from driftlog.cli.common.parsers import Commands, Parser, add_command, moment, topic_partitions
+from driftlog.cli.common.times import parse_duration
+from driftlog.cli.common.wire import Wire
+from driftlog.cli.groups.group_descriptions import (
     add_group_options,
     busy,
     committed,
@@ -38,11 +36,6 @@ from driftlog.cli.group_reading import (
     group_names,
     listings,
 )
-from driftlog.cli.output import complain, print_json, print_table
-from driftlog.cli.parsers import Commands, Parser, add_command, moment, topic_partitions
-from driftlog.cli.positions import parse_duration
-from driftlog.cli.starting import for_time
-from driftlog.cli.wire import Wire
 
 At = tuple[str, int]
 

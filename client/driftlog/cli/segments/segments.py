@@ -10,12 +10,12 @@ import urllib.parse
 import urllib.request
 from typing import Final
 
-from driftlog.cli import bucket_segments
-from driftlog.cli.connection import add_bootstrap_option, bootstrap
-from driftlog.cli.errors import FAILED, OK, CommandError
-from driftlog.cli.http_addresses import http_addresses
-from driftlog.cli.output import complain
-from driftlog.cli.parsers import Commands, add_command, add_group
+from driftlog.cli.common.connection import add_bootstrap_option, bootstrap
+from driftlog.cli.common.errors import FAILED, OK, CommandError
+from driftlog.cli.common.http_addresses import http_addresses
+from driftlog.cli.common.output import complain
+from driftlog.cli.common.parsers import Commands, add_command, add_group
+from driftlog.cli.segments import bucket_segments
 
 _SEAL_TIMEOUT_S: Final = 600
 

@@ -12,8 +12,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
-from driftlog.cli.connection import WHICH_ADDRESS, connect
-from driftlog.cli.errors import CommandError
+from driftlog.cli.common.connection import WHICH_ADDRESS, connect
+from driftlog.cli.common.errors import CommandError
 
 _HTTP_CONFIG: Final = "driftlog.http.address"
 _ADMIN_TIMEOUT_S: Final = 10

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from driftlog.cli import dev_cluster
-from driftlog.cli.output import complain, no_extra
-from driftlog.cli.parsers import Commands, add_command, add_group
+from driftlog.cli.agents import dev_cluster
+from driftlog.cli.common.output import complain, no_extra
+from driftlog.cli.common.parsers import Commands, add_command, add_group
 from driftlog.dev_cluster import local_cluster, local_etcd
 
 _LISTENER = dev_cluster.LISTENER

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from driftlog.cli.output import complain, no_extra
+from driftlog.cli.common.output import complain, no_extra
 from driftlog.dev_cluster import local_cluster, local_etcd
 
 LISTENER: Final = "127.0.0.1:9092"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from driftlog.cli.errors import OK, CommandError, UsageError, similar
-from driftlog.cli.output import (
+from driftlog.cli.common.errors import OK, CommandError, UsageError, similar
+from driftlog.cli.common.output import (
     Progress,
     complain,
     no_extra,
@@ -23,7 +23,7 @@ from driftlog.cli.output import (
     size,
     title,
 )
-from driftlog.cli.parsers import Commands, Parser, add_command, flatten, partitions
+from driftlog.cli.common.parsers import Commands, Parser, add_command, flatten, partitions
 
 STORE_VARIABLE: Final = "DRIFTLOG_STORE"
 _AT_ONCE: Final = 16

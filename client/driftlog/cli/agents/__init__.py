@@ -1,0 +1,4 @@
+"""`driftlog dev` and `driftlog agent run`: agents in the foreground.
+
+Shell.
+"""

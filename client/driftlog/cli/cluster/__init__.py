@@ -1,0 +1,4 @@
+"""`driftlog cluster` and `driftlog partitions`: brokers, APIs, offline partitions.
+
+Shell.
+"""

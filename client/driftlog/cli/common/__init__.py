@@ -1,0 +1,4 @@
+"""What every command shares: connection, grammar, output, exit codes.
+
+Shell.
+"""

@@ -1,0 +1,4 @@
+"""`driftlog configs`: describe and alter configs of topics, brokers and groups.
+
+Shell.
+"""

@@ -1,0 +1,4 @@
+"""`driftlog groups`: members, lag, offsets.
+
+Shell.
+"""

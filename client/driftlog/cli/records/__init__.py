@@ -1,0 +1,4 @@
+"""`driftlog produce` and `driftlog consume`: records in and out.
+
+Shell.
+"""

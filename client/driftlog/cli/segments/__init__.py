@@ -1,0 +1,4 @@
+"""`driftlog segments`: sealing, and the sealed files of a topic.
+
+Shell.
+"""

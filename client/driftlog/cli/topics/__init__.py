@@ -1,0 +1,4 @@
+"""`driftlog topics`: list, describe, create, alter, delete, delete records.
+
+Shell.
+"""
