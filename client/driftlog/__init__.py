@@ -2,7 +2,8 @@
 
     from driftlog import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 
-They speak to any Kafka cluster, through librdkafka.  `import driftlog` loads nothing: each name
+They speak to any Kafka cluster, through librdkafka.  `segment_files` names the Parquet files of a
+topic.  `import driftlog` loads nothing: each name
 brings its module when it is first used.
 Shell.
 """
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from driftlog.admin.admin import Admin as Admin
+    from driftlog.bucket.segment_files import SegmentFile as SegmentFile
+    from driftlog.bucket.segment_files import segment_files as segment_files
     from driftlog.common.records import Delivered as Delivered
     from driftlog.common.records import Record as Record
     from driftlog.common.records import TopicPartition as TopicPartition
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 _PLACES: Final = {
     "driftlog.admin.admin": ("Admin",),
+    "driftlog.bucket.segment_files": ("SegmentFile", "segment_files"),
     "driftlog.consumer.aio_consumer": ("AsyncConsumer",),
     "driftlog.producer.aio_producer": ("AsyncProducer",),
     "driftlog.consumer.consumer": ("Consumer",),
@@ -51,7 +55,9 @@ __all__ = [
     "ProducerSettings",
     "RebalanceCallbacks",
     "Record",
+    "SegmentFile",
     "TopicPartition",
+    "segment_files",
 ]
 
 
@@ -59,13 +65,18 @@ def __getattr__(name: str) -> object:
     """Load what *name* is in.
 
     Raises:
-        ImportError: it needs confluent-kafka, which is not installed.
+        ImportError: it needs a package that is not installed; says how to install it.
     """
     if name not in _MODULES:
         raise AttributeError(f"module 'driftlog' has no attribute {name!r}")
     try:
         value: object = getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
+        if _MODULES[name].startswith("driftlog.bucket."):
+            raise ImportError(
+                f"driftlog.{name} needs {error.name}: pip install 'driftlog[agent]' or "
+                "pip install 'driftlog[spark]'"
+            ) from error
         if (error.name or "").partition(".")[0] != "confluent_kafka":
             raise
         raise ImportError(

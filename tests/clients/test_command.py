@@ -152,11 +152,11 @@ def test_a_second_dev_takes_another_http_port_and_says_so(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("bootstrap", "said"),
     [
-        ("127.0.0.1:1", "nobody answers at 127.0.0.1:1: Connection refused"),
-        ("nosuchhost.invalid:9092", "nobody answers at nosuchhost.invalid:9092"),
-        ("no..host:9092", "nobody answers at no..host:9092"),
+        ("127.0.0.1:1", "nothing listens at 127.0.0.1:1: Connection refused"),
+        ("nosuchhost.invalid:9092", "nothing listens at nosuchhost.invalid:9092"),
+        ("no..host:9092", "nothing listens at no..host:9092"),
         ("nonsense", "'nonsense' is not HOST:PORT"),
-        ("127.0.0.1:99999", "nobody answers at 127.0.0.1:99999"),
+        ("127.0.0.1:99999", "nothing listens at 127.0.0.1:99999"),
     ],
 )
 def test_sealing_where_nobody_is_says_so(bootstrap: str, said: str) -> None:
@@ -178,7 +178,7 @@ def test_sealing_at_the_wrong_port_of_an_agent_says_so(agent: DriftlogProcess) -
     done = driftlog("segments", "seal", "t", "-b", agent.http.removeprefix("http://"))
 
     assert done.returncode == 1
-    assert "does not answer as a Kafka broker does" in done.stderr
+    assert "speaks HTTP and not Kafka" in done.stderr
     assert "--bootstrap-server" in done.stderr
     assert "KafkaError" not in done.stderr
 
@@ -219,7 +219,7 @@ def test_whoever_reaches_nobody_is_told_what_to_do(line: str) -> None:
     said = done.stderr.decode()
 
     assert done.returncode == 1
-    assert "nobody answers at 127.0.0.1:1: Connection refused" in said
+    assert "nothing listens at 127.0.0.1:1: Connection refused" in said
     assert "`driftlog dev --dir DIR` starts one" in said
 
 
@@ -254,7 +254,7 @@ def test_whoever_reaches_nobody_is_told_what_to_do(line: str) -> None:
         ("configs alter --topic t", "nothing to alter"),
         ("cluster info -X nonsense=1", "No such configuration property"),
         ("cluster info -X nonsense", "is not NAME=VALUE"),
-        ("cluster info --timeout 0", "is no number of seconds"),
+        ("cluster info --timeout 0", "is not a number of seconds"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(
@@ -278,7 +278,7 @@ def test_a_file_of_properties_is_read(agent: DriftlogProcess, tmp_path: Path) ->
     wrong = run("cluster", "info", "-F", str(file))
 
     assert (0, 1, 2) == (done.returncode, over.returncode, wrong.returncode)
-    assert b"nobody answers at 127.0.0.1:2" in over.stderr
+    assert b"nothing listens at 127.0.0.1:2" in over.stderr
     assert b"line 1: 'nonsense' is not NAME=VALUE" in wrong.stderr
 
 

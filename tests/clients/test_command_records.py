@@ -198,7 +198,7 @@ def running(*arguments: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_produce_ends_in_its_timeout_while_the_bucket_is_away(tmp_path: Path) -> None:
     """
-    What is acknowledged is counted; of the rest nobody knows, and the message says so.
+    What is acknowledged is counted; the rest is unknown: message, count and exit status say so.
     """
     with DriftlogProcess(tmp_path / "data") as agent:
         topic = make_topic(agent)
@@ -217,11 +217,11 @@ def test_produce_ends_in_its_timeout_while_the_bucket_is_away(tmp_path: Path) ->
             took_s = time.monotonic() - began
         agent.kill()
 
-    assert (1, True) == (it.returncode, 4 < took_s)
+    assert (3, True) == (it.returncode, 4 < took_s)
     text = err.decode()
-    assert "line 2: not acknowledged, and may be written" in text
+    assert "line 2: unknown: may have been written" in text
     assert f"1 record written to {topic}" in text
-    assert "of 2 it is not known" in text
+    assert "2 unknown: may have been written" in text
 
 
 def test_ctrl_c_ends_a_consumer_quietly(agent: DriftlogProcess, written: str) -> None:
@@ -369,7 +369,7 @@ def test_each_record_that_is_refused_is_named(agent: DriftlogProcess) -> None:
     assert done.returncode == 1
     assert "driftlog: line 2: not written: " in errors
     assert "MSG_SIZE_TOO_LARGE" in errors
-    assert f"2 records written to {topic} (2 B), 1 failed" in errors
+    assert f"2 records written to {topic} (2 B), 1 not written" in errors
     assert [b"a", b"c"] == [value for _, _, value, _ in stored(agent, topic, 2)]
 
 
@@ -391,9 +391,58 @@ def test_a_line_that_is_no_json_is_named_and_stops_it(agent: DriftlogProcess) ->
     lines = b'{"value": "good"}\n{"vlaue": "bad"}\n'
     errors = refused(agent.bootstrap, "produce", topic, "--json", stdin=lines)
 
-    assert "line 2: unknown field 'vlaue'" in errors
+    assert "stopped at line 2: unknown field 'vlaue'" in errors
+    assert "the rest is not read" in errors
     assert "1 record written" in errors
     stored(agent, topic, 1)
+
+
+def test_bad_lines_are_left_out_and_kept_where_that_is_asked_for(
+    agent: DriftlogProcess, tmp_path: Path
+) -> None:
+    """
+    Each is named; those of --bad-lines may be repaired and produced again.
+    """
+    topic = make_topic(agent)
+    lines, bad = tmp_path / "lines.ndjson", tmp_path / "bad.ndjson"
+    lines.write_bytes(b'{"value": "a"}\n{"vlaue": "b"}\n{"value": "c"}\nno json\n')
+    line = ("produce", topic, "--json", "-l", str(lines))
+    skipped = run(*line, "--skip-bad", bootstrap=agent.bootstrap)
+    kept = run(*line, "--bad-lines", str(bad), bootstrap=agent.bootstrap)
+
+    assert (0, 0) == (skipped.returncode, kept.returncode)
+    for errors in (skipped.stderr.decode(), kept.stderr.decode()):
+        assert f"{lines}, line 2: left out: unknown field 'vlaue'" in errors
+        assert f"{lines}, line 4: left out: no JSON" in errors
+        assert "2 bad lines left out" in errors
+        assert "2 records written" in errors
+    assert b'{"vlaue": "b"}\nno json\n' == bad.read_bytes()
+    assert [b"a", b"c"] * 2 == [value for _, _, value, _ in stored(agent, topic, 4)]
+
+
+def test_a_topic_that_producing_creates_is_named(agent: DriftlogProcess) -> None:
+    """
+    A misspelt name shows; a topic that existed is not mentioned.
+    """
+    topic = f"t-{uuid.uuid4().hex[:12]}"
+    first = run("produce", topic, bootstrap=agent.bootstrap, stdin=b"a\n")
+    second = run("produce", topic, bootstrap=agent.bootstrap, stdin=b"b\n")
+
+    assert f"topic {topic} was created" in first.stderr.decode()
+    assert "was created" not in second.stderr.decode()
+
+
+@pytest.mark.parametrize("name", ["bad name", "..", "x" * 250, "ä"])
+def test_an_impossible_topic_is_refused_with_the_rule(agent: DriftlogProcess, name: str) -> None:
+    """
+    Nobody is told to create what cannot be created.
+    """
+    produced = refused(agent.bootstrap, "produce", name, stdin=b"a\n", status=2)
+    described = refused(agent.bootstrap, "topics", "describe", name)
+
+    for errors in (produced, described):
+        assert "1 to 249 letters, digits, '.', '_' and '-'" in errors
+        assert "topics create" not in errors
 
 
 def test_ctrl_c_writes_what_was_read(agent: DriftlogProcess) -> None:
@@ -481,3 +530,36 @@ def test_a_terminal_sees_how_far_it_is(agent: DriftlogProcess) -> None:
     assert status == 0
     assert re.search(progress, shown)
     assert shown.endswith(f"driftlog: 3 records written to {topic} (3 B)\r\n")
+
+
+def test_who_types_records_sees_no_progress_line(agent: DriftlogProcess) -> None:
+    """
+    One line says how it ends; after that there is what is typed, and what became of it.
+    """
+    topic = make_topic(agent)
+    ours, theirs = pty.openpty()
+    shown = b""
+    with running(
+        "produce", topic, "-b", agent.bootstrap, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as it:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # Linux ends a terminal so
+            for typed in (b"one\n", b"two\n", b"\x04", b""):
+                if typed == b"one\n":
+                    while b"Ctrl-D" not in shown:
+                        shown += os.read(ours, 1 << 16)
+                else:
+                    time.sleep(1)  # a progress line would come after 0.4 s
+                os.write(ours, typed)
+            while chunk := os.read(ours, 1 << 16):
+                shown += chunk
+        it.wait(30)
+    os.close(ours)
+
+    assert it.returncode == 0
+    assert [
+        f"driftlog: writing to {topic}: one record a line, Ctrl-D ends",
+        "one",
+        "two",
+        f"driftlog: 2 records written to {topic} (6 B)",
+    ] == shown.decode().splitlines()

@@ -13,6 +13,8 @@ import pytest
 
 from driftlog.cli.cluster import partition_loss
 from driftlog.cli.common.parsers import topic_partitions
+from driftlog.cli.connection.connection import Timeout
+from driftlog.cli.connection.readiness_notice import ReadinessNotice
 
 PLAN = {"reasons": ["gone"], "lost": [[1, 2]], "objects": [], "sealed_end": 0, "goes_on_at": 3}
 
@@ -70,7 +72,6 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Agent]]:
     both = Agent(), Agent()
-    monkeypatch.setattr(partition_loss, "bootstrap", lambda _: "")
     monkeypatch.setattr(
         partition_loss, "http_addresses", lambda *_: [agent.address for agent in both]
     )
@@ -83,7 +84,10 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Agent]]:
 
 def accept(*, json: bool = True, yes: bool = True, dry_run: bool = False) -> int:
     names = [topic_partitions("t:0")]
-    options = argparse.Namespace(names=names, json=json, yes=yes, dry_run=dry_run)
+    options = argparse.Namespace(
+        names=names, json=json, yes=yes, dry_run=dry_run, timeout=Timeout()
+    )
+    options.notice = ReadinessNotice(options)
     return partition_loss._accept(options)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlog.cli.segments import bucket_segments
+from driftlog.bucket.sealed_topics import read_topics
 from driftlog_tiering.formats import layout
 from driftlog_tiering.stores.object_store import ObjectStore
 from tests.support.folder_markers import make_markers
@@ -43,8 +43,8 @@ def test_folder_markers_and_strange_objects_hide_no_topic(
 
     topic.with_store(disturb)
 
-    (found,) = asyncio.run(bucket_segments._read(location, []))
+    (found,) = asyncio.run(read_topics(location, []))
 
-    assert ("flights", str(topic.topic_id)) == (found["topic"], found["topic_id"])
-    assert [0, 3] == [part["sealed_end"] for part in found["partitions"]]
-    assert [found] == asyncio.run(bucket_segments._read(location, ["flights"]))
+    assert ("flights", topic.topic_id) == (found.name, found.topic_id)
+    assert [0, 3] == [part.sealed_end for part in found.partitions]
+    assert [found] == asyncio.run(read_topics(location, ["flights"]))

@@ -24,11 +24,12 @@ from confluent_kafka import KafkaException
 from driftlog.cli.agents import agents
 from driftlog.cli.cluster import cluster, partition_loss
 from driftlog.cli.common import completion
-from driftlog.cli.common.connection import add_bootstrap_option, reason
 from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.common.output import complain
 from driftlog.cli.common.parsers import Parser, add_commands, in_our_order, new_parser, parse
 from driftlog.cli.configs import configs
+from driftlog.cli.connection.connection import add_bootstrap_option, reason
+from driftlog.cli.connection.readiness_notice import ReadinessNotice
 from driftlog.cli.groups import groups
 from driftlog.cli.records import consume, produce
 from driftlog.cli.segments import segments
@@ -45,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     line = in_our_order(ours, sys.argv[1:] if arguments is None else arguments)
     options = parse(ours, parser(), line)
     try:
-        status: int = options.run(options)
+        with ReadinessNotice(options) as options.notice:
+            status: int = options.run(options)
         sys.stdout.flush()
     except CommandError as error:
         complain(str(error))
@@ -56,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _nobody_reads()
+        return _output_closed()
     return status
 
 
@@ -73,7 +75,7 @@ def parser() -> Parser:
     return whole
 
 
-def _nobody_reads() -> int:
+def _output_closed() -> int:
     """`driftlog consume … | head` has what it wanted: no error, and none at Python's end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return OK

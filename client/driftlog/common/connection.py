@@ -1,6 +1,8 @@
 """What all clients share: where the cluster is, librdkafka's configs, its log and its errors.
 
-    bootstrap_servers=…  >  DRIFTLOG_BOOTSTRAP_SERVERS  >  127.0.0.1:9092
+    argument or option  >  DRIFTLOG_BOOTSTRAP_SERVERS  >  DRIFTLOG_BOOTSTRAP  >  127.0.0.1:9092
+
+The `driftlog` command looks the address up here, too.
 
 librdkafka's log lines go to the logger ``driftlog.librdkafka``, the client's own to ``driftlog``.
 Shell.
@@ -20,7 +22,8 @@ from driftlog.errors import DriftlogError, UnreachableError, request_error
 
 LOG: Final = logging.getLogger("driftlog")
 VARIABLE: Final = "DRIFTLOG_BOOTSTRAP_SERVERS"
-_DEFAULT: Final = "127.0.0.1:9092"
+SHORT_VARIABLE: Final = "DRIFTLOG_BOOTSTRAP"
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 _LIBRDKAFKA_LOG: Final = logging.getLogger("driftlog.librdkafka")
 _REPETITION_S: Final = 60.0
 
@@ -46,9 +49,10 @@ _LIBRDKAFKA_LOG.addFilter(_RepetitionFilter())
 
 
 def bootstrap(bootstrap_servers: str | Sequence[str] | None) -> str:
-    """The addresses to begin with, as librdkafka takes them."""
+    """The addresses to begin with, as librdkafka takes them; None: by variable or default."""
     if bootstrap_servers is None:
-        return os.environ.get(VARIABLE) or _DEFAULT
+        variables = os.environ.get(VARIABLE) or os.environ.get(SHORT_VARIABLE)
+        return variables or DEFAULT_BOOTSTRAP
     if isinstance(bootstrap_servers, str):
         return bootstrap_servers
     return ",".join(bootstrap_servers)

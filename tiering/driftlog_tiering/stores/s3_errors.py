@@ -160,7 +160,10 @@ def refusal(code: str, message: str, what: str) -> StoreError | None:
     if code in _DENIED:
         return AccessDeniedError(f"{told}: {_DENIED[code]}")
     if code == "NoSuchBucket":
-        return BucketNotFoundError(f"{told}: make the bucket, or correct its name or the endpoint")
+        return BucketNotFoundError(
+            f"{told}: make the bucket, or correct its name (S3's have no upper-case letters) or the "
+            f"endpoint"
+        )
     if code in _THROTTLED:
         return UnavailableError(told)
     return None

@@ -25,35 +25,38 @@ def add_commands(commands: Commands) -> None:
         "dev",
         _dev,
         help="run one agent in the foreground, or a local cluster",
-        description="Run one agent in the foreground, with the embedded metadata store; or, with "
-        "--agents, an etcd and so many agents, each of which is started again when it dies.  It "
-        "seals what is a minute old.  SIGTERM or Ctrl-C drains it; started again on DIR it goes "
-        "on.",
+        description="Run one agent in the foreground, with the embedded metadata store.  With "
+        "--agents, "
+        "run an etcd and N agents; an agent that dies is started again.  The agent seals records "
+        "that are a minute old.  SIGTERM or Ctrl-C drains it.  Started again on DIR, it goes on "
+        "with "
+        "the same data.",
     )
     dev.add_argument(
         "--agents",
         type=_agent_count,
         metavar="N",
-        help="a cluster of N agents with a local etcd, in DIR/agent-1, DIR/agent-2, …, on the port "
-        "of --listener and the next ones; etcd is taken from the variable "
-        f"{local_etcd.BINARY_VARIABLE}, from PATH, or from the checkout (make etcd)",
+        help="run N agents with a local etcd, in DIR/agent-1, DIR/agent-2, …, on the port of "
+        "--listener and the next ones; the etcd binary is that of the variable "
+        f"{local_etcd.BINARY_VARIABLE}, of PATH, or of the checkout (make etcd)",
     )
     _agent_options(dev, None, f"{_HTTP_LISTENER}, or a free port where that is taken")
-    agent_commands = add_group(commands, "agent", help="the agent as it is run in production")
+    agent_commands = add_group(commands, "agent", help="run an agent as in production")
     run = add_command(
         agent_commands,
         "run",
         _agent_run,
         help="run an agent in the foreground",
-        description="Run an agent in the foreground, as `driftlog dev` does, but seal what has "
-        "128 MiB or is an hour old.",
+        description="Run an agent in the foreground, as `driftlog dev` does.  It seals a partition "
+        "at "
+        "128 MiB, or when its oldest unsealed record is an hour old.",
     )
     _agent_options(run, _HTTP_LISTENER, "%(default)s")
     run.add_argument(
         "--dev",
         action="store_true",
-        help="seal what is a minute old, make topics automatically, and have new consumer groups "
-        "wait for no more members, as `driftlog dev` does",
+        help="behave as `driftlog dev`: seal records that are a minute old, create topics "
+        "automatically, and let new consumer groups start without a delay",
     )
     _etcd_options(run)
 
@@ -66,55 +69,59 @@ def _agent_options(
         required=True,
         type=Path,
         metavar="DIR",
-        help="the agent's directory: metadata, buffer files, and the objects without --store",
+        help="directory of the agent: metadata, buffer files and, without --store, the objects",
     )
     parser.add_argument(
         "--store",
         metavar="LOCATION",
-        help="where the objects go: s3://bucket/prefix (endpoint and credentials from the AWS_* "
-        "variables) or a directory; default: DIR/objects",
+        help="location of the objects: s3://bucket/prefix (endpoint and credentials from the AWS_* "
+        "variables) or a directory (default: DIR/objects)",
     )
     parser.add_argument(
         "--listener",
         action="append",
         metavar="[NAME://]HOST:PORT",
-        help="where to listen, PLAINTEXT unless it has another name; port 0: any free one; once "
-        "for each listener, all of them plaintext; agents reach each other by the first (default: "
-        f"{_LISTENER})",
+        help="address of a listener, whose name is PLAINTEXT unless NAME is given; may be "
+        "repeated; "
+        "every listener is plaintext; agents reach each other by the first; port 0: any free port "
+        f"(default: {_LISTENER})",
     )
     parser.add_argument(
         "--advertised-listener",
         action="append",
         metavar="[NAME://]HOST:PORT",
-        help="what clients of the listener of that name are told to connect to; default: the "
-        "listener",
+        help="address that clients of the listener NAME connect to (default: the listener)",
     )
     parser.add_argument(
         "--http-listener",
         default=http_listener,
         metavar="HOST:PORT",
-        help="for /metrics, /healthz, /readyz and `driftlog segments seal`; port 0: any free one "
-        f"(default: {http_default})",
+        help="address of the HTTP port, with /metrics, /healthz, /readyz and `driftlog segments "
+        f"seal`; port 0: any free port (default: {http_default})",
     )
-    parser.add_argument("--rack", metavar="RACK", help="the zone that this agent is in")
+    parser.add_argument("--rack", metavar="RACK", help="zone of this agent")
     parser.add_argument(
         "--session-timeout-ms",
         type=_session_timeout_ms,
         default=6_000,
         metavar="MS",
-        help="how long an agent may be silent before others take over its partitions: at least "
-        "2000; shorter: sooner, and a slow machine loses its session (default: %(default)s)",
+        help="how long an agent may be silent before others take over its partitions, at least "
+        "2000; "
+        "with a short time a slow machine loses its session (default: %(default)s)",
     )
     parser.add_argument(
         "--config",
         action="append",
         metavar="NAME=VALUE",
-        help="a broker config under Kafka's name, such as offsets.retention.minutes=20160 or "
-        "num.partitions=6; each once; docs/configs.md lists them, and so does the refusal of one "
-        "that is none",
+        help="set a broker config, such as offsets.retention.minutes=20160 or num.partitions=6; "
+        "may "
+        "be repeated; docs/configs.md lists them, and so does the error for an unknown one",
     )
     parser.add_argument(
-        "--log-level", default="info", choices=["debug", "info", "warning", "error"]
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="write log lines of this level and above (default: %(default)s)",
     )
 
 
@@ -131,21 +138,21 @@ def _etcd_options(parser: argparse.ArgumentParser) -> None:
         "--etcd",
         type=_urls,
         metavar="URL[,URL]",
-        help="members of etcd, http://HOST:2379 or https://, that keep the metadata; default: "
-        "embedded, in DIR",
+        help="members of the etcd with the metadata, http://HOST:2379 or https:// (default: the "
+        "embedded metadata store, in DIR)",
     )
     for name, of in (
-        ("cacert", "who signed the members' certificates"),
+        ("cacert", "the CA that signed the members' certificates"),
         ("cert", "this agent's certificate"),
         ("key", "its key"),
     ):
         parser.add_argument(
-            f"--etcd-{name}", type=Path, metavar="FILE", help=f"PEM of {of}, for https"
+            f"--etcd-{name}", type=Path, metavar="FILE", help=f"PEM file of {of}, for https"
         )
     parser.add_argument(
         "--etcd-user",
         metavar="USER",
-        help=f"where etcd wants one; the password is taken from {_ETCD_PASSWORD}",
+        help=f"user of etcd; the password is that of the variable {_ETCD_PASSWORD}",
     )
 
 
@@ -176,7 +183,7 @@ def _agent_run(options: argparse.Namespace) -> int:
     try:
         etcd = _etcd(options)
     except ImportError as error:
-        return no_extra(error)
+        return no_extra(error, "an agent")
     except ValueError as error:
         complain(str(error))
         return 2
@@ -217,7 +224,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
             run,
         )
     except ImportError as error:
-        return no_extra(error)
+        return no_extra(error, "an agent")
     return run(
         Options(
             directory=options.dir,

@@ -6,7 +6,6 @@ Root.
 import argparse
 import asyncio
 import contextlib
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -19,17 +18,19 @@ LISTENER: Final = "127.0.0.1:9092"
 
 
 def run(options: argparse.Namespace) -> int:
-    from driftlog_agents.network.listeners import ListenError  # noqa: PLC0415  # an extra
+    try:
+        import grpc  # noqa: F401, PLC0415  # what the agents reach etcd with
 
-    if importlib.util.find_spec("grpc") is None:
-        return no_extra(ImportError("No module named 'grpc'"))
+        from driftlog_agents.network.listeners import ListenError  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        return no_extra(error, "an agent")
     directory: Path = options.dir.absolute()
     same = ["--session-timeout-ms", str(options.session_timeout_ms)]
     if options.rack:
         same += ["--rack", options.rack]
     for config in options.config or ():
         same += ["--config", config]
-    if options.store is None or options.store.startswith(("s3://", "s3a://")):
+    if options.store is None or options.store.lower().startswith(("s3://", "s3a://")):
         os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
     lock = local_cluster.DirectoryLock(directory)
     try:
@@ -93,7 +94,7 @@ async def _plan_agents(options: argparse.Namespace) -> tuple[local_cluster.Agent
 
 
 async def _take(host: str, first: int, n: int, option: str, taken: contextlib.ExitStack) -> int:
-    """The port of the n-th agent, which nobody has; held until *taken* ends.
+    """A free port for the n-th agent; held until *taken* ends.
 
     Raises:
         ListenError: it cannot be listened on.

@@ -1,4 +1,4 @@
-"""`driftlog cluster`: who is in it, and what they speak.
+"""`driftlog cluster`: its brokers, and the requests that they know.
 
 Shell.
 """
@@ -12,12 +12,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
-from driftlog.cli.common.cluster_client import Cluster
-from driftlog.cli.common.connection import add_connection_options, address_of, result_of
 from driftlog.cli.common.errors import OK, CommandError
 from driftlog.cli.common.output import Bad, number, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group, natural
-from driftlog.cli.common.wire import Wire
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import add_connection_options, address_of, result_of
+from driftlog.cli.connection.wire import Wire
 
 _HTTP_CONFIG: Final = "driftlog.http.address"
 _BROKER_TIMEOUT_S: Final = 5.0
@@ -54,18 +54,29 @@ _API_NAMES: Final = dict(
 
 def add_commands(commands: Commands) -> None:
     """The commands of this file."""
-    cluster = add_group(commands, "cluster", help="agents or brokers, and what they speak")
-    info = add_command(cluster, "info", _info, help="id, controller, and how much there is")
+    cluster = add_group(
+        commands, "cluster", help="show the brokers of a cluster, and the requests that they know"
+    )
+    info = add_command(
+        cluster,
+        "info",
+        _info,
+        help="show the id and controller, and count brokers, topics and partitions",
+    )
     _reading(info)
-    brokers = add_command(cluster, "brokers", _brokers, help="who is in it, and what each leads")
+    brokers = add_command(
+        cluster, "brokers", _brokers, help="list the brokers, and how many partitions each leads"
+    )
     _reading(brokers)
-    apis = add_command(cluster, "apis", _apis, help="the requests that a broker knows")
-    apis.add_argument("--broker", type=natural, metavar="ID", help="default: the first")
+    apis = add_command(cluster, "apis", _apis, help="list the requests that a broker knows")
+    apis.add_argument(
+        "--broker", type=natural, metavar="ID", help="id of the broker (default: the lowest)"
+    )
     _reading(apis)
 
 
 def _reading(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
 
 

@@ -1,25 +1,25 @@
-"""`driftlog partitions`: what is offline, why, and the way out; and going on without what is gone.
+"""`driftlog partitions`: offline partitions, why, and the way out; accepting a loss.
 
 The agents say what is lost, and do it: each what it is to serve.
 Shell.
 """
 
 import argparse
-import json
 import sys
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import Any, Final
 
-from driftlog.cli.common.connection import add_bootstrap_option, bootstrap
 from driftlog.cli.common.errors import FAILED, OK, CommandError
-from driftlog.cli.common.http_addresses import http_addresses
 from driftlog.cli.common.output import complain, plural, print_json, print_table
 from driftlog.cli.common.parsers import Commands, add_command, add_group, topic_partitions
+from driftlog.cli.connection import agent_http
+from driftlog.cli.connection.agent_http import Refusal
+from driftlog.cli.connection.connection import add_connection_options
+from driftlog.cli.connection.http_addresses import http_addresses
 
-_TIMEOUT_S: Final = 660
+_ANSWER_S: Final = 660.0
+_TIMEOUT_HELP: Final = f"how long each answer of an agent may take (default: {_ANSWER_S:g})"
 _NOT_HERE: Final = 421
 """Another agent is to serve it."""
 _LOOKS: Final = 5
@@ -27,36 +27,30 @@ _LOOK_S: Final = 2.0
 """Until an agent that has claimed a partition knows that it is offline."""
 
 
-class _Answer(CommandError):
-    """An agent's refusal."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def add_commands(commands: Commands) -> None:
     """The commands of this file."""
-    partitions = add_group(commands, "partitions", help="partitions that are offline")
+    partitions = add_group(
+        commands, "partitions", help="list offline partitions; accept the loss of their data"
+    )
     offline = add_command(
         partitions,
         "offline",
         _offline,
-        help="partitions that need an operator, why, and the way out",
+        help="list partitions that need an operator, why, and the way out",
     )
-    offline.add_argument("--json", action="store_true", help="for programs")
-    add_bootstrap_option(offline)
+    offline.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_options(offline, timeout_help=_TIMEOUT_HELP)
     accept = add_command(
         partitions,
         "accept-loss",
         _accept,
-        help="go on without committed data that are gone for good",
-        description="Show what an offline partition has lost, or which segments of one that is "
-        "served are gone, ask, and let it go on without that.  "
-        "All that is there is kept; lost offsets stay empty, and no record gets them again; what "
-        "was done is noted in the bucket, under audit/.  There is no way back: bring lost objects "
-        "or the newer metadata store back first, if there are any.  A manifest or a producer "
-        "snapshot that is gone, and a segment that is damaged, must be put back.",
+        help="accept the loss of committed data, so that a partition goes on without them",
+        description="Show what an offline partition has lost, or which segments of an online one "
+        "are missing; ask; and let the partition go on without these.  Data that exist are kept.  "
+        "Lost offsets stay empty: no record gets them again.  The bucket has a note of it under "
+        "audit/.  This cannot be undone: restore lost objects or the newer metadata store first, "
+        "if there are any.  A missing manifest or producer snapshot, and a damaged segment, must "
+        "be restored.",
         examples="  driftlog partitions accept-loss flights --dry-run\n"
         "  driftlog partitions accept-loss flights:3 --yes\n",
     )
@@ -65,13 +59,18 @@ def add_commands(commands: Commands) -> None:
         nargs="+",
         type=topic_partitions,
         metavar="TOPIC[:PARTITION,…]",
-        help="those of its partitions that are offline, or these",
+        help="the offline partitions of a topic, or these partitions",
     )
     does = accept.add_mutually_exclusive_group()
-    does.add_argument("--dry-run", action="store_true", help="only say what is lost")
+    does.add_argument("--dry-run", action="store_true", help="only show what is lost")
     does.add_argument("--yes", action="store_true", help="do not ask")
-    accept.add_argument("--json", action="store_true", help="for programs; asks nothing")
-    add_bootstrap_option(accept)
+    accept.add_argument("--json", action="store_true", help="print JSON, and ask nothing")
+    add_connection_options(accept, timeout_help=_TIMEOUT_HELP)
+
+
+def _answer_s(options: argparse.Namespace) -> float:
+    """For each answer: a person may think for longer than --timeout between two of them."""
+    return options.timeout.seconds or _ANSWER_S
 
 
 # ── Offline ──
@@ -79,7 +78,8 @@ def add_commands(commands: Commands) -> None:
 
 def _offline(options: argparse.Namespace) -> int:
     errors: list[str] = []
-    found = [at for _, at in _find_offline(http_addresses(bootstrap(options), errors), errors)]
+    addresses = http_addresses(options, errors)
+    found = [at for _, at in _find_offline(addresses, _answer_s(options), errors)]
     found.sort(key=lambda at: (at["topic"], at["partition"]))
     if options.json:
         print_json(found)
@@ -91,12 +91,14 @@ def _offline(options: argparse.Namespace) -> int:
     return FAILED if errors else OK
 
 
-def _find_offline(addresses: list[str], errors: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _find_offline(
+    addresses: list[str], answer_s: float, errors: list[str]
+) -> list[tuple[str, dict[str, Any]]]:
     """(Address of its agent, what is offline there)."""
     found: list[tuple[str, dict[str, Any]]] = []
     for address in addresses:
         try:
-            answer = _ask(address, "/partitions/offline")
+            answer = agent_http.get(address, "/partitions/offline", answer_s)
         except CommandError as error:
             errors.append(str(error))
         else:
@@ -109,14 +111,16 @@ def _find_offline(addresses: list[str], errors: list[str]) -> list[tuple[str, di
 
 def _accept(options: argparse.Namespace) -> int:
     errors: list[str] = []
-    addresses = http_addresses(bootstrap(options), errors)
-    wanted = _wanted(options.names, addresses, errors)
+    addresses = http_addresses(options, errors)
+    options.notice.rests()
+    answer_s = _answer_s(options)
+    wanted = _wanted(options.names, addresses, answer_s, errors)
     shown: list[tuple[str, str, int, dict[str, Any]]] = []
     if wanted and not options.json:
         print("driftlog: looking for what is lost (up to a minute) …", file=sys.stderr, flush=True)
     for (topic, partition), at in wanted.items():
         try:
-            address, plan = _examine([*at, *addresses], topic, partition)
+            address, plan = _examine([*at, *addresses], topic, partition, answer_s)
         except CommandError as error:
             errors.append(str(error))
             continue
@@ -130,7 +134,9 @@ def _accept(options: argparse.Namespace) -> int:
     if shown and not options.dry_run and (options.yes or _is_sure(options, shown)):
         for address, topic, partition, plan in shown:
             try:
-                done[topic, partition] = _let_go(address, addresses, topic, partition, plan)
+                done[topic, partition] = _let_go(
+                    address, addresses, topic, partition, plan, answer_s
+                )
             except CommandError as error:
                 errors.append(str(error))
     if options.json:
@@ -153,12 +159,15 @@ def _accept(options: argparse.Namespace) -> int:
 
 
 def _wanted(
-    names: list[tuple[str, list[int] | None]], addresses: list[str], errors: list[str]
+    names: list[tuple[str, list[int] | None]],
+    addresses: list[str],
+    answer_s: float,
+    errors: list[str],
 ) -> dict[tuple[str, int], list[str]]:
     """What is named, and of a topic alone, what is offline; with the agents that say that it is
     offline there."""
     offline: dict[tuple[str, int], list[str]] = {}
-    for address, at in _find_offline(addresses, errors):
+    for address, at in _find_offline(addresses, answer_s, errors):
         offline.setdefault((at["topic"], at["partition"]), []).append(address)
     wanted: dict[tuple[str, int], list[str]] = {}
     for topic, numbers in names:
@@ -173,7 +182,9 @@ def _wanted(
     return wanted
 
 
-def _examine(addresses: list[str], topic: str, partition: int) -> tuple[str, dict[str, Any]]:
+def _examine(
+    addresses: list[str], topic: str, partition: int, answer_s: float
+) -> tuple[str, dict[str, Any]]:
     """The agent that is to serve the partition, and what it says is lost.
 
     Raises:
@@ -181,15 +192,20 @@ def _examine(addresses: list[str], topic: str, partition: int) -> tuple[str, dic
     """
     for address in dict.fromkeys(addresses):
         try:
-            return address, _ask(address, _path(topic, partition))
-        except _Answer as answer:
+            return address, agent_http.get(address, _path(topic, partition), answer_s)
+        except Refusal as answer:
             if answer.code != _NOT_HERE:
                 raise
     raise CommandError(f"no agent is to serve {topic} [{partition}] just now: try again")
 
 
 def _let_go(
-    address: str, addresses: list[str], topic: str, partition: int, plan: dict[str, Any]
+    address: str,
+    addresses: list[str],
+    topic: str,
+    partition: int,
+    plan: dict[str, Any],
+    answer_s: float,
 ) -> dict[str, Any]:
     """Accept *plan*: at *address*, or at the agent that leads the partition by now.
 
@@ -198,13 +214,13 @@ def _let_go(
     """
     for _ in range(_LOOKS):
         try:
-            return _ask(address, _path(topic, partition), plan)
-        except _Answer as answer:
+            return agent_http.post(address, _path(topic, partition), plan, answer_s)
+        except Refusal as answer:
             if answer.code != _NOT_HERE:
                 raise
         # The leader gave it back to do this, and the agent that it is placed on was faster.
         time.sleep(_LOOK_S)
-        address, now = _examine(addresses, topic, partition)
+        address, now = _examine(addresses, topic, partition, answer_s)
         if not _is_same(now, plan):
             raise CommandError(f"{topic} [{partition}]: something has changed: look again")
     raise CommandError(f"{topic} [{partition}] moves from agent to agent: try again")
@@ -253,27 +269,3 @@ def _is_sure(options: argparse.Namespace, shown: list[Any]) -> bool:
 
 def _path(topic: str, partition: int) -> str:
     return f"/topics/{urllib.parse.quote(topic, safe='')}/{partition}/loss"
-
-
-def _ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """GET, or POST *body*.
-
-    Raises:
-        CommandError: it refuses, or does not answer.
-    """
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"http://{address}{path}", data, {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        try:
-            message = json.load(error).get("error", str(error))
-        except ValueError:
-            message = f"{address}: {error} (an old agent?)"
-        raise _Answer(error.code, message) from error
-    except OSError as error:
-        raise CommandError(f"{address} does not answer: {error}") from error

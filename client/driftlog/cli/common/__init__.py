@@ -1,4 +1,4 @@
-"""What every command shares: connection, grammar, output, exit codes.
+"""What every command shares: grammar, output, exit codes, names and times.
 
 Shell.
 """

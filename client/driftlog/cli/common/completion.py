@@ -50,7 +50,7 @@ def add_commands(commands: Commands, whole: Parser) -> None:
         commands,
         "completion",
         lambda options: _completion(options, whole),
-        help="print what makes a shell complete this command",
+        help="print the completion script of a shell",
         examples='  eval "$(driftlog completion bash)"          in ~/.bashrc\n'
         '  eval "$(driftlog completion zsh)"           in ~/.zshrc, behind compinit\n'
         "  driftlog completion fish > ~/.config/fish/completions/driftlog.fish\n",

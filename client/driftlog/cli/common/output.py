@@ -1,4 +1,4 @@
-"""What is printed: tables for people, JSON for programs, progress for who waits.
+"""What commands print: tables for people, JSON for programs, and a progress line.
 
 Nothing is cut off, and there is colour on a terminal only (never with NO_COLOR).  Thousands are
 separated on a terminal only: what is piped is read by programs.
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
@@ -20,9 +21,12 @@ _PLAIN: Final = "\x1b[0m"
 _PROGRESS_S: Final = 0.2
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
+_shown: "Final[weakref.WeakSet[Progress]]" = weakref.WeakSet()
+"""What `complain` removes before it writes."""
+
 
 class Bad(str):
-    """A cell that somebody should look at."""
+    """A cell that needs attention."""
 
     __slots__ = ()
 
@@ -92,13 +96,16 @@ def print_json(value: Any) -> None:
 
 
 def complain(message: str) -> None:
-    """A line on standard error."""
+    """A line on standard error, in the place of the progress line."""
+    for progress in _shown:
+        progress.clear()
     print(f"driftlog: {message}", file=sys.stderr, flush=True)
 
 
-def no_extra(error: ImportError) -> int:
-    """Say what to install; the exit status."""
-    complain(f"{error}.  An agent needs its extra: pip install 'driftlog[agent]'")
+def no_extra(error: ImportError, what: str, extras: Sequence[str] = ("agent",)) -> int:
+    """Say what to install for *what*; the exit status."""
+    install = " or ".join(f"pip install 'driftlog[{extra}]'" for extra in extras)
+    complain(f"{what} needs packages that a client does not ({error}): {install}")
     return 1
 
 
@@ -114,6 +121,7 @@ class Progress:
         self._started = time.monotonic()
         self._next = self._started + 2 * _PROGRESS_S
         self._width = 0
+        _shown.add(self)
 
     @property
     def seconds(self) -> float:

@@ -125,7 +125,7 @@ def parse(parser: Parser, lenient: Parser, line: Sequence[str]) -> argparse.Name
     What is not known is named first: argparse names what is missing first, and hides the typo.
 
     Args:
-        lenient: the same as *parser*, and nobody else uses it; it forgets what must be there.
+        lenient: a copy of *parser*, which this call changes so that nothing is required.
     """
     for inner in walk(lenient):
         _forget_what_must_be_there(inner)

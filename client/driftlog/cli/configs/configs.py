@@ -1,4 +1,4 @@
-"""`driftlog configs`: what is set in topics, brokers and groups, and changing it.
+"""`driftlog configs`: shows and alters configs of topics, brokers and groups.
 
 Shell.
 """
@@ -15,9 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ResourceType,
 )
 
-from driftlog.cli.common.cluster_client import Cluster, any_broker
-from driftlog.cli.common.connection import add_connection_options, reason, result_of
-from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError, similar
+from driftlog.cli.common.errors import OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, plural, print_json, print_table, title
 from driftlog.cli.common.parsers import (
     Commands,
@@ -27,8 +25,12 @@ from driftlog.cli.common.parsers import (
     flatten,
     key_values,
 )
-from driftlog.cli.common.wire import GROUP_CONFIGS, Wire
+from driftlog.cli.configs.config_notes import config_notes, no_effect, say_notes
+from driftlog.cli.connection.cluster_client import Cluster, any_broker
+from driftlog.cli.connection.connection import add_connection_options, result_of, write_failure
+from driftlog.cli.connection.wire import GROUP_CONFIGS, Wire
 from driftlog.cli.groups.group_descriptions import listings
+from driftlog.common.similar_names import similar
 
 _KINDS: Final = {"topics": "topic", "brokers": "broker", "groups": "group"}
 _RESOURCES: Final = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
@@ -44,41 +46,41 @@ _SOURCES: Final = {
 }
 _AT_START: Final = 4
 _SET: Final = frozenset({1, 2, 3, _AT_START, 8})
-"""Sources of what somebody has set: while the cluster runs, or at the start of the broker."""
+"""Sources of values that are set, and no defaults."""
 
 
 def add_commands(commands: Commands) -> None:
     """The commands of this file."""
-    configs = add_group(commands, "configs", help="configs of topics, brokers and groups")
+    configs = add_group(
+        commands, "configs", help="describe and alter configs of topics, brokers and groups"
+    )
     describe = add_command(
         configs,
         "describe",
         _describe,
-        help="what is set, or all there is",
+        help="show the configs that are set, or all",
         examples="  driftlog configs describe --topic flights --all\n"
         "  driftlog configs describe --broker 1 --all --json\n",
     )
     _entity_options(describe)
-    describe.add_argument(
-        "-a", "--all", action="store_true", help="defaults too, and where each value is from"
-    )
-    describe.add_argument("--json", action="store_true", help="for programs")
+    describe.add_argument("-a", "--all", action="store_true", help="show defaults, too")
+    describe.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(describe)
 
     alter = add_command(
         configs,
         "alter",
         _alter,
-        help="set, reset, append, subtract",
+        help="set or reset configs, change lists",
         examples="  driftlog configs alter --topic flights --add-config retention.ms=3600000\n"
         "  driftlog configs alter --topic flights --append-config cleanup.policy=compact\n"
         "  driftlog configs alter --topic flights --delete-config retention.ms --dry-run\n",
     )
     _entity_options(alter)
     for name, what in (
-        ("add", "set"),
-        ("append", "add to a list"),
-        ("subtract", "take out of a list"),
+        ("add", "set a config"),
+        ("append", "append values to a list"),
+        ("subtract", "remove values from a list"),
     ):
         alter.add_argument(
             f"--{name}-config",
@@ -92,9 +94,11 @@ def add_commands(commands: Commands) -> None:
         action="append",
         type=_names,
         metavar="NAME[,…]",
-        help="back to its default; may be repeated",
+        help="reset a config to its default; may be repeated",
     )
-    alter.add_argument("--dry-run", action="store_true", help="say whether it could be")
+    alter.add_argument(
+        "--dry-run", action="store_true", help="only check whether the configs could be altered"
+    )
     add_connection_options(alter)
 
 
@@ -104,12 +108,19 @@ def _entity_options(parser: Parser) -> None:
             f"--{kind}",
             action="append",
             metavar="ID" if kind == "broker" else kind.upper(),
-            help=f"of this {kind}; may be repeated",
+            help=f"this {kind}; may be repeated",
         )
     parser.add_argument(
-        "--entity-type", choices=sorted(_KINDS), help="as Kafka's scripts have it; alone: all"
+        "--entity-type",
+        choices=sorted(_KINDS),
+        help="type of --entity-name, as in Kafka's scripts; alone: all of that type",
     )
-    parser.add_argument("--entity-name", action="append", metavar="NAME", help="of that type")
+    parser.add_argument(
+        "--entity-name",
+        action="append",
+        metavar="NAME",
+        help="name of a topic or group, or id of a broker",
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -169,6 +180,8 @@ class _Config:
     source: int
     is_read_only: bool
     is_sensitive: bool
+    note: str | None = None
+    """That it does nothing."""
 
 
 def _describe(options: argparse.Namespace) -> int:
@@ -194,6 +207,7 @@ def _describe(options: argparse.Namespace) -> int:
                             "source": _SOURCES.get(config.source, "unknown"),
                             "read_only": config.is_read_only,
                             "sensitive": config.is_sensitive,
+                            "note": config.note,
                         }
                         for config in configs
                     ],
@@ -215,7 +229,7 @@ def _describe(options: argparse.Namespace) -> int:
                         config.name,
                         "(hidden)" if config.is_sensitive else config.value,
                         _SOURCES.get(config.source, "unknown"),
-                        "read-only" if config.is_read_only else "",
+                        "; ".join(filter(None, ("read-only" * config.is_read_only, config.note))),
                     )
                     for config in configs
                 ],
@@ -247,10 +261,14 @@ def _read(cluster: Cluster, entities: list[_Entity]) -> dict[_Entity, list[_Conf
         )
         by_name = {resource.name: future for resource, future in futures.items()}
         asked |= {entity: by_name[entity.name] for entity in call}
+    notes_of: dict[str, dict[str, str]] = {}
     for entity, future in asked.items():
         configs = result_of(future, f"{entity.kind} {entity.name!r}")
+        if entity.kind not in notes_of:
+            notes_of[entity.kind] = config_notes(cluster, entity.kind, entity.name)
+        notes = notes_of[entity.kind]
         found[entity] = [
-            _Config(c.name, c.value, c.source, c.is_read_only, c.is_sensitive)
+            _Config(c.name, c.value, c.source, c.is_read_only, c.is_sensitive, notes.get(c.name))
             for c in configs.values()
         ]
     groups = [entity for entity in entities if entity.kind == "group"]
@@ -258,7 +276,14 @@ def _read(cluster: Cluster, entities: list[_Entity]) -> dict[_Entity, list[_Conf
         with Wire(cluster.options, any_broker(cluster)) as wire:
             for entity in groups:
                 found[entity] = [
-                    _Config(c.name, c.value, c.source, c.is_read_only, c.is_sensitive)
+                    _Config(
+                        c.name,
+                        c.value,
+                        c.source,
+                        c.is_read_only,
+                        c.is_sensitive,
+                        no_effect(c.documentation),
+                    )
                     for c in wire.describe_configs(GROUP_CONFIGS, entity.name)
                 ]
     return found
@@ -282,6 +307,7 @@ def _alter(options: argparse.Namespace) -> int:
     cluster = Cluster(options)
     entities = _entities(cluster, options)
     status = OK
+    altered: dict[str, str] = {}
     for entity in entities:
         try:
             _change(cluster, entity, changes, dry_run=options.dry_run)
@@ -289,11 +315,16 @@ def _alter(options: argparse.Namespace) -> int:
             known = {config.name for config in _read(cluster, [entity])[entity]}
             unknown = [name for name, _, _ in changes if name not in known]
             hint = similar(unknown[0], known) if unknown and known else ""
-            complain(f"{entity.kind} {entity.name!r} is not altered: {error}{hint}")
-            status = FAILED
+            complain(f"{entity.kind} {entity.name!r}: {error}{hint}")
+            status = max(status, error.status)
         else:
             could = "could be" if options.dry_run else "is"
             print(f"{entity.kind} {entity.name} {could} altered")
+            altered[entity.kind] = entity.name
+    names = [n for n, op, _ in changes if op is not AlterConfigOpType.DELETE]
+    if names:
+        for kind, name in altered.items():
+            say_notes(names, config_notes(cluster, kind, name))
     return status
 
 
@@ -311,12 +342,15 @@ def _change(
     """
     if entity.kind == "group":
         with Wire(cluster.options, any_broker(cluster)) as wire:
-            wire.alter_configs(
-                GROUP_CONFIGS,
-                entity.name,
-                [(name, operation.value, value) for name, operation, value in changes],
-                validate_only=dry_run,
-            )
+            try:
+                wire.alter_configs(
+                    GROUP_CONFIGS,
+                    entity.name,
+                    [(name, operation.value, value) for name, operation, value in changes],
+                    validate_only=dry_run,
+                )
+            except CommandError as error:
+                raise CommandError(f"not altered: {error}") from error
         return
     entries = [ConfigEntry(name, v, incremental_operation=op) for name, op, v in changes]
     resource = ConfigResource(_RESOURCES[entity.kind], entity.name, incremental_configs=entries)
@@ -327,4 +361,7 @@ def _change(
         try:
             future.result()
         except KafkaException as error:
-            raise CommandError(reason(error)) from error
+            text, status = write_failure(error, "altered")
+            failure = CommandError(text)
+            failure.status = status
+            raise failure from error

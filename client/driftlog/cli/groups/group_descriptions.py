@@ -20,11 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ConsumerGroupListing,
 )
 
-from driftlog.cli.common.cluster_client import Cluster
-from driftlog.cli.common.connection import reason, result_of
-from driftlog.cli.common.errors import CommandError, UsageError, similar
+from driftlog.cli.common.errors import CommandError, UsageError
 from driftlog.cli.common.output import Progress, plural
 from driftlog.cli.common.parsers import Parser
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import reason, result_of
+from driftlog.common.similar_names import similar
 
 STATES: Final = {
     "PreparingRebalance": ConsumerGroupState.PREPARING_REBALANCING,
@@ -53,10 +54,8 @@ TYPES: Final = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupT
 def add_group_options(parser: Parser) -> None:
     """Which groups: words, or options as Kafka's scripts have them."""
     parser.add_argument("names", nargs="*", metavar="GROUP")
-    parser.add_argument(
-        "-g", "--group", action="append", metavar="GROUP", help="the same as GROUP without it"
-    )
-    parser.add_argument("--all-groups", action="store_true", help="all that there are")
+    parser.add_argument("-g", "--group", action="append", metavar="GROUP", help="as GROUP")
+    parser.add_argument("--all-groups", action="store_true", help="all groups")
 
 
 def group_names(options: argparse.Namespace) -> list[str]:

@@ -20,13 +20,13 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, any_broker, for_time
-from driftlog.cli.common.connection import add_connection_options, reason
-from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError, similar
+from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, print_json, print_table
 from driftlog.cli.common.parsers import Commands, Parser, add_command, moment, topic_partitions
 from driftlog.cli.common.times import parse_duration
-from driftlog.cli.common.wire import Wire
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, any_broker, for_time
+from driftlog.cli.connection.connection import add_connection_options, write_failure
+from driftlog.cli.connection.wire import Wire
 from driftlog.cli.groups.group_descriptions import (
     add_group_options,
     busy,
@@ -36,6 +36,7 @@ from driftlog.cli.groups.group_descriptions import (
     group_names,
     listings,
 )
+from driftlog.common.similar_names import similar
 
 At = tuple[str, int]
 
@@ -48,8 +49,9 @@ def add_commands(commands: Commands) -> None:
         commands,
         "reset-offsets",
         _reset,
-        help="move the committed offsets of groups that have no members now",
-        description="Move committed offsets.  It says what would be; --execute does it.",
+        help="move the committed offsets of groups without members",
+        description="Move the committed offsets of groups without members.  Without --execute the "
+        "command only shows the new offsets.",
         examples="  driftlog groups reset-offsets billing --topic flights --to-earliest\n"
         "  driftlog groups reset-offsets billing --all-topics --to-datetime "
         "2026-11-22T00:00:00 --execute\n"
@@ -60,37 +62,47 @@ def add_commands(commands: Commands) -> None:
     add_group_options(reset)
     _topic_options(reset)
     to = reset.add_argument_group("where to").add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-earliest", action="store_true", help="the first record there is")
-    to.add_argument("--to-latest", action="store_true", help="the end: what comes from now on")
-    to.add_argument("--to-current", action="store_true", help="what is committed")
-    to.add_argument("--to-offset", type=_offset, metavar="N", help="this offset")
-    to.add_argument("--shift-by", type=int, metavar="N", help="so many on, or back: -100")
+    to.add_argument("--to-earliest", action="store_true", help="move to the first record")
+    to.add_argument(
+        "--to-latest", action="store_true", help="move to the end, behind the last record"
+    )
+    to.add_argument("--to-current", action="store_true", help="keep the committed offset")
+    to.add_argument("--to-offset", type=_offset, metavar="N", help="move to offset N")
+    to.add_argument(
+        "--shift-by", type=int, metavar="N", help="move by N offsets, back if N is negative: -100"
+    )
     to.add_argument(
         "--to-datetime",
         type=moment,
         metavar="TIME",
-        help="the first record that is not older: 2026-11-22T01:02:03, in UTC unless it says "
-        "otherwise",
+        help="move to the first record that is not older than TIME: 2026-11-22T01:02:03, in UTC "
+        "unless it ends with an offset",
     )
     to.add_argument(
-        "--by-duration", type=_duration, metavar="DURATION", help="so long ago: PT2H, P1D"
+        "--by-duration",
+        type=_duration,
+        metavar="DURATION",
+        help="move to the first record of the last DURATION: PT2H, P1D",
     )
     to.add_argument(
-        "--from-file", type=Path, metavar="FILE", help="as --export printed it; - is stdin"
+        "--from-file",
+        type=Path,
+        metavar="FILE",
+        help="move to the offsets of a CSV file of --export; -: standard input",
     )
     does = reset.add_mutually_exclusive_group()
-    does.add_argument("--dry-run", action="store_true", help="say what would be (default)")
-    does.add_argument("--execute", action="store_true", help="do it")
+    does.add_argument("--dry-run", action="store_true", help="only show the new offsets (default)")
+    does.add_argument("--execute", action="store_true", help="commit the new offsets")
     shown = reset.add_mutually_exclusive_group()
     shown.add_argument("--export", action="store_true", help="print CSV, for --from-file")
-    shown.add_argument("--json", action="store_true", help="for programs")
+    shown.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(reset)
 
     delete = add_command(
         commands,
         "delete-offsets",
         _delete,
-        help="forget a group's offsets of topics that it does not read now",
+        help="delete the committed offsets of topics that a group does not read",
     )
     add_group_options(delete)
     _topic_options(delete)
@@ -104,10 +116,10 @@ def _topic_options(parser: Parser) -> None:
         action="append",
         type=topic_partitions,
         metavar="TOPIC[:N,…]",
-        help="a topic, or some partitions of it; may be repeated",
+        help="topic, or some of its partitions; may be repeated",
     )
     parser.add_argument(
-        "--all-topics", action="store_true", help="all of which the group has offsets"
+        "--all-topics", action="store_true", help="all topics with committed offsets of the group"
     )
 
 
@@ -272,13 +284,15 @@ def _execute(cluster: Cluster, moves: list[tuple[str, At, int | None, int]]) -> 
         except KafkaException as error:
             # A member may have come in between.
             group = describe(cluster, [name])[name]
-            complain(busy(group) if group.members else f"group {name!r}: {reason(error)}")
-            status = FAILED
+            text, failed = write_failure(error, "moved")
+            complain(busy(group) if group.members else f"group {name!r}: {text}")
+            status = max(status, failed)
             continue
         for tp in answer.topic_partitions or []:
             if tp.error is not None:
-                complain(f"group {name!r}, {tp.topic} [{tp.partition}]: {reason(tp.error)}")
-                status = FAILED
+                text, failed = write_failure(tp.error, "moved")
+                complain(f"group {name!r}, {tp.topic} [{tp.partition}]: {text}")
+                status = max(status, failed)
     return status
 
 

@@ -13,9 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     ConsumerGroupDescription,
 )
 
-from driftlog.cli.common.cluster_client import LATEST, Cluster, Offset
-from driftlog.cli.common.connection import add_connection_options, reason
-from driftlog.cli.common.errors import FAILED, OK, similar
+from driftlog.cli.common.errors import OK
 from driftlog.cli.common.output import (
     Bad,
     Cell,
@@ -27,6 +25,8 @@ from driftlog.cli.common.output import (
     title,
 )
 from driftlog.cli.common.parsers import Commands, Parser, add_command, add_group
+from driftlog.cli.connection.cluster_client import LATEST, Cluster, Offset
+from driftlog.cli.connection.connection import add_connection_options, write_failure
 from driftlog.cli.groups import group_offsets
 from driftlog.cli.groups.group_descriptions import (
     STATES,
@@ -40,43 +40,56 @@ from driftlog.cli.groups.group_descriptions import (
     state_name,
     type_name,
 )
+from driftlog.common.similar_names import similar
 
 
 def add_commands(commands: Commands) -> None:
     """The commands of this file, and of `group_offsets`."""
-    groups = add_group(commands, "groups", help="consumer groups: members, lag, offsets")
+    groups = add_group(
+        commands,
+        "groups",
+        help="list, describe and delete consumer groups; reset and delete their offsets",
+    )
 
-    listing = add_command(groups, "list", _list, help="which groups there are")
+    listing = add_command(groups, "list", _list, help="list groups")
     listing.add_argument(
         "--state", type=_states, metavar="STATE[,…]", help=f"only these: {', '.join(STATES)}"
     )
-    listing.add_argument("--type", choices=sorted(TYPES), help="only of this protocol")
-    listing.add_argument("-q", "--quiet", action="store_true", help="names alone, one a line")
+    listing.add_argument("--type", choices=sorted(TYPES), help="list only groups of this protocol")
+    listing.add_argument("-q", "--quiet", action="store_true", help="print names only, one a line")
     _reading(listing)
 
     describe = add_command(
         groups,
         "describe",
         _describe,
-        help="offsets and lag, members, state",
-        description="Committed offsets and lag by partition, and who reads it; or the members, or "
-        "the state.",
+        help="show offsets and lag, members or state of groups",
+        description="Show committed offsets, lag and reading member of each partition; or the "
+        "members, or the state.",
         examples="  driftlog groups describe billing\n"
         "  driftlog groups describe --all-groups --state\n",
     )
     add_group_options(describe)
     what = describe.add_mutually_exclusive_group()
-    what.add_argument("--offsets", action="store_true", help="committed offsets and lag (default)")
-    what.add_argument("--members", action="store_true", help="who is in it")
-    what.add_argument("--state", action="store_true", help="coordinator, assignor, members")
-    describe.add_argument("--verbose", action="store_true", help="with --members: what each has")
+    what.add_argument(
+        "--offsets", action="store_true", help="show committed offsets and lag (default)"
+    )
+    what.add_argument("--members", action="store_true", help="show the members")
+    what.add_argument(
+        "--state",
+        action="store_true",
+        help="show state, coordinator, assignor and the number of members",
+    )
+    describe.add_argument(
+        "--verbose", action="store_true", help="with --members: show the partitions of each member"
+    )
     _reading(describe)
 
     delete = add_command(
         groups,
         "delete",
         _delete,
-        help="forget groups that have no members, with their offsets",
+        help="delete groups without members, with their offsets",
     )
     add_group_options(delete)
     add_connection_options(delete)
@@ -85,7 +98,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _reading(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
 
 
@@ -321,7 +334,7 @@ def _delete(options: argparse.Namespace) -> int:
     cluster = Cluster(options)
     groups = existing(cluster, options)
     if not groups:
-        complain("no groups")
+        complain("there are no groups")
         return OK
     asked = cluster.admin.delete_consumer_groups(list(groups), request_timeout=cluster.timeout)
     status = OK
@@ -329,11 +342,12 @@ def _delete(options: argparse.Namespace) -> int:
         try:
             future.result()
         except KafkaException as error:
-            status = FAILED
+            text, failed = write_failure(error, "deleted")
+            status = max(status, failed)
             if error.args[0].code() == KafkaError.NON_EMPTY_GROUP:
                 complain(busy(describe(cluster, [name])[name]))
             else:
-                complain(f"group {name!r}: {reason(error)}")
+                complain(f"group {name!r}: {text}")
         else:
             print(f"group {name} is deleted")
     return status

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog.cli.common.errors import similar
 from driftlog.cli.records.formats import Formatter, Headers, Message
+from driftlog.common.similar_names import similar
 
 _TIMESTAMP_TYPES: Final = {1: b"CreateTime", 2: b"LogAppendTime"}
 _SEPARATORS: Final = {
@@ -67,14 +67,14 @@ def _timestamp(message: Message) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class LineReading:
+class LineFormat:
     """How a line becomes a record; None: it has no key, and nothing stands for null."""
 
     key_separator: bytes | None
     null: bytes | None
 
 
-def console_reading(properties: Mapping[str, str]) -> LineReading:
+def console_line_format(properties: Mapping[str, str]) -> LineFormat:
     """Reads a line as the console producer does with these ``--property``.
 
     Raises:
@@ -83,7 +83,7 @@ def console_reading(properties: Mapping[str, str]) -> LineReading:
     _refuse_unknown(properties, {"parse.key", "key.separator", "null.marker"})
     has_key = _is_true(properties.get("parse.key", "false"))
     null = properties.get("null.marker")
-    return LineReading(
+    return LineFormat(
         key_separator=properties.get("key.separator", "\t").encode() if has_key else None,
         null=None if null is None else null.encode(),
     )

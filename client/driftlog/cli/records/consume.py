@@ -20,14 +20,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from driftlog.cli.common.cluster_client import Cluster
-from driftlog.cli.common.connection import (
-    add_connection_options,
-    close_on_sigterm,
-    new_client,
-    properties,
-    reason,
-)
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import Progress, complain, plural, size
 from driftlog.cli.common.parsers import (
@@ -37,6 +29,14 @@ from driftlog.cli.common.parsers import (
     natural,
     partitions,
     positive,
+)
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import (
+    add_connection_options,
+    close_on_sigterm,
+    new_client,
+    properties,
+    reason,
 )
 from driftlog.cli.records.console_properties import console_formatter
 from driftlog.cli.records.formats import Formatter, compile_format, to_json, unescape
@@ -70,8 +70,10 @@ def add_commands(commands: Commands) -> None:
         commands,
         "consume",
         _consume,
-        help="print records",
-        description="Print records of topics: from now on, unless it is said from where.",
+        help="print records of topics",
+        description="Print records of topics.  Without -o, -e or --from-beginning the command "
+        "begins at "
+        "the end of each partition, and prints records as they come.",
         examples="  driftlog consume flights --from-beginning\n"
         "  driftlog consume flights -o -10 -e                        the last ten, and end\n"
         "  driftlog consume flights -f '%t [%p] at %o: key %k: %s\\n' -c 5 -o beginning\n"
@@ -82,14 +84,14 @@ def add_commands(commands: Commands) -> None:
         "words",
         nargs="*",
         metavar="TOPIC",
-        help="with --group: also ^regular expressions",
+        help="topics; with --group a word that begins with ^ is a regular expression",
     )
-    parser.add_argument(
-        "-t", "--topic", action="append", metavar="TOPIC", help="the same as TOPIC without it"
-    )
+    parser.add_argument("-t", "--topic", action="append", metavar="TOPIC", help="as TOPIC")
     where = parser.add_argument_group("which records")
     where.add_argument(
-        "--from-beginning", action="store_true", help="with --group: where nothing is committed"
+        "--from-beginning",
+        action="store_true",
+        help="begin at the first record; with --group only where nothing is committed",
     )
     where.add_argument(
         "-o",
@@ -101,29 +103,40 @@ def add_commands(commands: Commands) -> None:
         "TIME: milliseconds or 2026-11-22T01:02:03",
     )
     where.add_argument(
-        "-p", "--partition", action="append", type=partitions, metavar="N[,N]", help="only these"
+        "-p",
+        "--partition",
+        action="append",
+        type=partitions,
+        metavar="N[,N]",
+        help="read only these partitions",
     )
     where.add_argument(
-        "-c", "--count", "--max-messages", type=positive, metavar="N", help="end after so many"
+        "-c", "--count", "--max-messages", type=positive, metavar="N", help="end after N records"
     )
     where.add_argument(
-        "-e", "--exit", action="store_true", help="end at the end; begins at the beginning"
+        "-e",
+        "--exit",
+        action="store_true",
+        help="begin at the beginning, and end at the end of each partition",
     )
     where.add_argument(
-        "--timeout-ms", type=natural, metavar="MS", help="end when there is none for so long"
+        "--timeout-ms",
+        type=natural,
+        metavar="MS",
+        help="end after MS milliseconds without a record",
     )
     where.add_argument(
         "-G",
         "-g",
         "--group",
         metavar="GROUP",
-        help="share the partitions with others, and commit",
+        help="be a member of the group, and commit offsets",
     )
     where.add_argument(
         "--isolation-level",
         choices=["read_uncommitted", "read_committed"],
         default="read_committed",
-        help="of transactions (default: %(default)s)",
+        help="isolation from transactions (default: %(default)s)",
     )
     how = parser.add_argument_group("how they are printed")
     how.add_argument(
@@ -133,13 +146,21 @@ def add_commands(commands: Commands) -> None:
         help="%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%K and %%S their lengths, "
         "%%T timestamp, %%h headers, %%%% percent, \\n \\t \\xHH",
     )
-    how.add_argument("-J", "--json", action="store_true", help="an object a line: kcat's envelope")
     how.add_argument(
-        "-D", "--delimiter", default="\\n", metavar="DELIM", help="behind each (default: \\n)"
+        "-J", "--json", action="store_true", help="print a JSON object a line, as kcat -J does"
     )
-    how.add_argument("-K", "--key-delimiter", metavar="DELIM", help="the key, and this, in front")
     how.add_argument(
-        "-Z", "--null", action="store_true", help="NULL for values and keys that are null or empty"
+        "-D",
+        "--delimiter",
+        default="\\n",
+        metavar="DELIM",
+        help="end of each record (default: \\n)",
+    )
+    how.add_argument(
+        "-K", "--key-delimiter", metavar="DELIM", help="print the key and DELIM before the value"
+    )
+    how.add_argument(
+        "-Z", "--null", action="store_true", help="print NULL for null values and keys"
     )
     how.add_argument(
         "--property",
@@ -148,10 +169,10 @@ def add_commands(commands: Commands) -> None:
         action="append",
         type=key_value,
         metavar="NAME=VALUE",
-        help="as Kafka's console consumer has it: print.key=true, key.separator=:, …",
+        help="property of Kafka's console consumer: print.key=true, key.separator=:, …",
     )
-    how.add_argument("-u", "--unbuffered", action="store_true", help="write each by itself")
-    how.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    how.add_argument("-u", "--unbuffered", action="store_true", help="flush after each record")
+    how.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     add_connection_options(parser)
 
 
@@ -177,19 +198,19 @@ def _consume(options: argparse.Namespace) -> int:
     elif options.group is None and first is Where.STORED:
         raise UsageError("-o stored: of which group?  Give --group")
     cluster = Cluster(options)
-    reading = _Reading(options, formatter, begins=_reset(options, first))
+    printer = _RecordPrinter(options, formatter, begins=_reset(options, first))
     close_on_sigterm()
     try:
         if options.group is not None and not options.partition:
             literal = [name for name in names if not name.startswith("^")]
             if literal:
                 cluster.topics(literal)
-            reading.subscribe(names)
+            printer.subscribe(names)
         else:
-            reading.assign(ranges(cluster, options, names, first, until))
-        reading.run()
+            printer.assign(ranges(cluster, options, names, first, until))
+        printer.run()
     finally:
-        status = reading.close()
+        status = printer.close()
     return status
 
 
@@ -244,7 +265,7 @@ def _formatter(options: argparse.Namespace) -> Formatter:
     return lambda m: b"".join((m.key() or null, between, m.value() or null, end))
 
 
-class _Reading:
+class _RecordPrinter:
     """A consumer, what it has printed, and when it is done."""
 
     def __init__(self, options: argparse.Namespace, formatter: Formatter, *, begins: str) -> None:
@@ -299,6 +320,10 @@ class _Reading:
         while not self._is_done():
             left = (self._options.count or sys.maxsize) - self._records
             batch = self._consumer.consume(min(_AT_ONCE, left), _WAIT_S)
+            if self._options.exit and not batch:
+                self._options.notice.waits_still()
+            else:
+                self._options.notice.rests()
             printed: dict[tuple[str, int], int] = {}
             lines = []
             for message in batch:
@@ -332,7 +357,7 @@ class _Reading:
 
     def _commit(self) -> int:
         """Commit what was printed; a coordinator may have to be found first."""
-        deadline = time.monotonic() + min(self._options.timeout, _COMMIT_S)
+        deadline = time.monotonic() + min(self._options.timeout.seconds or _COMMIT_S, _COMMIT_S)
         while True:
             try:
                 self._consumer.commit(asynchronous=False)

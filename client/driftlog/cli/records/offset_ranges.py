@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_STORED
 
-from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, for_time
 from driftlog.cli.common.output import complain
 from driftlog.cli.common.parsers import flatten
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, for_time
 from driftlog.cli.records.positions import AtOffset, FromTime, Position, Where
 
 

@@ -1,6 +1,6 @@
-"""`driftlog segments list|describe`: what the manifests in the bucket name, with no agent asked.
+"""`driftlog segments list|describe`: what the manifests in the bucket name; no agent is asked.
 
-Root.
+Shell.
 """
 
 import argparse
@@ -8,10 +8,9 @@ import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final
 
-from driftlog.cli.common.errors import OK, CommandError, UsageError, similar
+from driftlog.cli.common.errors import OK, CommandError, UsageError
 from driftlog.cli.common.output import (
     Progress,
     complain,
@@ -24,10 +23,15 @@ from driftlog.cli.common.output import (
     title,
 )
 from driftlog.cli.common.parsers import Commands, Parser, add_command, flatten, partitions
+from driftlog.cli.common.topic_names import topic_id_text
+from driftlog.errors import DriftlogError
+
+if TYPE_CHECKING:
+    from driftlog.bucket.sealed_topics import SealedPartition, SealedTopic
+    from driftlog_tiering.formats.manifest import SegmentRef
 
 STORE_VARIABLE: Final = "DRIFTLOG_STORE"
-_AT_ONCE: Final = 16
-"""Partitions whose manifests are read at a time."""
+_EXTRAS: Final = ("agent", "spark")
 
 
 def add_commands(segments: Commands) -> None:
@@ -36,24 +40,36 @@ def add_commands(segments: Commands) -> None:
         segments,
         "list",
         _list,
-        help="the sealed segments of a topic",
-        description="The sealed segments of a topic, as the newest manifests in the bucket name "
-        "them.  No agent is asked.",
+        help="list the segments of a topic",
+        description="List the segments of a topic, as the newest manifest of each partition in the "
+        "bucket names them.  No agent is asked.",
         examples="  driftlog segments list flights --store s3://bucket/prefix\n"
-        "  driftlog segments list flights --dir /tmp/log      the DIR of `driftlog dev`\n",
+        "  driftlog segments list flights --dir /tmp/log      the DIR of `driftlog dev`\n"
+        "  driftlog segments list flights --paths             for other readers of Parquet\n",
     )
     listing.add_argument("topic", metavar="TOPIC")
     listing.add_argument(
-        "-p", "--partition", action="append", type=partitions, metavar="N", help="only these"
+        "-p",
+        "--partition",
+        action="append",
+        type=partitions,
+        metavar="N[,N]",
+        help="list only these partitions",
+    )
+    listing.add_argument(
+        "--paths",
+        action="store_true",
+        help="print the full location of each file, one a line; with --json also the log start of "
+        "each partition: records with lower offsets are deleted",
     )
     _options(listing)
     describe = add_command(
         segments,
         "describe",
         _describe,
-        help="how much of each partition is sealed",
-        description="How much of each partition is sealed, as the newest manifests in the bucket "
-        "say; of all topics where none is named.",
+        help="show how much of each partition is sealed",
+        description="Show how much of each partition is sealed, as the newest manifests in the "
+        "bucket say; of all topics where none is named.",
     )
     describe.add_argument("topics", nargs="*", metavar="TOPIC")
     _options(describe)
@@ -64,13 +80,13 @@ def _options(parser: Parser) -> None:
     where.add_argument(
         "--store",
         metavar="LOCATION",
-        help="where the objects are: s3://bucket/prefix or a directory (default: the variable "
+        help="location of the objects: s3://bucket/prefix or a directory (default: the variable "
         f"{STORE_VARIABLE})",
     )
     where.add_argument(
-        "--dir", type=Path, metavar="DIR", help="the agent's directory, with its objects in it"
+        "--dir", type=Path, metavar="DIR", help="directory of the agent that holds its objects"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _location(options: argparse.Namespace) -> str:
@@ -78,71 +94,181 @@ def _location(options: argparse.Namespace) -> str:
     location = location or os.environ.get(STORE_VARIABLE)
     if not location:
         raise UsageError("where are the objects?  Give --store LOCATION, or --dir DIR of the agent")
-    if "://" not in location and not Path(location).is_dir():
-        raise CommandError(f"there is no directory {location}")
     return str(location)
 
 
-def _list(options: argparse.Namespace) -> int:
+def _read(location: str, names: list[str]) -> "list[SealedTopic]":
+    """These topics, or all.
+
+    Raises:
+        ImportError: the extra is not installed.
+        UsageError: *location* is no location.
+        CommandError: a topic is not there, or an object is missing or damaged.
+    """
+    from driftlog.bucket.sealed_topics import read_topics  # noqa: PLC0415  # an extra
+
+    progress = Progress()
+
+    def show(topic: str) -> None:
+        if progress.due():
+            progress.show(f"reading manifests of {topic} …")
+
     try:
-        found = asyncio.run(_read(_location(options), [options.topic]))
+        return asyncio.run(read_topics(location, names, show))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except DriftlogError as error:
+        raise CommandError(str(error)) from error
+    finally:
+        progress.clear()
+
+
+# ── List ──
+
+
+def _list(options: argparse.Namespace) -> int:
+    location = _location(options)
+    try:
+        (topic,) = _read(location, [options.topic])
     except ImportError as error:
-        return no_extra(error)
+        return no_extra(error, "`driftlog segments list`", _EXTRAS)
     wanted = set(flatten(options.partition))
-    parts = [p for p in found[0]["partitions"] if not wanted or p["partition"] in wanted]
-    missing = wanted - {p["partition"] for p in parts}
+    parts = [p for p in topic.partitions if not wanted or p.partition in wanted]
+    missing = wanted - {p.partition for p in parts}
     if missing:
         raise CommandError(f"{options.topic} has no partition {min(missing)}")
-    rows = [{"partition": p["partition"], **s} for p in parts for s in p["segments"]]
-    if options.json:
-        print_json(rows)
-    elif rows:
+    if options.paths:
+        _print_paths(location, parts, json=options.json)
+    elif options.json:
+        print_json([_segment(p, s) for p in parts for s in p.segments])
+    elif any(p.segments for p in parts):
         print_table(
             ("partition", "base", "end", "records", "size", "from", "to", "object"),
             [
                 (
-                    row["partition"],
-                    row["base"],
-                    row["end"],
-                    row["records"],
-                    size(row["size_bytes"]),
-                    _time(row["min_timestamp_ms"]),
-                    _time(row["max_timestamp_ms"]),
-                    row["key"],
+                    part.partition,
+                    segment.base,
+                    segment.end,
+                    segment.records,
+                    size(segment.size_bytes),
+                    _time(segment.min_timestamp_ms),
+                    _time(segment.max_timestamp_ms),
+                    segment.key,
                 )
-                for row in rows
+                for part in parts
+                for segment in part.segments
             ],
         )
-    else:
+    if not any(p.segments for p in parts):
         complain(
             f"nothing of {options.topic} is sealed yet: `driftlog segments seal {options.topic}` "
-            f"does it now"
+            f"seals it now"
         )
     return OK
 
 
+def _segment(part: "SealedPartition", segment: "SegmentRef") -> dict[str, Any]:
+    return {
+        "partition": part.partition,
+        "base": segment.base,
+        "end": segment.end,
+        "records": segment.records,
+        "size_bytes": segment.size_bytes,
+        "raw_bytes": segment.raw_bytes,
+        "min_timestamp_ms": segment.min_timestamp_ms,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "kind": segment.kind.value,
+        "codec": segment.codec,
+        "key": segment.key,
+    }
+
+
+def _print_paths(location: str, parts: "list[SealedPartition]", *, json: bool) -> None:
+    from driftlog.bucket.sealed_topics import full_location  # noqa: PLC0415  # an extra
+
+    paths = {
+        part.partition: [full_location(location, segment.key) for segment in part.segments]
+        for part in parts
+    }
+    if json:
+        print_json(
+            [
+                {
+                    "partition": part.partition,
+                    "log_start": part.log_start,
+                    "sealed_end": part.sealed_end,
+                    "manifest": part.manifest and full_location(location, part.manifest),
+                    "paths": paths[part.partition],
+                }
+                for part in parts
+            ]
+        )
+    else:
+        for found in paths.values():
+            for path in found:
+                print(path)
+    for part in parts:
+        if part.segments and part.segments[0].base < part.log_start:
+            complain(
+                f"partition {part.partition} begins at offset {part.log_start}: leave out the "
+                f"records of its first file with lower offsets, which are deleted"
+            )
+        raw = sum(segment.kind != "parquet" for segment in part.segments)
+        if raw:
+            complain(
+                f"partition {part.partition}: {plural(raw, 'file')} named *.raw are no Parquet: "
+                f"their batches could not be decoded"
+            )
+
+
+def _time(timestamp_ms: int) -> str | None:
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ── Describe ──
+
+
 def _describe(options: argparse.Namespace) -> int:
     try:
-        found = asyncio.run(_read(_location(options), options.topics))
+        topics = _read(_location(options), options.topics)
     except ImportError as error:
-        return no_extra(error)
-    for topic in found:
-        for part in topic["partitions"]:
-            segments = part.pop("segments")
-            part["segments"] = len(segments)
-            part["records"] = sum(segment["records"] for segment in segments)
-            part["size_bytes"] = sum(segment["size_bytes"] for segment in segments)
+        return no_extra(error, "`driftlog segments describe`", _EXTRAS)
+    found: list[dict[str, Any]] = [
+        {
+            "topic": topic.name,
+            "topic_id": topic_id_text(topic.topic_id),
+            "partitions": [
+                {
+                    "partition": part.partition,
+                    "log_start": part.log_start,
+                    "sealed_end": part.sealed_end,
+                    "manifest": part.manifest,
+                    "segments": len(part.segments),
+                    "records": sum(segment.records for segment in part.segments),
+                    "size_bytes": sum(segment.size_bytes for segment in part.segments),
+                }
+                for part in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
     if options.json:
         print_json(found)
         return OK
-    for at, topic in enumerate(found):
+    for at, described in enumerate(found):
         if at:
             print()
-        parts = topic["partitions"]
+        parts = described["partitions"]
         title(
-            f"{topic['topic']}  {number(sum(p['records'] for p in parts))} sealed records, "
+            f"{described['topic']}  {number(sum(p['records'] for p in parts))} sealed records, "
             f"{size(sum(p['size_bytes'] for p in parts))} in "
-            f"{plural(sum(p['segments'] for p in parts), 'segment')}, id {topic['topic_id']}"
+            f"{plural(sum(p['segments'] for p in parts), 'segment')}, id {described['topic_id']}"
         )
         print_table(
             ("partition", "log start", "sealed end", "segments", "records", "size", "manifest"),
@@ -160,163 +286,3 @@ def _describe(options: argparse.Namespace) -> int:
             ],
         )
     return OK
-
-
-def _time(timestamp_ms: int) -> str | None:
-    if timestamp_ms < 0:
-        return None
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-# ── The bucket ──
-
-
-async def _read(location: str, names: list[str]) -> list[dict[str, Any]]:
-    """These topics, or all; each with its partitions and what their manifests name.
-
-    Raises:
-        ImportError: the extra is not installed.
-        CommandError: a topic is not there, or an object is missing or damaged.
-    """
-    from driftlog_metadata.stores.errors import CorruptError, StoreError  # noqa: PLC0415  # an extra
-    from driftlog_tiering.formats import layout  # noqa: PLC0415
-    from driftlog_tiering.stores.locations import open_object_store  # noqa: PLC0415
-    from driftlog_tiering.stores.object_store import NotFoundError  # noqa: PLC0415
-
-    try:
-        store = open_object_store(location)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    progress = Progress()
-    try:
-        try:
-            await store.get(layout.CLUSTER_KEY)
-        except NotFoundError as error:
-            raise CommandError(
-                f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}; the location "
-                f"is the one that the agents keep their objects in"
-            ) from error
-        topics = await _topics(store, location, names)
-        found = []
-        for topic in topics:
-            if progress.due():
-                progress.show(f"reading manifests of {topic.name} …")
-            gate = asyncio.Semaphore(_AT_ONCE)
-            parts = await asyncio.gather(
-                *(_partition(store, topic, id_, gate) for id_ in range(topic.partitions))
-            )
-            found.append(
-                {"topic": topic.name, "topic_id": str(topic.topic_id), "partitions": parts}
-            )
-    except (StoreError, CorruptError) as error:
-        raise CommandError(f"{location}: {error}") from error
-    else:
-        return found
-    finally:
-        progress.clear()
-        await store.close()
-
-
-async def _topics(store: Any, location: str, names: list[str]) -> list[Any]:
-    """The newest version of each live topic."""
-    from driftlog_tiering.formats import layout  # noqa: PLC0415
-    from driftlog_tiering.formats.bucket_files import decode_topic  # noqa: PLC0415
-
-    there = await _folders(store, layout.TOPICS_PREFIX)
-    for name in names:
-        if name not in there:
-            raise CommandError(f"there is no topic {name!r} at {location}{similar(name, there)}")
-    found = []
-    for name in names or there:
-        live = 0
-        for id_ in await _folders(store, layout.topic_name_prefix(name)):
-            topic_id = _uuid(id_)
-            if topic_id is None:
-                continue  # somebody else's folder
-            files = layout.topic_file_prefix(name, topic_id)
-            keys = [info.key async for page in store.list(files) for info in page.objects]
-            versions = [key for key in keys if _is_topic_file(key)]
-            if versions and layout.deleted_key(name, topic_id) not in keys:
-                found.append(decode_topic(await store.get(max(versions))).topic)
-                live += 1
-        if names and not live:
-            raise CommandError(f"topic {name!r} is deleted, and its objects are going")
-    return found
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        found = UUID(text)
-    except ValueError:
-        return None
-    return found if str(found) == text else None
-
-
-def _is_topic_file(key: str) -> bool:
-    from driftlog_tiering.formats import layout  # noqa: PLC0415
-
-    try:
-        layout.parse_topic_key(key)
-    except ValueError:
-        return False
-    return True
-
-
-async def _folders(store: Any, prefix: str) -> list[str]:
-    """What stands between *prefix* and the next slash: a request for each.  An object directly
-    under *prefix* is nobody's of ours."""
-    found: list[str] = []
-    after = ""
-    while True:
-        keys: list[str] = []
-        async for page in store.list(prefix, start_after=after, page_size=1):
-            keys = [info.key for info in page.objects]
-            break
-        if not keys:
-            return found
-        name, slash, _ = keys[0].removeprefix(prefix).partition("/")
-        if slash:
-            found.append(name)
-        after = f"{prefix}{name}0" if slash else keys[0]  # 0: the character behind the slash
-
-
-async def _partition(store: Any, topic: Any, id_: int, gate: asyncio.Semaphore) -> dict[str, Any]:
-    from driftlog_metadata.schema.model import TopicPartition  # noqa: PLC0415  # an extra
-    from driftlog_tiering.formats.manifests import iter_segments, load_newest  # noqa: PLC0415
-
-    tp = TopicPartition(topic.topic_id, id_)
-    async with gate:
-        manifest = await load_newest(store, topic.name, tp)
-        if manifest is None:
-            return {
-                "partition": id_,
-                "log_start": 0,
-                "sealed_end": 0,
-                "manifest": None,
-                "segments": [],
-            }
-        return {
-            "partition": id_,
-            "log_start": manifest.log_start,
-            "sealed_end": manifest.end,
-            "manifest": manifest.key,
-            "segments": [
-                {
-                    "base": segment.base,
-                    "end": segment.end,
-                    "records": segment.records,
-                    "size_bytes": segment.size_bytes,
-                    "raw_bytes": segment.raw_bytes,
-                    "min_timestamp_ms": segment.min_timestamp_ms,
-                    "max_timestamp_ms": segment.max_timestamp_ms,
-                    "kind": segment.kind.value,
-                    "codec": segment.codec,
-                    "key": segment.key,
-                }
-                async for segment in iter_segments(store, manifest)
-            ],
-        }

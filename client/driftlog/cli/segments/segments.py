@@ -1,66 +1,64 @@
-"""`driftlog segments`: seal what is committed; what is sealed, as the bucket says it.
+"""`driftlog segments`: seal what is committed, and list what is sealed.
 
 Shell.
 """
 
 import argparse
-import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import Final
 
-from driftlog.cli.common.connection import add_bootstrap_option, bootstrap
 from driftlog.cli.common.errors import FAILED, OK, CommandError
-from driftlog.cli.common.http_addresses import http_addresses
-from driftlog.cli.common.output import complain
+from driftlog.cli.common.output import complain, print_json, print_table
 from driftlog.cli.common.parsers import Commands, add_command, add_group
+from driftlog.cli.connection import agent_http
+from driftlog.cli.connection.connection import Timeout, add_connection_options
+from driftlog.cli.connection.http_addresses import http_addresses
 from driftlog.cli.segments import bucket_segments
 
-_SEAL_TIMEOUT_S: Final = 600
+_SEAL_S: Final = 600.0
 
 
 def add_commands(commands: Commands) -> None:
     """The commands of this file."""
-    segments = add_group(commands, "segments", help="seal records; what is sealed")
+    segments = add_group(commands, "segments", help="seal topics; list and describe segments")
     seal = add_command(
         segments,
         "seal",
         _seal,
-        help="turn everything that is committed in a topic into Parquet now",
+        help="seal all committed records of a topic now",
+        description="Seal all committed records of a topic now: write them to segments, which are "
+        "Parquet.  The command ends when all are sealed.",
     )
     seal.add_argument("topic", metavar="TOPIC")
-    add_bootstrap_option(seal)
+    seal.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_options(
+        seal,
+        timeout_help="how long the command may wait for answers, in all (default: "
+        f"{_SEAL_S:g} for each agent)",
+    )
     bucket_segments.add_commands(segments)
 
 
 def _seal(options: argparse.Namespace) -> int:
     errors: list[str] = []
     sealed: dict[int, int] = {}
-    for address in http_addresses(bootstrap(options), errors):
+    for address in http_addresses(options, errors):
         try:
-            sealed.update(_seal_at(address, options.topic))
+            sealed |= _seal_at(address, options.topic, options.timeout)
         except CommandError as error:
             errors.append(str(error))
-    if sealed:
-        print(f"{'partition':>9}  {'sealed end':>12}")
-        for partition, end in sorted(sealed.items()):
-            print(f"{partition:>9}  {end:>12,}")
-    elif not errors:
-        errors.append(f"nobody leads a partition of {options.topic!r} just now: try again")
+    if options.json:
+        print_json([{"partition": at, "sealed_end": end} for at, end in sorted(sealed.items())])
+    elif sealed:
+        print_table(("partition", "sealed end"), sorted(sealed.items()))
+    if not sealed and not errors:
+        errors.append(f"no agent leads a partition of {options.topic!r} at the moment: try again")
     for message in dict.fromkeys(errors):
         complain(message)
     return FAILED if errors else OK
 
 
-def _seal_at(address: str, topic: str) -> dict[int, int]:
-    name = urllib.parse.quote(topic, safe="")
-    request = urllib.request.Request(f"http://{address}/topics/{name}/seal", method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=_SEAL_TIMEOUT_S) as answer:
-            body = json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise CommandError(json.load(error).get("error", str(error))) from error
-    except OSError as error:
-        raise CommandError(f"{address} does not answer: {error}") from error
+def _seal_at(address: str, topic: str, timeout: Timeout) -> dict[int, int]:
+    path = f"/topics/{urllib.parse.quote(topic, safe='')}/seal"
+    body = agent_http.post(address, path, {}, timeout.left(_SEAL_S))
     return {int(partition): int(end) for partition, end in body["sealed_end"].items()}

@@ -1,4 +1,4 @@
-"""`driftlog topics delete-records`: what comes before an offset or a time is forgotten.
+"""`driftlog topics delete-records`: deletes the records before an offset or a time.
 
 Shell.
 """
@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, for_time
-from driftlog.cli.common.connection import add_connection_options, reason
-from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
+from driftlog.cli.common.errors import OK, CommandError, UsageError
 from driftlog.cli.common.output import complain, plural, print_json, print_table
 from driftlog.cli.common.parsers import Commands, add_command, moment, natural, topic_partitions
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, for_time
+from driftlog.cli.connection.connection import add_connection_options, write_failure
 
 At = tuple[str, int]
 
@@ -26,9 +26,9 @@ def add_commands(commands: Commands) -> None:
         commands,
         "delete-records",
         _delete,
-        help="forget the oldest records of topics",
-        description="Forget what comes before an offset or a time: nobody reads it again.  It says "
-        "what would be; --execute does it.",
+        help="delete the oldest records of topics",
+        description="Delete the records before an offset or a time.  Without --execute the command "
+        "only shows what it would delete.",
         examples="  driftlog topics delete-records flights --before-datetime 2026-11-01\n"
         "  driftlog topics delete-records flights:0,2 --before-offset 1000 --execute\n"
         "  driftlog topics delete-records flights --all --execute\n",
@@ -40,24 +40,31 @@ def add_commands(commands: Commands) -> None:
         action="append",
         type=topic_partitions,
         metavar="TOPIC[:N,…]",
-        help="the same as TOPIC without it",
+        help="as TOPIC",
     )
     before = delete.add_argument_group("which").add_mutually_exclusive_group(required=True)
     before.add_argument(
-        "--before-offset", type=natural, metavar="N", help="those of lower offsets, by partition"
+        "--before-offset",
+        type=natural,
+        metavar="N",
+        help="delete the records of each partition with offsets below N",
     )
     before.add_argument(
         "--before-datetime",
         type=moment,
         metavar="TIME",
-        help="those in front of the first that is not older: 2026-11-22T01:02:03, in UTC unless it "
-        "says otherwise",
+        help="delete the records before the first one that is not older than TIME: "
+        "2026-11-22T01:02:03, in UTC unless it ends with an offset",
     )
-    before.add_argument("--all", action="store_true", help="all that there are")
+    before.add_argument("--all", action="store_true", help="delete all records")
     does = delete.add_mutually_exclusive_group()
-    does.add_argument("--dry-run", action="store_true", help="say what would be (default)")
-    does.add_argument("--execute", action="store_true", help="do it: there is no way back")
-    delete.add_argument("--json", action="store_true", help="for programs")
+    does.add_argument(
+        "--dry-run", action="store_true", help="only show what would be deleted (default)"
+    )
+    does.add_argument(
+        "--execute", action="store_true", help="delete; deleted records cannot be restored"
+    )
+    delete.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(delete)
 
 
@@ -128,6 +135,7 @@ def _execute(cluster: Cluster, starts: dict[At, int]) -> tuple[int, dict[At, int
         try:
             done[tp.topic, tp.partition] = future.result().low_watermark
         except KafkaException as error:
-            complain(f"{tp.topic} [{tp.partition}]: nothing is deleted: {reason(error)}")
-            status = FAILED
+            text, failed = write_failure(error, "deleted")
+            complain(f"{tp.topic} [{tp.partition}]: {text}")
+            status = max(status, failed)
     return status, done

@@ -19,8 +19,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     TopicMetadata,
 )
 
-from driftlog.cli.common.cluster_client import EARLIEST, LATEST, Cluster, Offset
-from driftlog.cli.common.connection import add_connection_options, reason, result_of
 from driftlog.cli.common.errors import FAILED, OK, CommandError, UsageError
 from driftlog.cli.common.output import (
     Bad,
@@ -40,10 +38,13 @@ from driftlog.cli.common.parsers import (
     key_values,
     positive,
 )
+from driftlog.cli.configs.config_notes import config_notes, say_notes
+from driftlog.cli.connection.cluster_client import EARLIEST, LATEST, Cluster, Offset
+from driftlog.cli.connection.connection import add_connection_options, result_of, write_failure
 from driftlog.cli.topics import record_deletion
 
 _URL_SAFE: Final = str.maketrans("+/", "-_")
-"""Of base64: as Kafka writes topic ids."""
+"""librdkafka writes topic ids in the other base64 than Kafka."""
 
 _BYTES: Final = ("retention.bytes", "segment.bytes", "max.message.bytes")
 
@@ -52,31 +53,35 @@ def add_commands(commands: Commands) -> None:
     """The commands of this file."""
     topics = add_group(commands, "topics", help="list, describe, create, alter and delete topics")
 
-    listing = add_command(topics, "list", _list, help="which topics there are")
+    listing = add_command(topics, "list", _list, help="list topics")
     listing.add_argument(
-        "patterns", nargs="*", metavar="PATTERN", help="names, with * and ? for what varies"
+        "patterns",
+        nargs="*",
+        metavar="PATTERN",
+        help="list only topics of such names; * and ? are wildcards",
     )
     _topic_option(listing)
     listing.add_argument(
-        "--exclude-internal", action="store_true", help="leave out those that start with __"
+        "--exclude-internal", action="store_true", help="leave out topics whose names start with __"
     )
-    listing.add_argument("-q", "--quiet", action="store_true", help="names alone, one a line")
+    listing.add_argument("-q", "--quiet", action="store_true", help="print names only, one a line")
     _reading(listing)
 
     describe = add_command(
         topics,
         "describe",
         _describe,
-        help="partitions, leaders, offsets and configs of topics",
-        description="Partitions, leaders, offsets and the configs that are set; of all topics "
-        "where none is named.",
+        help="show partitions, leaders, offsets and configs of topics",
+        description="Show the partitions, leaders, offsets and set configs of topics; of all "
+        "topics "
+        "where none is named.  A config that does nothing yet is marked.",
     )
     describe.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(describe)
     describe.add_argument(
         "--unavailable-partitions",
         action="store_true",
-        help="only partitions that nobody leads now",
+        help="show only partitions without leader",
     )
     _reading(describe)
 
@@ -84,44 +89,60 @@ def add_commands(commands: Commands) -> None:
         topics,
         "create",
         _create,
-        help="make topics",
+        help="create topics",
         examples="  driftlog topics create flights --partitions 6 --config retention.ms=86400000\n",
     )
     create.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(create)
     create.add_argument(
-        "-p", "--partitions", type=positive, metavar="N", help="default: the cluster's"
+        "-p",
+        "--partitions",
+        type=positive,
+        metavar="N",
+        help="number of partitions (default: the cluster's num.partitions)",
     )
     create.add_argument(
-        "-r", "--replication-factor", type=positive, metavar="N", help="default: the cluster's"
+        "-r",
+        "--replication-factor",
+        type=positive,
+        metavar="N",
+        help="replication factor (default: the cluster's default.replication.factor)",
     )
-    _config_option(create, "set in the new topic; may be repeated")
+    _config_option(create, "set a config of the new topic; may be repeated")
     create.add_argument(
-        "--if-not-exists", action="store_true", help="it is no error when it is there already"
+        "--if-not-exists", action="store_true", help="an existing topic is no error"
     )
-    create.add_argument("--dry-run", action="store_true", help="say whether it could be made")
+    create.add_argument(
+        "--dry-run", action="store_true", help="only check whether the topic could be created"
+    )
     add_connection_options(create)
 
-    alter = add_command(topics, "alter", _alter, help="add partitions, change configs")
+    alter = add_command(
+        topics, "alter", _alter, help="add partitions to topics, change their configs"
+    )
     alter.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(alter)
     alter.add_argument(
-        "-p", "--partitions", type=positive, metavar="N", help="have so many; there may be no fewer"
+        "-p",
+        "--partitions",
+        type=positive,
+        metavar="N",
+        help="new number of partitions; it cannot decrease",
     )
-    _config_option(alter, "set; may be repeated")
+    _config_option(alter, "set a config; may be repeated")
     alter.add_argument(
         "--delete-config",
         action="append",
         metavar="NAME",
-        help="back to its default; may be repeated",
+        help="reset a config to its default; may be repeated",
     )
-    alter.add_argument("--if-exists", action="store_true", help="it is no error when it is gone")
+    alter.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
     add_connection_options(alter)
 
     delete = add_command(topics, "delete", _delete, help="delete topics with all their records")
     delete.add_argument("names", nargs="*", metavar="TOPIC")
     _topic_option(delete)
-    delete.add_argument("--if-exists", action="store_true", help="it is no error when it is gone")
+    delete.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
     add_connection_options(delete)
 
     record_deletion.add_commands(topics)
@@ -129,9 +150,7 @@ def add_commands(commands: Commands) -> None:
 
 def _topic_option(parser: Parser) -> None:
     """Kafka's scripts name a topic with an option."""
-    parser.add_argument(
-        "-t", "--topic", action="append", metavar="TOPIC", help="the same as TOPIC without it"
-    )
+    parser.add_argument("-t", "--topic", action="append", metavar="TOPIC", help="as TOPIC")
 
 
 def _config_option(parser: Parser, what: str) -> None:
@@ -141,12 +160,12 @@ def _config_option(parser: Parser, what: str) -> None:
         action="append",
         type=key_values,
         metavar="NAME=VALUE",
-        help=f"a config, {what}",
+        help=what,
     )
 
 
 def _reading(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
 
 
@@ -188,7 +207,7 @@ def _list(options: argparse.Namespace) -> int:
         rows = [(t.topic, len(t.partitions), _replication_factor(t)) for t in found]
         print_table(("topic", "partitions", "replicas"), rows)
     else:
-        complain("no topics" + (" of such a name" if patterns else " yet"))
+        complain("there are no topics" + (" of such a name" if patterns else " yet"))
     return OK
 
 
@@ -209,12 +228,15 @@ def _describe(options: argparse.Namespace) -> int:
     latest = cluster.offsets(dict.fromkeys(led, LATEST))
     ids = _topic_ids(cluster, list(topics))
     configs = _set_configs(cluster, list(topics))
-    described = [
+    with_configs = next((name for name, found in configs.items() if found), None)
+    notes = {} if with_configs is None else config_notes(cluster, "topic", with_configs)
+    described: list[dict[str, Any]] = [
         {
             "topic": name,
             "topic_id": ids.get(name),
             "replication_factor": _replication_factor(topic),
             "configs": configs[name],
+            "config_notes": {config: notes[config] for config in configs[name] if config in notes},
             "partitions": [
                 {
                     "partition": id_,
@@ -236,7 +258,7 @@ def _describe(options: argparse.Namespace) -> int:
         print_json(described)
         return OK
     if not described:
-        complain("every partition has a leader" if topics else "no topics yet")
+        complain("every partition has a leader" if topics else "there are no topics yet")
     for at, topic in enumerate(described):
         if at:
             print()
@@ -255,7 +277,8 @@ def _print_topic(topic: dict[str, Any]) -> None:
         + (f", id {topic['topic_id']}" if topic["topic_id"] else "")
     )
     for name, value in topic["configs"].items():
-        print(f"  {name}={value}{_unit(name, value)}")
+        note = topic["config_notes"].get(name)
+        print(f"  {name}={value}{_unit(name, value)}{f'  [{note}]' if note else ''}")
     rows = [
         (
             p["partition"],
@@ -343,20 +366,27 @@ def _create(options: argparse.Namespace) -> int:
         validate_only=options.dry_run,
     )
     status = OK
+    created: str | None = None
     for name, future in asked.items():
         try:
             future.result()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 if options.if_not_exists:
-                    print(f"topic {name} is there already")
+                    print(f"topic {name} exists already")
                     continue
-                complain(f"topic {name!r} is there already; --if-not-exists makes that no error")
+                complain(f"topic {name!r} exists already; --if-not-exists makes that no error")
             else:
-                complain(f"topic {name!r} is not created: {reason(error)}")
-            status = FAILED
+                text, failed = write_failure(error, "created")
+                complain(f"topic {name!r}: {text}")
+                status = max(status, failed)
+                continue
+            status = max(status, FAILED)
         else:
+            created = name
             print(f"topic {name} {'could be created' if options.dry_run else 'is created'}")
+    if configs and created is not None and not options.dry_run:
+        say_notes(configs, config_notes(cluster, "topic", created))
     return status
 
 
@@ -383,7 +413,8 @@ def _alter(options: argparse.Namespace) -> int:
             operation_timeout=cluster.timeout,
         )
         for name, future in grown.items():
-            status |= _said(future, name, f"has {plural(options.partitions, 'partition')}")
+            done = f"has {plural(options.partitions, 'partition')}"
+            status = max(status, _said(future, name, "altered", done))
     if entries:
         altered = cluster.admin.incremental_alter_configs(
             [
@@ -393,7 +424,11 @@ def _alter(options: argparse.Namespace) -> int:
             request_timeout=cluster.timeout,
         )
         for resource, future in altered.items():
-            status |= _said(future, resource.name, f"has {plural(len(entries), 'config')} altered")
+            done = f"has {plural(len(entries), 'config')} altered"
+            status = max(status, _said(future, resource.name, "altered", done))
+        if options.config and status == OK:
+            notes = config_notes(cluster, "topic", names[0])
+            say_notes((name for name, _ in flatten(options.config)), notes)
     return status
 
 
@@ -408,7 +443,7 @@ def _delete(options: argparse.Namespace) -> int:
     )
     status = OK
     for name, future in asked.items():
-        status |= _said(future, name, "is deleted")
+        status = max(status, _said(future, name, "deleted", "is deleted"))
     return status
 
 
@@ -418,15 +453,16 @@ def _present(cluster: Cluster, names: list[str], *, gone_is_fine: bool) -> list[
         return list(cluster.topics(names, metadata))
     for name in names:
         if name not in metadata.topics:
-            print(f"topic {name} is not there")
+            print(f"topic {name} does not exist")
     return [name for name in names if name in metadata.topics]
 
 
-def _said(future: Any, name: str, done: str) -> int:
+def _said(future: Any, name: str, verb: str, done: str) -> int:
     try:
         future.result()
     except KafkaException as error:
-        complain(f"topic {name!r}: {reason(error)}")
-        return FAILED
+        text, status = write_failure(error, verb)
+        complain(f"topic {name!r}: {text}")
+        return status
     print(f"topic {name} {done}")
     return OK

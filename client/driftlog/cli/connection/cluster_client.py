@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     AdminClient,
     ClusterMetadata,
@@ -16,8 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
     TopicMetadata,
 )
 
-from driftlog.cli.common.connection import (
-    WHICH_ADDRESS,
+from driftlog.cli.common.errors import CommandError
+from driftlog.cli.common.topic_names import topic_name_problem
+from driftlog.cli.connection.connection import (
     address_of,
     connect,
     new_client,
@@ -25,10 +26,14 @@ from driftlog.cli.common.connection import (
     reason,
     result_of,
 )
-from driftlog.cli.common.errors import CommandError, similar
+from driftlog.cli.connection.listener_probe import WHICH_ADDRESS
+from driftlog.common.similar_names import similar
 
 EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_FIRST_S: Final = 2.0
+_NO_ATTEMPT_HELPS: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})
 
 
 def for_time(timestamp_ms: int) -> Any:
@@ -48,16 +53,26 @@ class Cluster:
     """The cluster that the options of a command name.
 
     Raises:
-        CommandError: nobody answers there.
+        CommandError: no Kafka listener is at its address.
         UsageError: a property is wrong.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.timeout: float = options.timeout
-        self.bootstrap = str(properties(options)["bootstrap.servers"])
-        connect(self.bootstrap)
-        self.admin: Any = new_client(AdminClient, properties(options))
+        found = properties(options)
+        self.bootstrap = str(found["bootstrap.servers"])
+        options.notice.waits()
+        connect(options)
+        self._refused: KafkaError | None = None
+        self.admin: Any = new_client(AdminClient, {**found, "error_cb": self._failed})
+        if str(found.get("security.protocol", "plaintext")).lower() != "plaintext":
+            self.metadata()  # says what is wrong with certificates and passwords
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for the next answer."""
+        left: float = self.options.timeout.left()
+        return left
 
     def metadata(self, topic: str | None = None) -> ClusterMetadata:
         """Brokers and topics.
@@ -66,14 +81,27 @@ class Cluster:
             CommandError: no broker answers.
         """
         asked = () if topic is None else (topic,)
-        try:
-            metadata: ClusterMetadata = self.admin.list_topics(*asked, timeout=self.timeout)
-        except KafkaException as error:
-            raise CommandError(
-                f"{self.bootstrap} does not answer as a Kafka broker does ({reason(error)}).  "
-                f"{WHICH_ADDRESS}"
-            ) from error
-        return metadata
+        timeout_s = self.timeout
+        # The first attempt is short: what no further attempt changes shows at once.
+        for attempt_s in (min(_FIRST_S, timeout_s), timeout_s):
+            try:
+                metadata: ClusterMetadata = self.admin.list_topics(*asked, timeout=attempt_s)
+            except KafkaException as error:
+                failure = error
+                self.admin.poll(0)  # calls `_failed`
+                if self._refused is not None:
+                    raise CommandError(f"{self.bootstrap}: {reason(self._refused)}") from error
+            else:
+                return metadata
+        raise CommandError(
+            f"{self.bootstrap} does not answer as a Kafka broker does ({reason(failure)}).  "
+            f"{WHICH_ADDRESS}"
+        ) from failure
+
+    def _failed(self, error: KafkaError) -> None:
+        """librdkafka's `error_cb`: keeps what no further attempt changes."""
+        if error.code() in _NO_ATTEMPT_HELPS:
+            self._refused = error
 
     def topics(
         self, names: Sequence[str], metadata: ClusterMetadata | None = None
@@ -155,8 +183,11 @@ def any_broker(cluster: Cluster) -> str:
 
 
 def unknown_topic(name: str, there: Iterable[str]) -> CommandError:
-    """There is no such topic."""
+    """The error for a topic that does not exist."""
+    problem = topic_name_problem(name)
+    if problem:
+        return CommandError(f"there is no topic {name!r}, and there cannot be one: {problem}")
     near = similar(name, there)
     return CommandError(
-        f"there is no topic {name!r}{near or ': driftlog topics list shows what is'}"
+        f"there is no topic {name!r}{near or ': `driftlog topics list` shows those that exist'}"
     )

@@ -17,11 +17,13 @@ from typing import Final, Self, TypeVar
 
 from confluent_kafka import KafkaError
 
-from driftlog.cli.common.connection import join_address, properties, split_address
 from driftlog.cli.common.errors import CommandError
+from driftlog.cli.connection.connection import join_address, properties, split_address
 
+TOPIC_CONFIGS: Final = 2
+BROKER_CONFIGS: Final = 4
 GROUP_CONFIGS: Final = 32
-"""``ConfigResource.Type.GROUP``."""
+"""Of ``ConfigResource.Type``."""
 
 _FIND_COORDINATOR: Final = 10
 _API_VERSIONS: Final = 18
@@ -42,6 +44,7 @@ class Config:
     is_read_only: bool
     source: int
     is_sensitive: bool
+    documentation: str | None
 
 
 class Wire:
@@ -61,9 +64,9 @@ class Wire:
         self._address = address
         host, port = split_address(address)
         try:
-            self._socket = socket.create_connection((host, int(port)), options.timeout)
+            self._socket = socket.create_connection((host, int(port)), options.timeout.left())
         except (OSError, ValueError) as error:
-            raise CommandError(f"nobody answers at {address}: {error}") from error
+            raise CommandError(f"nothing listens at {address}: {error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -143,21 +146,18 @@ class Wire:
         }
 
     def describe_configs(self, kind: int, name: str) -> list[Config]:
-        """DescribeConfigs of one resource."""
+        """DescribeConfigs of one resource, with the documentation of each config."""
         body = _array([struct.pack(">b", kind) + _string(name) + struct.pack(">i", -1)])
-        reader = self._call(_DESCRIBE_CONFIGS, 1, body + b"\0")
+        reader = self._call(_DESCRIBE_CONFIGS, 3, body + b"\0\1")
         reader.int32()
 
         def config() -> Config:
-            found = Config(
-                reader.string() or "",
-                reader.string(),
-                bool(reader.int8()),
-                reader.int8(),
-                bool(reader.int8()),
-            )
+            name, value = reader.string() or "", reader.string()
+            is_read_only, source = bool(reader.int8()), reader.int8()
+            is_sensitive = bool(reader.int8())
             reader.array(lambda: (reader.string(), reader.string(), reader.int8()))
-            return found
+            reader.int8()
+            return Config(name, value, is_read_only, source, is_sensitive, reader.string())
 
         def result() -> list[Config]:
             code, message = reader.int16(), reader.string()

@@ -1,38 +1,53 @@
-"""A Kafka cluster, as commands reach it: where it is, and what its errors mean to a person.
+"""How commands reach a Kafka cluster: its address, librdkafka's properties, and errors in words.
 
 Shell.
 """
 
 import argparse
-import os
 import signal
-import socket
 import sys
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from driftlog.cli.common.errors import CommandError, UsageError
+from driftlog.cli.common.errors import FAILED, UNKNOWN, CommandError, UsageError
 from driftlog.cli.common.parsers import Parser, key_value
+from driftlog.cli.connection.listener_probe import WHICH_ADDRESS, foreign_protocol
+from driftlog.common import connection
+from driftlog.errors import outcome_unknown
 
-BOOTSTRAP_VARIABLE: Final = "DRIFTLOG_BOOTSTRAP"
-_BOOTSTRAP: Final = "127.0.0.1:9092"
-_CONNECT_TIMEOUT_S: Final = 5
-TIMEOUT_S: Final = 30.0
-WHICH_ADDRESS: Final = (
-    "Give --bootstrap-server the bootstrap address that the agent prints when it is ready"
-)
+_CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_S: Final = 30.0
+"""How long each answer may take without --timeout."""
+_LEAST_S: Final = 0.1
 
 _T = TypeVar("_T")
 
 
-def add_connection_options(parser: Parser, *, timeout_help: str = "") -> None:
-    """What every command takes that speaks to a cluster.
+class Timeout:
+    """How long a command waits for answers: --timeout in all, or a default time for each answer."""
 
-    *timeout_help*: of a command that tells whether --timeout is given: None where it is not.
-    """
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def left(self, each_s: float = ANSWER_S) -> float:
+        """Seconds for the next answer; *each_s* without --timeout."""
+        if self._until is None:
+            return each_s
+        return max(_LEAST_S, self._until - time.monotonic())
+
+
+def add_connection_options(
+    parser: Parser,
+    *,
+    timeout_help: str = f"how long the command may wait for answers, in all (default: "
+    f"{ANSWER_S:g} for each answer)",
+) -> None:
+    """The options of every command that speaks to a cluster."""
     group = parser.add_argument_group("connection")
     add_bootstrap_option(group)
     group.add_argument(
@@ -41,54 +56,54 @@ def add_connection_options(parser: Parser, *, timeout_help: str = "") -> None:
         action="append",
         type=key_value,
         metavar="NAME=VALUE",
-        help="a property of librdkafka, such as security.protocol=SSL; may be repeated",
+        help="set a property of librdkafka, such as security.protocol=SSL; may be repeated",
     )
     group.add_argument(
         "-F",
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="a file of such properties, one NAME=VALUE a line",
+        help="read such properties from FILE, one NAME=VALUE a line",
     )
     group.add_argument(
         "--timeout",
         type=_seconds,
         metavar="SECONDS",
-        default=None if timeout_help else TIMEOUT_S,
-        help=timeout_help or "how long an answer may take (default: %(default)g)",
+        default=Timeout(),
+        help=timeout_help,
     )
 
 
 def add_bootstrap_option(parser: Any) -> None:
-    """Where the cluster is; on the whole command, too."""
+    """The address of the cluster; the whole command has this option, too."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",
         default=argparse.SUPPRESS,
         metavar="HOST:PORT[,…]",
-        help=f"any agents or brokers of the cluster (default: the variable {BOOTSTRAP_VARIABLE}, "
-        f"or {_BOOTSTRAP})",
+        help="address of any agents or brokers of the cluster (default: the variable "
+        f"{connection.VARIABLE} or {connection.SHORT_VARIABLE}, or "
+        f"{connection.DEFAULT_BOOTSTRAP})",
     )
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str) -> Timeout:
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return seconds
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return Timeout(seconds)
 
 
 def bootstrap(options: argparse.Namespace) -> str:
-    """Where the cluster is, by option, variable or default."""
-    given = getattr(options, "bootstrap_server", None)
-    return str(given or os.environ.get(BOOTSTRAP_VARIABLE) or _BOOTSTRAP)
+    """The address of the cluster, by option, variable or default."""
+    return connection.bootstrap(getattr(options, "bootstrap_server", None) or None)
 
 
 def properties(options: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
-    """librdkafka's, where `_` in *defaults* stands for a dot; what the user sets wins.
+    """librdkafka's properties; `_` in *defaults* stands for a dot, and what the user sets wins.
 
     Raises:
         UsageError: the file of properties cannot be read.
@@ -123,29 +138,37 @@ def _read_properties(file: Path) -> dict[str, str]:
     return found
 
 
-def connect(bootstrap: str) -> None:
-    """Find out whether anybody is there: Kafka's clients wait, for it may come yet.
+def connect(options: argparse.Namespace) -> None:
+    """Check that a Kafka listener is at one of the addresses: librdkafka would go on trying.
 
     Raises:
-        CommandError: nobody is.
+        CommandError: no address has one; says of each what it has.
+        UsageError: the file of properties cannot be read.
     """
+    found = properties(options)
+    tls = "ssl" in str(found.get("security.protocol", "")).lower()
     errors: list[str] = []
-    for address in bootstrap.split(","):
+    for address in str(found["bootstrap.servers"]).split(","):
         host, port = split_address(address)
         if not port.isdecimal() or not host:
-            errors.append(f"{address!r} is not HOST:PORT, for example 127.0.0.1:9092.")
+            errors.append(
+                f"{address!r} is not HOST:PORT, for example 127.0.0.1:9092.  {WHICH_ADDRESS}"
+            )
             continue
         try:
-            socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+            timeout_s = min(_CONNECT_TIMEOUT_S, options.timeout.left())
+            foreign = foreign_protocol(host, int(port), timeout_s, tls=tls)
         except (OSError, OverflowError, UnicodeError) as error:  # the last: of IDNA
             reason = getattr(error, "strerror", None) or error
             errors.append(
-                f"nobody answers at {address}: {reason}.  Does the agent run?  "
-                f"`driftlog dev --dir DIR` starts one."
+                f"nothing listens at {address}: {reason}.  Does the agent run?  "
+                f"`driftlog dev --dir DIR` starts one.  {WHICH_ADDRESS}"
             )
         else:
-            return
-    raise CommandError(f"{'; '.join(errors)}  {WHICH_ADDRESS}")
+            if foreign is None:
+                return
+            errors.append(f"{address} {foreign}")
+    raise CommandError("  ".join(dict.fromkeys(errors)))
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -176,8 +199,19 @@ def result_of(future: "Future[_T]", what: str = "") -> _T:
         raise CommandError(f"{what}: {reason(error)}" if what else reason(error)) from error
 
 
+def write_failure(error: KafkaException | KafkaError, done: str) -> tuple[str, int]:
+    """What to say of a write that failed, and the exit status.
+
+    Where the answer was lost, it may have been *done*: ``created``.
+    """
+    inner = error.args[0] if isinstance(error, KafkaException) else error
+    if isinstance(inner, KafkaError) and outcome_unknown(inner.code()):
+        return f"unknown: may have been {done}: {reason(error)}", UNKNOWN
+    return f"not {done}: {reason(error)}", FAILED
+
+
 def reason(error: KafkaException | KafkaError) -> str:
-    """What Kafka says, in its words."""
+    """Kafka's error, in its words."""
     inner = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(inner, KafkaError):
         return str(inner)

@@ -1,0 +1,173 @@
+"""The sealed part of topics, as the newest manifest of each partition names it.
+
+    topics/NAME/ID/…  ──▶  live topics  ──▶  newest manifest of each partition  ──▶  its segments
+
+Each partition is of one manifest version: no file of a rewrite that replaced others is beside them.
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from driftlog.common.similar_names import similar
+from driftlog.errors import DriftlogError, UnknownTopicError
+from driftlog_metadata.schema.model import Topic, TopicPartition
+from driftlog_metadata.stores.errors import CorruptError, StoreError
+from driftlog_tiering.formats import layout
+from driftlog_tiering.formats.bucket_files import decode_topic
+from driftlog_tiering.formats.manifest import SegmentRef
+from driftlog_tiering.formats.manifests import iter_segments, load_newest
+from driftlog_tiering.stores.locations import open_object_store
+from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
+
+_AT_ONCE: Final = 16
+"""Partitions whose manifests are read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPartition:
+    """What one manifest version names; *manifest* None: nothing is sealed yet."""
+
+    partition: int
+    log_start: int
+    sealed_end: int
+    manifest: str | None
+    segments: tuple[SegmentRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTopic:
+    """A live topic, all of its partitions."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[SealedPartition, ...]
+
+
+async def read_topics(
+    location: str, names: Sequence[str], begins: Callable[[str], object] = lambda _: None
+) -> list[SealedTopic]:
+    """These topics, or all where none is named.
+
+    Args:
+        begins: called with each topic before its manifests are read.
+
+    Raises:
+        ValueError: *location* is no location.
+        UnknownTopicError: a topic is not there.
+        DriftlogError: no driftlog bucket is there, or an object is missing or damaged.
+    """
+    if ":" not in location.partition("/")[0] and not Path(location).is_dir():
+        raise DriftlogError(f"there is no directory {location}")
+    store = open_object_store(location)
+    try:
+        try:
+            await store.get(layout.CLUSTER_KEY)
+        except NotFoundError as error:
+            raise DriftlogError(
+                f"no driftlog bucket at {location}: there is no {layout.CLUSTER_KEY}; give the "
+                f"location that the agents keep their objects in"
+            ) from error
+        found = []
+        for topic in await _live_topics(store, location, names):
+            begins(topic.name)
+            gate = asyncio.Semaphore(_AT_ONCE)
+            partitions = await asyncio.gather(
+                *(_partition(store, topic, id_, gate) for id_ in range(topic.partitions))
+            )
+            found.append(SealedTopic(topic.name, topic.topic_id, tuple(partitions)))
+    except (StoreError, CorruptError) as error:
+        raise DriftlogError(f"{location}: {error}") from error
+    else:
+        return found
+    finally:
+        await store.close()
+
+
+def full_location(location: str, key: str) -> str:
+    """Where the object of *key* is: an absolute path, or a URL such as *location*."""
+    if location.startswith("file:"):
+        return str(Path(unquote(urlsplit(location).path)) / key)
+    if "://" in location:
+        return f"{location.rstrip('/')}/{key}"
+    return str(Path(location).absolute() / key)
+
+
+async def _live_topics(store: ObjectStore, location: str, names: Sequence[str]) -> list[Topic]:
+    """The newest version of each."""
+    there = await _folders(store, layout.TOPICS_PREFIX)
+    for name in names:
+        if name not in there:
+            raise UnknownTopicError(
+                f"there is no topic {name!r} at {location}{similar(name, there)}"
+            )
+    found = []
+    for name in names or there:
+        live = 0
+        for id_ in await _folders(store, layout.topic_name_prefix(name)):
+            topic_id = _uuid(id_)
+            if topic_id is None:
+                continue  # a folder that is not driftlog's
+            files = layout.topic_file_prefix(name, topic_id)
+            keys = [info.key async for page in store.list(files) for info in page.objects]
+            versions = [key for key in keys if _is_topic_file(key)]
+            if versions and layout.deleted_key(name, topic_id) not in keys:
+                found.append(decode_topic(await store.get(max(versions))).topic)
+                live += 1
+        if names and not live:
+            raise UnknownTopicError(
+                f"topic {name!r} at {location} is deleted, and the agents delete its objects"
+            )
+    return found
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        found = UUID(text)
+    except ValueError:
+        return None
+    return found if str(found) == text else None
+
+
+def _is_topic_file(key: str) -> bool:
+    try:
+        layout.parse_topic_key(key)
+    except ValueError:
+        return False
+    return True
+
+
+async def _folders(store: ObjectStore, prefix: str) -> list[str]:
+    """The names between *prefix* and the next slash, a request for each.
+
+    An object directly under *prefix* is not driftlog's.
+    """
+    found: list[str] = []
+    after = ""
+    while True:
+        keys: list[str] = []
+        async for page in store.list(prefix, start_after=after, page_size=1):
+            keys = [info.key for info in page.objects]
+            break
+        if not keys:
+            return found
+        name, slash, _ = keys[0].removeprefix(prefix).partition("/")
+        if slash:
+            found.append(name)
+        after = f"{prefix}{name}0" if slash else keys[0]  # 0: the character behind the slash
+
+
+async def _partition(
+    store: ObjectStore, topic: Topic, id_: int, gate: asyncio.Semaphore
+) -> SealedPartition:
+    async with gate:
+        manifest = await load_newest(store, topic.name, TopicPartition(topic.topic_id, id_))
+        if manifest is None:
+            return SealedPartition(id_, 0, 0, None, ())
+        segments = [s async for s in iter_segments(store, manifest)]
+        return SealedPartition(id_, manifest.log_start, manifest.end, manifest.key, tuple(segments))

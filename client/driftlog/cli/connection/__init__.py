@@ -1,0 +1,4 @@
+"""How commands reach a cluster: its address, clients, the HTTP ports of its agents.
+
+Shell.
+"""

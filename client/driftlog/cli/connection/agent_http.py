@@ -1,0 +1,56 @@
+"""Requests to the HTTP port of agents.
+
+Shell.
+"""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from driftlog.cli.common.errors import CommandError
+
+
+class Refusal(CommandError):
+    """An agent's answer that is no success.
+
+    Attributes:
+        code: of HTTP.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def get(address: str, path: str, timeout_s: float) -> dict[str, Any]:
+    """GET *path*.
+
+    Raises:
+        Refusal: the agent refuses.
+        CommandError: the agent does not answer.
+    """
+    return _ask(address, path, None, timeout_s)
+
+
+def post(address: str, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """POST *body* to *path*; raises as `get`."""
+    return _ask(address, path, json.dumps(body).encode(), timeout_s)
+
+
+def _ask(address: str, path: str, body: bytes | None, timeout_s: float) -> dict[str, Any]:
+    # No form of a web page can send this type.
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://{address}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        try:
+            message = json.load(error).get("error", str(error))
+        except ValueError:
+            message = f"{address}: {error} (an agent of an older version?)"
+        raise Refusal(error.code, message) from error
+    except OSError as error:
+        raise CommandError(f"the agent does not answer at {address}: {error}") from error

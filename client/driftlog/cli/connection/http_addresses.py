@@ -1,0 +1,59 @@
+"""The HTTP ports of all agents, as their broker configs name them.
+
+Shell.
+"""
+
+import argparse
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
+    ConfigResource,
+    ResourceType,
+)
+
+from driftlog.cli.common.errors import CommandError
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import address_of, reason
+from driftlog.cli.connection.listener_probe import WHICH_ADDRESS
+from driftlog.cli.connection.readiness_notice import HTTP_CONFIG
+
+_ANSWER_S: Final = 10.0
+
+
+def http_addresses(options: argparse.Namespace, errors: list[str]) -> list[str]:
+    """The HTTP port of every agent; *errors* gets the agents that do not answer.
+
+    Raises:
+        CommandError: no broker answers, or the brokers are not driftlog's.
+    """
+    cluster = Cluster(options)
+    brokers = cluster.metadata().brokers
+    found: list[str] = []
+    # A call for each: librdkafka takes no two brokers in one.
+    asked = {
+        node: cluster.admin.describe_configs(
+            [ConfigResource(ResourceType.BROKER, str(node))],
+            request_timeout=min(_ANSWER_S, cluster.timeout),
+        )
+        for node in brokers
+    }
+    for node, futures in asked.items():
+        try:
+            (configs,) = (future.result() for future in futures.values())
+        except KafkaException as error:
+            errors.append(
+                f"agent {node} at {address_of(brokers[node])} does not answer ({reason(error)}): "
+                f"the command leaves out the partitions that it leads.  Try again when it is back, "
+                f"or when other agents lead them"
+            )
+            continue
+        entry = configs.get(HTTP_CONFIG)
+        if entry is not None and entry.value:
+            found.append(str(entry.value))
+    if not found and not errors:
+        raise CommandError(
+            f"{cluster.bootstrap} is not a driftlog agent, or one without HTTP port.  "
+            f"{WHICH_ADDRESS}"
+        )
+    return found
