@@ -161,8 +161,8 @@ def refusal(code: str, message: str, what: str) -> StoreError | None:
         return AccessDeniedError(f"{told}: {_DENIED[code]}")
     if code == "NoSuchBucket":
         return BucketNotFoundError(
-            f"{told}: make the bucket, or correct its name (S3's have no upper-case letters) or the "
-            f"endpoint"
+            f"{told}: make the bucket, or correct its name (S3's have no upper-case letters) or "
+            f"the endpoint"
         )
     if code in _THROTTLED:
         return UnavailableError(told)
