@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 from driftlog.cli.common.errors import CommandError
 from driftlog.cli.common.topic_names import topic_name_problem
 from driftlog.cli.connection.connection import (
+    WHICH_ADDRESS,
     address_of,
     connect,
     new_client,
@@ -26,7 +27,6 @@ from driftlog.cli.connection.connection import (
     reason,
     result_of,
 )
-from driftlog.cli.connection.listener_probe import WHICH_ADDRESS
 from driftlog.common.similar_names import similar
 
 EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]

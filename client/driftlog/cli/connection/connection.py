@@ -15,14 +15,23 @@ from confluent_kafka import KafkaError, KafkaException
 
 from driftlog.cli.common.errors import FAILED, UNKNOWN, CommandError, UsageError
 from driftlog.cli.common.parsers import Parser, key_value
-from driftlog.cli.connection.listener_probe import WHICH_ADDRESS, foreign_protocol
 from driftlog.common import connection
+from driftlog.common.listener_probe import ForeignProtocol, foreign_protocol
 from driftlog.errors import outcome_unknown
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_S: Final = 30.0
 """How long each answer may take without --timeout."""
 _LEAST_S: Final = 0.1
+_FIRST_ANSWER_S: Final = 2.0
+"""A listener that is silent for so long is left to librdkafka: its broker may be busy."""
+
+WHICH_ADDRESS: Final = (
+    "Give --bootstrap-server the bootstrap address that the agent prints when it is ready"
+)
+_NO_TLS: Final = (
+    "speaks no TLS: leave -X security.protocol=SSL out, or give the address of a TLS listener"
+)
 
 _T = TypeVar("_T")
 
@@ -157,7 +166,9 @@ def connect(options: argparse.Namespace) -> None:
             continue
         try:
             timeout_s = min(_CONNECT_TIMEOUT_S, options.timeout.left())
-            foreign = foreign_protocol(host, int(port), timeout_s, tls=tls)
+            foreign = foreign_protocol(
+                host, int(port), tls=tls, connect_s=timeout_s, answer_s=_FIRST_ANSWER_S
+            )
         except (OSError, OverflowError, UnicodeError) as error:  # the last: of IDNA
             reason = getattr(error, "strerror", None) or error
             errors.append(
@@ -167,8 +178,26 @@ def connect(options: argparse.Namespace) -> None:
         else:
             if foreign is None:
                 return
-            errors.append(f"{address} {foreign}")
+            errors.append(f"{address} {_advice(foreign, tls=tls)}")
     raise CommandError("  ".join(dict.fromkeys(errors)))
+
+
+def _advice(foreign: ForeignProtocol, *, tls: bool) -> str:
+    """What the listener speaks and what to do, as the end of a sentence."""
+    match foreign:
+        case ForeignProtocol.HTTP:
+            return f"speaks HTTP and not Kafka: it may be the agent's HTTP port.  {WHICH_ADDRESS}"
+        case ForeignProtocol.TLS:
+            return "speaks TLS: give -X security.protocol=SSL, or SASL_SSL"
+        case ForeignProtocol.NO_TLS:
+            return _NO_TLS
+        case ForeignProtocol.CLOSED if tls:
+            return _NO_TLS
+        case ForeignProtocol.CLOSED:
+            return (
+                "closes the connection at a Kafka request: it is no Kafka listener.  "
+                f"{WHICH_ADDRESS}"
+            )
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -14,8 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 
 from driftlog.cli.common.errors import CommandError
 from driftlog.cli.connection.cluster_client import Cluster
-from driftlog.cli.connection.connection import address_of, reason
-from driftlog.cli.connection.listener_probe import WHICH_ADDRESS
+from driftlog.cli.connection.connection import WHICH_ADDRESS, address_of, reason
 from driftlog.cli.connection.readiness_notice import HTTP_CONFIG
 
 _ANSWER_S: Final = 10.0

@@ -1,7 +1,7 @@
 """Recognises a listener that speaks another protocol than the client, by its first bytes.
 
-    plaintext client   ApiVersions ──▶ a TLS alert, HTTP, or an end ──▶ an error at once
-    TLS client         ClientHello ──▶ no TLS record, or an end     ──▶ an error at once
+    plaintext client   ApiVersions ──▶ a TLS alert, HTTP, or an end
+    TLS client         ClientHello ──▶ no TLS record, or an end
 
 librdkafka takes all of these for a broker that will be back, and tries again until a time-out.
 Shell.
@@ -10,10 +10,8 @@ Shell.
 import socket
 import ssl
 import struct
+from enum import Enum, auto
 from typing import Final
-
-_ANSWER_S: Final = 2.0
-"""A listener that is silent for so long is left to librdkafka: its broker may be busy."""
 
 _CLIENT: Final = b"driftlog"
 _API_VERSIONS: Final = struct.pack(
@@ -26,28 +24,35 @@ _TLS_ALERT: Final = b"\x15\x03"
 
 _HTTP: Final = b"HTTP/"
 
-WHICH_ADDRESS: Final = (
-    "Give --bootstrap-server the bootstrap address that the agent prints when it is ready"
-)
-_TLS: Final = "speaks TLS: give -X security.protocol=SSL, or SASL_SSL"
-_NO_TLS: Final = (
-    "speaks no TLS: leave -X security.protocol=SSL out, or give the address of a TLS listener"
-)
+
+class ForeignProtocol(Enum):
+    """What the listener answered."""
+
+    HTTP = auto()
+    TLS = auto()
+    """And the client is to speak plaintext."""
+    NO_TLS = auto()
+    """And the client is to speak TLS."""
+    CLOSED = auto()
+    """Nothing: it closes the connection at the first request."""
 
 
-def foreign_protocol(host: str, port: int, connect_s: float, *, tls: bool) -> str | None:
-    """What is wrong with the listener, as the end of a sentence; None: nothing that shows.
+def foreign_protocol(
+    host: str, port: int, *, tls: bool, connect_s: float, answer_s: float
+) -> ForeignProtocol | None:
+    """What the listener speaks that the client does not; None: nothing that shows.
 
     Args:
         tls: the client is to speak TLS.
+        answer_s: a listener that is silent for so long is left to librdkafka: it may be busy.
 
     Raises:
         OSError: it cannot be connected to.
     """
     with socket.create_connection((host, port), connect_s) as connection:
-        connection.settimeout(_ANSWER_S)
+        connection.settimeout(answer_s)
         if tls:
-            return None if _may_speak_tls(connection) else _NO_TLS
+            return _answer_to_tls(connection)
         try:
             connection.sendall(_API_VERSIONS)
             first = connection.recv(len(_HTTP))
@@ -56,33 +61,33 @@ def foreign_protocol(host: str, port: int, connect_s: float, *, tls: bool) -> st
         except OSError:
             first = b""
     if first == _HTTP:
-        return f"speaks HTTP and not Kafka: it may be the agent's HTTP port.  {WHICH_ADDRESS}"
+        return ForeignProtocol.HTTP
     if first[:2] == _TLS_ALERT:
-        return _TLS
+        return ForeignProtocol.TLS
     if first:
         return None
     # OpenSSL closes without an alert.
     with socket.create_connection((host, port), connect_s) as connection:
-        connection.settimeout(_ANSWER_S)
-        if _may_speak_tls(connection):
-            return _TLS
-    return f"closes the connection at a Kafka request: it is no Kafka listener.  {WHICH_ADDRESS}"
+        connection.settimeout(answer_s)
+        speaks_tls = _answer_to_tls(connection) is None
+    return ForeignProtocol.TLS if speaks_tls else ForeignProtocol.CLOSED
 
 
-def _may_speak_tls(connection: socket.socket) -> bool:
-    """Whether a handshake begins, or nothing is said; certificates are librdkafka's to verify."""
+def _answer_to_tls(connection: socket.socket) -> ForeignProtocol | None:
+    """None: a handshake begins, or it is silent; librdkafka verifies the certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         context.wrap_socket(connection).close()
     except TimeoutError:
-        return True
+        return None
     except ssl.SSLEOFError:
-        return False
+        return ForeignProtocol.CLOSED
     except ssl.SSLError as error:
         # Any other alert (a client certificate is wanted, …) is TLS.
-        return error.reason not in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+        is_foreign = error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+        return ForeignProtocol.NO_TLS if is_foreign else None
     except OSError:
-        return False
-    return True
+        return ForeignProtocol.CLOSED
+    return None
