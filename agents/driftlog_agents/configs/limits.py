@@ -14,11 +14,19 @@ Pure.
 import ipaddress
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from driftlog_agents.configs.definitions import Check, ConfigDef, ConfigType, at_least, between
+from driftlog_agents.configs.definitions import (
+    Check,
+    ConfigDef,
+    ConfigType,
+    at_least,
+    between,
+    definitions_of,
+    setting,
+)
 from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
 from driftlog_tiering.batches.batch import MAX_RECORDS
 from driftlog_tiering.batches.batch_limits import BatchLimits
@@ -68,9 +76,7 @@ def _limit(
 ) -> Any:
     if check is None and type_ is not STRING:
         check = at_least(1)
-    return field(
-        default=default, metadata={"type": type_, "check": check, "documentation": documentation}
-    )
+    return setting(default, documentation, type_, check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,29 +210,8 @@ class Limits:
             decompressed_bytes=self.driftlog_max_batch_decompressed_bytes,
         )
 
-    @property
-    def configs(self) -> dict[str, str]:
-        """What is in force, by config name."""
-        return {name: str(getattr(self, attribute)) for name, attribute in FIELDS.items()}
 
-
-FIELDS: Final[Mapping[str, str]] = MappingProxyType(
-    {f.name.replace("_", "."): f.name for f in fields(Limits)}
-)
-"""The field of each config."""
-
-DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
-    {
-        f.name.replace("_", "."): ConfigDef(
-            name=f.name.replace("_", "."),
-            type=f.metadata["type"],
-            default=str(f.default),
-            documentation=f.metadata["documentation"],
-            check=f.metadata["check"],
-        )
-        for f in fields(Limits)
-    }
-)
+DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(Limits))
 """By config name."""
 
 

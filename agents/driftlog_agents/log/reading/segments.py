@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
-from driftlog_agents.log.objects.shared_cache import SharedCache
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
