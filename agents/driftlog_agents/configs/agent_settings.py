@@ -36,9 +36,7 @@ class BrokerSettings:
         ConfigType.BOOLEAN,
     )
     num_partitions: int = setting(
-        1,
-        "Partitions of topics that are created with -1, or automatically.",
-        check=at_least(1),
+        1, "Partitions of topics that are created with -1, or automatically."
     )
     default_replication_factor: int = setting(
         1,
@@ -47,17 +45,14 @@ class BrokerSettings:
         check=between(1, 32_767),
     )
     message_max_bytes: int = setting_of(broker_default(_MAX_BATCH), int(_MAX_BATCH.default or ""))
-    socket_request_max_bytes: int = setting(
-        104_857_600, "A larger request closes its connection.", check=at_least(1)
-    )
+    socket_request_max_bytes: int = setting(104_857_600, "A larger request closes its connection.")
     connections_max_idle_ms: int = setting(
         600_000,
         "A connection that is silent for this long, and waits for no answer, is closed.",
         ConfigType.LONG,
-        at_least(1),
     )
     max_connections: int = setting(
-        10_000, "More connections than this are refused.", check=at_least(1), shown="2147483647"
+        10_000, "More connections than this are refused.", shown="2147483647"
     )
     fetch_max_bytes: int = setting(
         57_671_680, "Most bytes of one answer to Fetch.", check=at_least(1024)
@@ -65,7 +60,6 @@ class BrokerSettings:
     producer_id_expiration_ms: int = setting(
         int(EXPIRATION_MS),
         "A partition forgets an idempotent producer that appends nothing to it for this long.",
-        check=at_least(1),
     )
     driftlog_producer_state_max_bytes: int = setting(
         STATE_BYTES,

@@ -223,8 +223,11 @@ def setting(
     The config has the name of the field, with dots, behind the class's ``CONFIG_PREFIX``.
 
     Args:
+        check: what it may be; None: any word, any number that is at least 1.
         shown: the default that DescribeConfigs has, where the agent's own is another.
     """
+    if check is None and type_ in (ConfigType.INT, ConfigType.LONG):
+        check = at_least(1)
     definition = ConfigDef(
         name="",
         type=type_,

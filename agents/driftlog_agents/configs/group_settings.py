@@ -31,12 +31,12 @@ class ClassicSettings:
     """Longer: fewer rebalances while a service starts; shorter: its first record comes earlier."""
 
     min_session_timeout_ms: int = setting(
-        6_000, "Shortest session timeout of a member of a classic group.", check=at_least(1)
+        6_000, "Shortest session timeout of a member of a classic group."
     )
     max_session_timeout_ms: int = setting(
-        1_800_000, "Longest session timeout of a member of a classic group.", check=at_least(1)
+        1_800_000, "Longest session timeout of a member of a classic group."
     )
-    max_size: int = setting(10_000, "Most members of a classic group.", check=at_least(1))
+    max_size: int = setting(10_000, "Most members of a classic group.")
     """Kafka: 2^31 - 1."""
 
     new_member_join_timeout_ms: int = 300_000
@@ -55,16 +55,15 @@ class ConsumerSettings:
     CONFIG_PREFIX: ClassVar = "group.consumer."
 
     heartbeat_interval_ms: int = setting(
-        5_000, "Heartbeat interval that members of a KIP-848 group are told.", check=at_least(1)
+        5_000, "Heartbeat interval that members of a KIP-848 group are told."
     )
     """Shorter: rebalances are over sooner; every heartbeat costs the agent about 30 µs."""
 
     session_timeout_ms: int = setting(
         45_000,
         "A member of a KIP-848 group that sends no heartbeat for this long leaves the group.",
-        check=at_least(1),
     )
-    max_size: int = setting(10_000, "Most members of a KIP-848 group.", check=at_least(1))
+    max_size: int = setting(10_000, "Most members of a KIP-848 group.")
     """Kafka: 2^31 - 1."""
 
     classic_max_size: int = 10_000
@@ -104,15 +103,13 @@ class GroupSettings:
         4096, "Longest metadata text of a committed offset, in UTF-16 units.", check=at_least(0)
     )
     offsets_retention_minutes: int = setting(
-        10_080,
-        "Committed offsets of a group without members expire after this time.",
-        check=at_least(1),
+        10_080, "Committed offsets of a group without members expire after this time."
     )
     """Longer: a consumer that comes back after a holiday goes on where it was; shorter: less in the
     metadata store."""
 
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "Interval at which expired offsets are looked for.", ConfigType.LONG, at_least(1)
+        600_000, "Interval at which expired offsets are looked for.", ConfigType.LONG
     )
 
     @property

@@ -184,7 +184,6 @@ class FlushRecordGc:
         self.outage = health.consolidation
         """Since when no attempt to consolidate has come to its end."""
         self.lag = ConsolidationLag(settings.waiting_records)
-        self.forgotten = 0
 
     @property
     def records(self) -> int:
@@ -329,7 +328,6 @@ class FlushRecordGc:
             for known in batch:
                 self._forgettable.pop(known.key, None)
                 self._footers.drop(known.record.object_key)
-            self.forgotten += len(batch)
 
     async def _delete(self, batch: Sequence[FlushRecordEntry]) -> bool:
         txn = flush_transactions.forget([(known.key, known.record) for known in batch])

@@ -105,16 +105,14 @@ class ManifestCheck:
             advice="tried again; partitions that were claimed are led when the bucket says "
             "which of their manifests is the newest",
         )
-        self.requests = 0
 
     async def newest(
         self, logs: Mapping[TopicPartition, PartitionLog], fresh: Collection[TopicPartition]
     ) -> Newest:
         """List the newest manifests of *logs*; *fresh*: those that were never led."""
         found = Newest()
-        prefixes = {
-            tp.topic_id: layout.topic_prefix(logs[tp].topic, logs[tp].topic_id) for tp in fresh
-        }
+        topics = {tp.topic_id: logs[tp].topic for tp in fresh}
+        prefixes = {key: layout.topic_prefix(topic, key) for key, topic in topics.items()}
         used, failed = await self._all(
             {key: (prefix, partial(self._is_used, prefix)) for key, prefix in prefixes.items()}
         )
@@ -208,13 +206,9 @@ class ManifestCheck:
             ObjectUnavailableError: the bucket answers, and does not give it now.
         """
 
-        async def counted() -> _T:
-            self.requests += 1
-            return await ask()
-
         async def read() -> _T:
             async with self._slots:
-                return await self._hedged.read(counted)
+                return await self._hedged.read(ask)
 
         return await self._retry.read(name, read)
 

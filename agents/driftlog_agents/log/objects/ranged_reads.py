@@ -89,8 +89,6 @@ class RangedReads:
         """Objects that are not there, although they were looked up again."""
         self._slots = asyncio.Semaphore(settings.requests_at_once)
         self.requests = 0
-        self.failures = 0
-        self.bytes_read = 0
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         """Exactly the bytes ``[start, end)`` of the object; *end* None: to its end.
@@ -110,19 +108,14 @@ class RangedReads:
                 async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
                     return await self._store.get(key, start, end)
 
-        async def failed(_: Exception) -> None:
-            self.failures += 1
-
         try:
-            body = await self._retry.run(ask, failed)
+            body = await self._retry.run(ask)
         except NotFoundError as error:
             raise ObjectUnavailableError(key, "missing") from error
         except NO_ANSWER as error:
-            self.failures += 1
             why = f"{key}: {error!r}, {self._settings.attempts} times"
             raise UnavailableError(why) from error
         self.missing.found(key)
         if end is not None and len(body) != end - start:
             raise DamagedObjectError(key, f"it ends at {start + len(body)}, before {end}")
-        self.bytes_read += len(body)
         return body
