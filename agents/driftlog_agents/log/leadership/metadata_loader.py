@@ -146,7 +146,8 @@ class MetadataLoader:
         Raises:
             ObjectUnavailableError: the bucket answers, and does not give them now.
         """
-        manifest = await self._reads.read(repr(log), partial(self._manifests.get, log))
+        name = f"the manifest of {log!r}"
+        manifest = await self._reads.read(name, partial(self._manifests.get, log))
         return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
 
     def close(self) -> None:
