@@ -2,7 +2,6 @@
 agent, or a bucket that is away would move every partition."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -144,9 +143,8 @@ async def test_an_outage_ends_with_the_last_read_that_waits() -> None:
     first, last = read(), read()
     await asyncio.sleep(10)
     seen: list[bool] = []
-    leave: Callable[[], None]
-    for leave in (first.cancel, last.cancel):
-        leave()
+    for task in (first, last):
+        task.cancel()
         await asyncio.sleep(0.01)
         seen.append(here.outage.since_ms is not None)
 
