@@ -8,11 +8,11 @@ Shell.
 from pathlib import Path
 from typing import Final
 
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import ConfigDef, ConfigType, OneOf, Range
 from driftlog_agents.configs.limits import LIMITS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
 from driftlog_agents.process.main import DEV_REBALANCE_DELAY_MS
-from driftlog_agents.process.startup_configs import STATIC
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configs.md"
 
@@ -81,9 +81,8 @@ _MOST: Final = {ConfigType.SHORT: 2**15 - 1, ConfigType.INT: 2**31 - 1, ConfigTy
 def page() -> str:
     """The page as it should be."""
     rows = [
-        f"| `{name}` | {_default(static.definition)} | {_values(static.definition)} | "
-        f"{_does(static.definition)} |"
-        for name, static in sorted(STATIC.items())
+        f"| `{name}` | {_default(config)} | {_values(config)} | {_does(config)} |"
+        for name, config in sorted(STARTUP_CONFIGS.items())
     ]
     topics = [_topic_row(config) for _, config in sorted(TOPIC_CONFIGS.items())]
     return _HEAD + "\n".join(rows) + "\n" + _TOPICS + "\n".join(topics) + "\n"

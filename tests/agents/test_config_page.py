@@ -1,9 +1,9 @@
 """docs/configs.md says of each config of agents and topics what the config says of itself."""
 
-from driftlog_agents.configs.agent_settings import BrokerSettings
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
 from driftlog_agents.configs.broker import BROKER_CONFIGS
 from driftlog_agents.configs.topic import TOPIC_CONFIGS
-from driftlog_agents.process.startup_configs import STATIC, with_configs
+from driftlog_agents.process.startup_configs import with_configs
 from tools.config_page import PAGE, page
 
 RETENTION = ("retention.ms", "retention.bytes")
@@ -23,7 +23,7 @@ def test_each_config_has_a_row_with_what_it_does() -> None:
     of_agents, _, _ = page().partition("## Configs of topics")
     rows = [row.split(" | ") for row in of_agents.splitlines() if row.startswith("| `")]
 
-    assert [f"| `{name}`" for name in sorted(STATIC)] == [row[0] for row in rows]
+    assert [f"| `{name}`" for name in sorted(STARTUP_CONFIGS)] == [row[0] for row in rows]
     assert [] == [
         row[0] for row in rows if len(row) != 4 or not all(cell.strip(" |") for cell in row)
     ]
@@ -49,7 +49,7 @@ def test_a_default_that_the_page_names_is_the_agents() -> None:
     """
     before = BrokerSettings()
     by_file_limit = {"max.connections"}
-    for name in STATIC.keys() - by_file_limit:
+    for name in STARTUP_CONFIGS.keys() - by_file_limit:
         default = BROKER_CONFIGS[name].default
         assert default is not None
         after = with_configs(before, [f"{name}={default}"])

@@ -46,7 +46,7 @@ def records_decoded_on_the_loop(patch: pytest.MonkeyPatch) -> None:
 
 def one_deadline_for_all_reads(patch: pytest.MonkeyPatch) -> None:
     """The cluster watch gives a read ten seconds, however large the answer is."""
-    patch.setattr(watching, "_MAX_DEADLINE_S", watching._DEADLINE_S)
+    patch.setattr(watching, "_LONGEST_TIMEOUT_S", watching._TIMEOUT_S)
 
 
 def read_in_one_turn(patch: pytest.MonkeyPatch) -> None:

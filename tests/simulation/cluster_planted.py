@@ -124,17 +124,17 @@ def claimed_without_comparing_the_keys(patch: pytest.MonkeyPatch) -> None:
 
 def records_of_the_warm_up(patch: pytest.MonkeyPatch) -> None:
     """A takeover goes by the flush records that were there when it read ahead."""
-    records_of, footers_of = Takeover._records_of, Takeover._footers_of
+    footers_of = Takeover._footers_of
     before: WeakKeyDictionary[Takeover, dict[str, Any]] = WeakKeyDictionary()
 
     async def warm_up(self: Takeover, session_ids: Iterable[str]) -> None:
         for one in session_ids:
-            kvs = before.setdefault(self, {})[one] = await records_of(self, one)
+            kvs = before.setdefault(self, {})[one] = await self._records.records(one)
             await footers_of(self, one, kvs)
 
     async def known(self: Takeover, session_ids: Iterable[str]) -> Any:
         there = before.get(self, {})
-        return {s: there[s] if s in there else await records_of(self, s) for s in session_ids}
+        return {s: there[s] if s in there else await self._records.records(s) for s in session_ids}
 
     patch.setattr(Takeover, "warm_up", warm_up)
     patch.setattr(Takeover, "_list", known)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from driftlog_agents.log.objects.ranged_reads import MissingObjectError
+from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_metadata.schema.model import TopicPartition
@@ -158,7 +158,7 @@ class Consumer:
                     zstd=self.rng.random() < 0.5,
                     codec=self.rng.choice(_CODECS),
                 )
-            except (UnavailableError, MissingObjectError) as error:
+            except (UnavailableError, DamagedObjectError) as error:
                 self._expect_hidden(error)
                 raise NotServedError from error
             except RefusedError as error:
@@ -220,7 +220,7 @@ class Consumer:
                 found = await reader.max_timestamp(log)
             else:
                 found = await reader.find_timestamp(log, target_ms)
-        except (UnavailableError, MissingObjectError) as error:
+        except (UnavailableError, DamagedObjectError) as error:
             self._expect_hidden(error)
             raise NotServedError from error
         except RefusedError as error:
@@ -234,8 +234,9 @@ class Consumer:
 
     def _expect_hidden(self, error: Exception) -> None:
         """What is missing is so because it is hidden."""
-        damaged = isinstance(error, MissingObjectError)
-        self._expect(not damaged or self.world.hides_objects, f"damage: {error}")
+        damaged = isinstance(error, DamagedObjectError)
+        hidden = self.world.hides_objects and str(error).endswith(": missing")
+        self._expect(not damaged or hidden, f"damage: {error}")
 
     def _expect(self, holds: bool, message: str) -> None:
         self.world.expect(holds, message)

@@ -12,7 +12,7 @@ import pytest
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Taken, Takeover
 from driftlog_agents.log.log_session import Engine
-from driftlog_agents.log.objects import bucket_probe
+from driftlog_agents.log.objects import object_retry
 from driftlog_agents.log.objects.availability import Availability
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_metadata.schema.model import TopicPartition
@@ -24,8 +24,8 @@ _FOR_EVER_MS: Final = 1e9
 
 def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
     """One 404 of a flush object puts partitions offline until somebody starts the agent again."""
-    patch.setattr(bucket_probe, "PATIENCE_MS", 0.0)
-    patch.setattr(bucket_probe, "LOOKS", 1)
+    patch.setattr(object_retry, "READ_DEADLINE_MS", 0.0)
+    patch.setattr(object_retry, "LEAST_REQUESTS", 1)
     original = Takeover.give_back
 
     async def give_back(self: Takeover, taken: Taken, tps: Collection[TopicPartition]) -> None:
@@ -39,8 +39,8 @@ def absence_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
     """What could not be read once is not looked for again."""
-    patch.setattr(bucket_probe, "PATIENCE_MS", 0.0)
-    patch.setattr(bucket_probe, "LOOKS", 1)
+    patch.setattr(object_retry, "READ_DEADLINE_MS", 0.0)
+    patch.setattr(object_retry, "LEAST_REQUESTS", 1)
     original = Availability._failed
 
     def failed(self: Availability[Any], what: Any, now_ms: float, jitter: float) -> bool:

@@ -18,7 +18,8 @@ from typing import Final
 import structlog
 
 from driftlog_agents.cluster.view import PREFIXES, ClusterView, TopicEntry
-from driftlog_metadata.stores.errors import OutcomeUnknownError, StoreNotOursError, UnavailableError
+from driftlog_agents.foundation.retry import NO_ANSWER, GrowingTimeout, Waits
+from driftlog_metadata.stores.errors import StoreNotOursError
 from driftlog_metadata.stores.store import (
     CompactedError,
     KeyValue,
@@ -26,9 +27,9 @@ from driftlog_metadata.stores.store import (
     StoreWentBackError,
 )
 
-_DEADLINE_S: Final = 10.0
-"""Of one read; twice as long after each that ran out of it."""
-_MAX_DEADLINE_S: Final = 40.0
+_TIMEOUT_S: Final = 10.0
+"""Of one read; twice as long after each that ran out of it: it may be large."""
+_LONGEST_TIMEOUT_S: Final = 40.0
 """Longer: an answer that is lost after a long silence keeps the agent from the cluster for longer;
 shorter: a large prefix on a slow store is never read."""
 _RETRY_S: Final = 0.2
@@ -88,17 +89,13 @@ class ClusterWatch:
     # ── Following ──
 
     async def _follow(self, prefix: str) -> None:
-        wait_s, deadline_s = _RETRY_S, _DEADLINE_S
+        waits = Waits(_RETRY_S, _MAX_RETRY_S)
+        timeout = GrowingTimeout(_TIMEOUT_S, _LONGEST_TIMEOUT_S)
         while True:
             try:
-                try:
-                    async with asyncio.timeout(deadline_s):
-                        revision, kvs = await self._store.get_prefix(prefix)
-                except TimeoutError:
-                    deadline_s = min(2 * deadline_s, _MAX_DEADLINE_S)  # it may be large
-                    raise
+                revision, kvs = await timeout.of(self._store.get_prefix(prefix))
                 await self._reset(prefix, revision, kvs)
-                wait_s, deadline_s = _RETRY_S, _DEADLINE_S
+                waits.reset()
                 await self._watch(prefix, revision + 1)
             except (StoreNotOursError, StoreWentBackError):
                 # The agent says so, once a minute.
@@ -107,12 +104,11 @@ class ClusterWatch:
             except CompactedError as error:
                 self._log.info("watch_compacted", prefix=prefix, reason=str(error))
                 continue
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            except NO_ANSWER as error:
                 self._log.warning(
                     "cluster_read_repeated", prefix=prefix, error=str(error) or repr(error)
                 )
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MAX_RETRY_S)
+            await waits.wait()
 
     async def _reset(self, prefix: str, revision: int, kvs: list[KeyValue]) -> None:
         """Show what was read; a hundred thousand keys take a second of the loop, in slices."""

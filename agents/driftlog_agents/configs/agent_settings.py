@@ -3,28 +3,71 @@
 Pure.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
+from driftlog_agents.configs.definitions import (
+    ConfigDef,
+    ConfigType,
+    at_least,
+    between,
+    definitions_of,
+    setting,
+    setting_of,
+    values_of,
+)
 from driftlog_agents.configs.group_settings import GroupSettings
 from driftlog_agents.configs.limits import Limits
-from driftlog_tiering.batches.producers import EXPIRATION_MS, STATE_BYTES
+from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
+from driftlog_tiering.batches.producers import EXPIRATION_MS, MAX_BODY_BYTES, STATE_BYTES
+
+_MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """What an agent does for its clients; names are Kafka's broker configs where it has one."""
 
-    auto_create_topics_enable: bool = True
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    message_max_bytes: int = 1_048_588
-    socket_request_max_bytes: int = 104_857_600
-    connections_max_idle_ms: int = 600_000
-    max_connections: int = 10_000
-    fetch_max_bytes: int = 57_671_680
-    producer_id_expiration_ms: int = int(EXPIRATION_MS)
-    driftlog_producer_state_max_bytes: int = STATE_BYTES
-    """See `ProducerSettings`."""
+    auto_create_topics_enable: bool = setting(
+        True,
+        "A Metadata request that names a topic which is not there creates it.",
+        ConfigType.BOOLEAN,
+    )
+    num_partitions: int = setting(
+        1, "Partitions of topics that are created with -1, or automatically."
+    )
+    default_replication_factor: int = setting(
+        1,
+        "Replication factor of topics that are created with -1, or automatically; the bucket "
+        "replicates.",
+        check=between(1, 32_767),
+    )
+    message_max_bytes: int = setting_of(broker_default(_MAX_BATCH), int(_MAX_BATCH.default or ""))
+    socket_request_max_bytes: int = setting(104_857_600, "A larger request closes its connection.")
+    connections_max_idle_ms: int = setting(
+        600_000,
+        "A connection that is silent for this long, and waits for no answer, is closed.",
+        ConfigType.LONG,
+    )
+    max_connections: int = setting(
+        10_000, "More connections than this are refused.", shown="2147483647"
+    )
+    fetch_max_bytes: int = setting(
+        57_671_680, "Most bytes of one answer to Fetch.", check=at_least(1024)
+    )
+    producer_id_expiration_ms: int = setting(
+        int(EXPIRATION_MS),
+        "A partition forgets an idempotent producer that appends nothing to it for this long.",
+    )
+    driftlog_producer_state_max_bytes: int = setting(
+        STATE_BYTES,
+        "Memory for idempotent producers, of all partitions that this agent leads. When it is used "
+        "up, new ones wait until others have been silent for producer.id.expiration.ms.",
+        ConfigType.LONG,
+        between(0, MAX_BODY_BYTES),
+    )
     limits: Limits = field(default_factory=Limits)
     given: frozenset[str] = frozenset()
     """Names of the configs that were set at the start, with `--config`, their defaults too."""
@@ -36,3 +79,12 @@ class BrokerSettings:
     groups: GroupSettings = field(default_factory=GroupSettings)
     location: str = ""
     """Where the objects are, for people: a directory or s3://bucket/prefix."""
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """What is in force, by config."""
+        return values_of(self) | self.groups.configs
+
+
+STARTUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(BrokerSettings))
+"""What `--config` accepts, by name: each is a field of `BrokerSettings`, or of what it holds."""

@@ -9,14 +9,14 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import (
     ConfigDef,
     ConfigSource,
     ConfigType,
     ConfigValue,
 )
-from driftlog_agents.configs.limits import DEFINITIONS as LIMITS
-from driftlog_agents.configs.topic import TOPIC_CONFIGS
+from driftlog_agents.configs.topic import TOPIC_CONFIGS, broker_default
 
 BOOLEAN, CLASS, DOUBLE = ConfigType.BOOLEAN, ConfigType.CLASS, ConfigType.DOUBLE
 INT = ConfigType.INT
@@ -44,12 +44,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "Class of the policy that checks changes of configs; there is none.",
     ),
     ("authorizer.class.name", STRING, "", "Class of the authorizer; there is none yet."),
-    (
-        "auto.create.topics.enable",
-        BOOLEAN,
-        "true",
-        "A Metadata request that names a topic which is not there creates it.",
-    ),
     ("auto.leader.rebalance.enable", BOOLEAN, "true", "Partitions move to where they belong."),
     ("background.threads", INT, "10", _LOOP),
     (
@@ -68,12 +62,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ),
     ("client.quota.callback.class", CLASS, None, _QUOTAS),
     ("connection.failed.authentication.delay.ms", INT, "100", _SASL),
-    (
-        "connections.max.idle.ms",
-        LONG,
-        "600000",
-        "A connection that is silent for this long, and waits for no answer, is closed.",
-    ),
     ("connections.max.reauth.ms", LONG, "0", _SASL),
     ("controlled.shutdown.enable", BOOLEAN, "true", "An agent flushes and releases as it leaves."),
     ("controller.listener.names", LIST, None, _QUORUM),
@@ -87,41 +75,8 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         None,
         "Class of the policy that checks new topics; there is none.",
     ),
-    (
-        "default.replication.factor",
-        INT,
-        "1",
-        "Replication factor of topics that are created with -1, or automatically; the bucket "
-        "replicates.",
-    ),
     ("delete.topic.enable", BOOLEAN, "true", "Topics may be deleted."),
     ("driftlog.http.address", STRING, None, "Where this agent's HTTP port is: /metrics, seal."),
-    (
-        "driftlog.producer.state.max.bytes",
-        LONG,
-        "268435456",
-        "Memory for idempotent producers, of all partitions that this agent leads. When it is used "
-        "up, new ones wait until others have been silent for producer.id.expiration.ms.",
-    ),
-    ("fetch.max.bytes", INT, "57671680", "Most bytes of one answer to Fetch."),
-    (
-        "group.consumer.assignment.interval.ms",
-        INT,
-        "1000",
-        "Minimum time between two target assignments of a KIP-848 group.",
-    ),
-    (
-        "group.consumer.assignors",
-        LIST,
-        "uniform,range",
-        "Server-side assignors of KIP-848 groups; the first is used where a group names none.",
-    ),
-    (
-        "group.consumer.heartbeat.interval.ms",
-        INT,
-        "5000",
-        "Heartbeat interval that members of a KIP-848 group are told.",
-    ),
     (
         "group.consumer.max.assignment.interval.ms",
         INT,
@@ -139,14 +94,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         INT,
         "60000",
         "Most that consumer.session.timeout.ms may be.",
-    ),
-    ("group.consumer.max.size", INT, "10000", "Most members of a KIP-848 group."),
-    (
-        "group.consumer.migration.policy",
-        STRING,
-        "bidirectional",
-        "Which groups may change their protocol: classic ones (upgrade), those of KIP-848 "
-        "(downgrade), both or none.",
     ),
     (
         "group.consumer.min.assignment.interval.ms",
@@ -166,12 +113,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "45000",
         "Least that consumer.session.timeout.ms may be.",
     ),
-    (
-        "group.consumer.session.timeout.ms",
-        INT,
-        "45000",
-        "A member of a KIP-848 group that sends no heartbeat for this long leaves the group.",
-    ),
     ("group.coordinator.append.linger.ms", INT, "-1", _OFFSETS),
     (
         "group.coordinator.rebalance.protocols",
@@ -180,25 +121,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "Protocols of groups; streams is not among those served.",
     ),
     ("group.coordinator.threads", INT, "4", _LOOP),
-    (
-        "group.initial.rebalance.delay.ms",
-        INT,
-        "3000",
-        "Time that an empty group waits for more members after the first has joined.",
-    ),
-    (
-        "group.max.session.timeout.ms",
-        INT,
-        "1800000",
-        "Longest session timeout of a member of a classic group.",
-    ),
-    ("group.max.size", INT, "10000", "Most members of a classic group."),
-    (
-        "group.min.session.timeout.ms",
-        INT,
-        "6000",
-        "Shortest session timeout of a member of a classic group.",
-    ),
     ("inter.broker.listener.name", STRING, None, "Agents meet in the metadata store."),
     ("inter.broker.protocol.version", STRING, "4.3-IV0", "The Kafka that agents speak like."),
     (
@@ -247,7 +169,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         "The default of segment.jitter.ms; it changes nothing here.",
     ),
     ("log.roll.ms", LONG, None, "The default of segment.ms."),
-    ("max.connections", INT, "2147483647", "More connections than this are refused."),
     ("max.incremental.fetch.session.cache.slots", INT, "1000", "Fetch sessions that are kept."),
     ("max.request.partition.size.limit", INT, "2000", "Partitions of a page of descriptions."),
     ("metadata.log.dir", STRING, None, "Where this agent's own files are."),
@@ -258,35 +179,11 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("node.id", INT, None, "This agent's node id."),
     ("num.io.threads", INT, "8", _LOOP),
     ("num.network.threads", INT, "3", _LOOP),
-    (
-        "num.partitions",
-        INT,
-        "1",
-        "Partitions of topics that are created with -1, or automatically.",
-    ),
     ("num.recovery.threads.per.data.dir", INT, "2", "Recovery reads footers, 16 at once."),
     ("num.replica.alter.log.dirs.threads", INT, None, "There is one directory, the bucket."),
     ("num.replica.fetchers", INT, "1", _FOLLOWERS),
-    (
-        "offset.metadata.max.bytes",
-        INT,
-        "4096",
-        "Longest metadata text of a committed offset, in UTF-16 units.",
-    ),
     ("offsets.commit.timeout.ms", INT, "5000", _OFFSETS),
     ("offsets.load.buffer.size", INT, "5242880", _OFFSETS),
-    (
-        "offsets.retention.check.interval.ms",
-        LONG,
-        "600000",
-        "Interval at which expired offsets are looked for.",
-    ),
-    (
-        "offsets.retention.minutes",
-        INT,
-        "10080",
-        "Committed offsets of a group without members expire after this time.",
-    ),
     ("offsets.topic.compression.codec", INT, "0", _OFFSETS),
     ("offsets.topic.num.partitions", INT, "50", _OFFSETS),
     ("offsets.topic.replication.factor", SHORT, "3", _OFFSETS),
@@ -298,12 +195,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
         _SASL,
     ),
     ("process.roles", LIST, None, "Every agent is a broker; there is no controller."),
-    (
-        "producer.id.expiration.ms",
-        INT,
-        "86400000",
-        "A partition forgets an idempotent producer that appends nothing to it for this long.",
-    ),
     ("quota.window.num", INT, "11", _QUOTAS),
     ("quota.window.size.seconds", INT, "1", _QUOTAS),
     ("remote.log.storage.system.enable", BOOLEAN, "false", "Every log is in the bucket."),
@@ -334,7 +225,6 @@ _OF_AGENT: Final[tuple[tuple[str, ConfigType, str | None, str], ...]] = (
     ("security.inter.broker.protocol", STRING, "PLAINTEXT", "Agents meet in the store."),
     ("security.providers", STRING, None, _SASL),
     ("socket.receive.buffer.bytes", INT, "102400", "The system's own buffers are used."),
-    ("socket.request.max.bytes", INT, "104857600", "A larger request closes its connection."),
     ("socket.send.buffer.bytes", INT, "102400", "The system's own buffers are used."),
     ("ssl.cipher.suites", LIST, "", _TLS),
     ("ssl.client.auth", STRING, "none", _TLS),
@@ -373,16 +263,9 @@ def _definitions() -> dict[str, ConfigDef]:
         name: ConfigDef(name=name, type=type_, default=default, documentation=documentation)
         for name, type_, default, documentation in _OF_AGENT
     }
-    found |= LIMITS
-    for config in TOPIC_CONFIGS.values():
-        if config.broker_name:
-            found[config.broker_name] = ConfigDef(
-                name=config.broker_name,
-                type=config.type,
-                default=config.default,
-                documentation=f"The default of the topic config {config.name}. "
-                f"{config.documentation}",
-            )
+    topics = map(broker_default, filter(lambda c: c.broker_name, TOPIC_CONFIGS.values()))
+    found |= {config.name: config for config in topics}
+    found |= STARTUP_CONFIGS
     return dict(sorted(found.items()))
 
 

@@ -12,9 +12,9 @@ Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, TypeVar
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -200,6 +200,95 @@ def _is_replica(part: str) -> bool:
 
 def _wrong(value: object, why: str) -> str:
     return f"Invalid value {value} for configuration {{name}}: {why}"
+
+
+# ── Settings that configs give ──
+
+_CONFIG: Final = "config"
+"""Metadata of a field: its `ConfigDef`."""
+
+T = TypeVar("T")
+
+
+def setting(
+    default: bool | int | str | tuple[str, ...],
+    documentation: str,
+    type_: ConfigType = ConfigType.INT,
+    check: Check | None = None,
+    *,
+    shown: str | None = None,
+) -> Any:
+    """A field of a dataclass of settings, and the one definition of its config.
+
+    The config has the name of the field, with dots, behind the class's ``CONFIG_PREFIX``.
+
+    Args:
+        check: what it may be; None: any word, any number that is at least 1.
+        shown: the default that DescribeConfigs has, where the agent's own is another.
+    """
+    if check is None and type_ in (ConfigType.INT, ConfigType.LONG):
+        check = at_least(1)
+    definition = ConfigDef(
+        name="",
+        type=type_,
+        default=_text(default) if shown is None else shown,
+        documentation=documentation,
+        check=check,
+    )
+    return setting_of(definition, default)
+
+
+def setting_of(definition: ConfigDef, default: object) -> Any:
+    """As `setting`, of a config that is defined elsewhere."""
+    return field(default=default, metadata={_CONFIG: definition})
+
+
+def definitions_of(settings: Any) -> dict[str, ConfigDef]:
+    """The configs of a class of settings, also of those that it holds."""
+    found: dict[str, ConfigDef] = {}
+    for f in fields(settings):
+        if is_dataclass(f.default_factory):
+            found |= definitions_of(f.default_factory)
+        elif (name := _name(settings, f)) is not None:
+            found[name] = replace(f.metadata[_CONFIG], name=name)
+    return found
+
+
+def values_of(settings: Any) -> dict[str, str]:
+    """What is in force, by config."""
+    found: dict[str, str] = {}
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if is_dataclass(value):
+            found |= values_of(value)
+        elif (name := _name(settings, f)) is not None:
+            found[name] = _text(value)
+    return found
+
+
+def with_values(settings: T, values: Mapping[str, Value]) -> T:
+    """*settings*, with other values of some configs."""
+    changes: dict[str, Any] = {}
+    for f in fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, f.name)
+        if is_dataclass(value):
+            changes[f.name] = with_values(value, values)
+        elif (name := _name(settings, f)) is not None and name in values:
+            new = values[name]
+            changes[f.name] = tuple(new) if isinstance(new, list) else new
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _name(settings: Any, f: Any) -> str | None:
+    """The config that gives a field of *settings*; None: none does."""
+    dotted = str(f.name).replace("_", ".")
+    return f"{getattr(settings, 'CONFIG_PREFIX', '')}{dotted}" if _CONFIG in f.metadata else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ── What configs come to ──

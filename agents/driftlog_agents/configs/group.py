@@ -7,35 +7,22 @@ Pure.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.definitions import ConfigDef, ConfigType
 
 _NOT_ASKED: Final = " Clients are not asked for their metrics here."
 
-_OF_GROUP: Final = (
-    ConfigDef(
-        name="consumer.assignment.interval.ms",
-        type=ConfigType.INT,
-        default="1000",
-        broker_name="group.consumer.assignment.interval.ms",
-        documentation="How long a target of the group's assignment stands at least (KIP-848).",
-    ),
-    ConfigDef(
-        name="consumer.heartbeat.interval.ms",
-        type=ConfigType.INT,
-        default="5000",
-        broker_name="group.consumer.heartbeat.interval.ms",
-        documentation="How often members of the group are to say that they live (KIP-848).",
-    ),
-    ConfigDef(
-        name="consumer.session.timeout.ms",
-        type=ConfigType.INT,
-        default="45000",
-        broker_name="group.consumer.session.timeout.ms",
-        documentation="Silence after which a member of the group is gone (KIP-848).",
-    ),
+_OF_GROUP: Final = tuple(
+    replace(STARTUP_CONFIGS[of_agent], name=of_agent.removeprefix("group."), broker_name=of_agent)
+    for of_agent in (
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.session.timeout.ms",
+    )
 )
 
 _OF_CLIENT_METRICS: Final = (

@@ -14,11 +14,17 @@ Pure.
 import ipaddress
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from driftlog_agents.configs.definitions import Check, ConfigDef, ConfigType, at_least, between
+from driftlog_agents.configs.definitions import (
+    ConfigDef,
+    ConfigType,
+    between,
+    definitions_of,
+    setting,
+)
 from driftlog_agents.protocol.errors import SOCKET_REQUEST_BYTES
 from driftlog_tiering.batches.batch import MAX_RECORDS
 from driftlog_tiering.batches.batch_limits import BatchLimits
@@ -60,133 +66,120 @@ def overrides_fault(value: object) -> str | None:
     return None
 
 
-def _limit(
-    default: int | str,
-    documentation: str,
-    type_: ConfigType = INT,
-    check: Check | None = None,
-) -> Any:
-    if check is None and type_ is not STRING:
-        check = at_least(1)
-    return field(
-        default=default, metadata={"type": type_, "check": check, "documentation": documentation}
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """See the module; each field's documentation is what DescribeConfigs shows."""
 
     # ── Connections ──
 
-    max_connections_per_ip: int = _limit(
+    max_connections_per_ip: int = setting(
         1_000, "Connections from one address; more are closed as they come."
     )
-    max_connections_per_ip_overrides: str = _limit(
+    max_connections_per_ip_overrides: str = setting(
         "",
         "ADDRESS:CONNECTIONS,... in place of max.connections.per.ip.",
         STRING,
         overrides_fault,
     )
-    max_connection_creation_rate: int = _limit(
+    max_connection_creation_rate: int = setting(
         200, "Connections accepted a second; those over it wait to be accepted."
     )
-    driftlog_http_max_connections: int = _limit(64, "Connections to the HTTP port.")
-    driftlog_http_max_connection_creation_rate: int = _limit(
+    driftlog_http_max_connections: int = setting(64, "Connections to the HTTP port.")
+    driftlog_http_max_connection_creation_rate: int = setting(
         100, "Connections that the HTTP port accepts a second; those over it wait to be accepted."
     )
 
     # ── Requests and answers ──
 
-    queued_max_requests: int = _limit(
+    queued_max_requests: int = setting(
         500, "Requests other than Produce that wait for their turn on their connections."
     )
-    queued_max_request_bytes: int = _limit(
+    queued_max_request_bytes: int = setting(
         256 * MiB, "Bytes of requests other than Produce, from the frame to the answer.", LONG
     )
-    driftlog_connection_max_queued_requests: int = _limit(
+    driftlog_connection_max_queued_requests: int = setting(
         8,
         "Requests of one connection, other than Produce, that wait to be answered; it is not read "
         "while there are more.",
     )
-    driftlog_max_unanswered_requests: int = _limit(
+    driftlog_max_unanswered_requests: int = setting(
         20_000, "Requests of all connections, also Produce, that are not answered."
     )
-    driftlog_max_response_queue_bytes: int = _limit(
+    driftlog_max_response_queue_bytes: int = setting(
         512 * MiB,
         "Bytes of answers that clients have not taken; Fetches and large Produces wait for room, "
         "and the connection that holds most is closed.",
         LONG,
     )
-    driftlog_max_response_bytes: int = _limit(
+    driftlog_max_response_bytes: int = setting(
         64 * MiB, "Bytes of one answer that is not to a Fetch; a larger one is refused."
     )
-    driftlog_max_request_elements: int = _limit(
+    driftlog_max_request_elements: int = setting(
         20_000,
         "Elements of a request that makes or changes something or asks for groups or configs; one "
         "that names topics and partitions that are there may have 262144.",
     )
-    driftlog_max_tagged_fields: int = _limit(10_000, "Tagged fields of a request.")
-    driftlog_max_request_bytes: int = _limit(
+    driftlog_max_tagged_fields: int = setting(10_000, "Tagged fields of a request.")
+    driftlog_max_request_bytes: int = setting(
         16 * MiB,
         "Bytes of a request other than Produce, where socket.request.max.bytes is more.",
     )
 
     # ── Topics ──
 
-    driftlog_max_topics_per_request: int = _limit(1_000, "Topics that one request may make.")
-    driftlog_max_partitions: int = _limit(
+    driftlog_max_topics_per_request: int = setting(1_000, "Topics that one request may make.")
+    driftlog_max_partitions: int = setting(
         50_000, "Partitions of a cluster, for each agent in it; topics beyond it are not made."
     )
 
-    driftlog_max_topic_seals_per_minute: int = _limit(
+    driftlog_max_topic_seals_per_minute: int = setting(
         20, "Seals of one topic that are asked for over HTTP, on one agent."
     )
 
     # ── Batches ──
 
-    driftlog_max_batch_records: int = _limit(
+    driftlog_max_batch_records: int = setting(
         MAX_RECORDS, "Records of a batch, as its header says.", INT, between(1, MAX_RECORDS)
     )
-    driftlog_max_batch_headers: int = _limit(
+    driftlog_max_batch_headers: int = setting(
         1_000_000, "Headers of a batch's records.", INT, between(1, 1_000_000)
     )
-    driftlog_max_batch_decompressed_bytes: int = _limit(
+    driftlog_max_batch_decompressed_bytes: int = setting(
         48 * MiB,
         "Bytes of a batch's records when they are decompressed. Batches of more than 8 MiB are "
         "decoded one after the other, and take up to four times this.",
         INT,
         between(KiB, 256 * MiB),
     )
-    driftlog_max_waiting_batch_bytes: int = _limit(
+    driftlog_max_waiting_batch_bytes: int = setting(
         96 * MiB,
         "Bytes of batches that wait to be rewritten, or for their partition, and 1 KiB for each; "
         "connections that bring more are not read until there is room.",
         LONG,
     )
-    driftlog_max_message_bytes: int = _limit(
+    driftlog_max_message_bytes: int = setting(
         16 * MiB, "Most that message.max.bytes, and max.message.bytes of a topic, may be."
     )
 
     # ── Groups ──
 
-    driftlog_max_groups: int = _limit(100_000, "Groups that one agent coordinates.")
-    driftlog_max_groups_bytes: int = _limit(
+    driftlog_max_groups: int = setting(100_000, "Groups that one agent coordinates.")
+    driftlog_max_groups_bytes: int = setting(
         512 * MiB, "Bytes that all groups of one agent hold: members, offsets, themselves.", LONG
     )
-    driftlog_max_group_bytes: int = _limit(
+    driftlog_max_group_bytes: int = setting(
         8 * MiB, "Bytes that members of one group have sent: metadata and assignments."
     )
-    driftlog_max_group_member_bytes: int = _limit(
+    driftlog_max_group_member_bytes: int = setting(
         MiB, "Bytes of one member of a group: metadata and assignment."
     )
-    driftlog_max_rebalance_timeout_ms: int = _limit(
+    driftlog_max_rebalance_timeout_ms: int = setting(
         1_800_000, "Longest rebalance timeout of a member of a group."
     )
 
     # ── The agent's own log ──
 
-    driftlog_log_lines_per_second: int = _limit(
+    driftlog_log_lines_per_second: int = setting(
         10, "Lines of one event and client address a second; what is left out is counted."
     )
 
@@ -204,29 +197,8 @@ class Limits:
             decompressed_bytes=self.driftlog_max_batch_decompressed_bytes,
         )
 
-    @property
-    def configs(self) -> dict[str, str]:
-        """What is in force, by config name."""
-        return {name: str(getattr(self, attribute)) for name, attribute in FIELDS.items()}
 
-
-FIELDS: Final[Mapping[str, str]] = MappingProxyType(
-    {f.name.replace("_", "."): f.name for f in fields(Limits)}
-)
-"""The field of each config."""
-
-DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
-    {
-        f.name.replace("_", "."): ConfigDef(
-            name=f.name.replace("_", "."),
-            type=f.metadata["type"],
-            default=str(f.default),
-            documentation=f.metadata["documentation"],
-            check=f.metadata["check"],
-        )
-        for f in fields(Limits)
-    }
-)
+DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(Limits))
 """By config name."""
 
 

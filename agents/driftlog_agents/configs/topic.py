@@ -316,6 +316,17 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({c.name: c for 
 """By name, in the order of names."""
 
 
+def broker_default(config: ConfigDef) -> ConfigDef:
+    """The broker config that gives the default of a topic's."""
+    return ConfigDef(
+        name=config.broker_name,
+        type=config.type,
+        default=config.default,
+        check=config.check,
+        documentation=f"The default of the topic config {config.name}. {config.documentation}",
+    )
+
+
 def validate(configs: Mapping[str, str]) -> None:
     """Whether a topic may have *configs* (LogConfig#validate).
 

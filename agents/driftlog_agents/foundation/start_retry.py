@@ -13,7 +13,8 @@ from typing import Final, TypeVar
 
 import structlog
 
-from driftlog_metadata.stores.errors import DeclinedError, OutcomeUnknownError, UnavailableError
+from driftlog_agents.foundation.retry import Retry
+from driftlog_metadata.stores.errors import DeclinedError, OutcomeUnknownError
 
 T = TypeVar("T")
 
@@ -23,8 +24,8 @@ PATIENCE_S: Final = 10.0
 ANSWER_S: Final = 20.0
 """How long one answer may take: it is one small request."""
 
-_PAUSE_S: Final = (0.2, 2.0)
-"""First and longest wait before a request is repeated."""
+_RETRY: Final = Retry(wait_s=0.2, longest_wait_s=2.0, timeout_s=ANSWER_S)
+_NO_ANSWER: Final = f"no answer in {ANSWER_S:g} s"
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
@@ -34,35 +35,23 @@ async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
         UnavailableError, OutcomeUnknownError: the store, still, or declines; what *ask* raises.
     """
     clock = asyncio.get_running_loop().time
-    pause_s, longest_s = _PAUSE_S
     until_s = clock() + PATIENCE_S
-    failures = 0
-    while True:
-        failed: UnavailableError | OutcomeUnknownError
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await ask()
-        except DeclinedError:
-            raise
-        except (UnavailableError, OutcomeUnknownError) as error:
-            failed = error
-        except TimeoutError:
-            failed = OutcomeUnknownError(f"no answer in {ANSWER_S:g} s")
-        if clock() >= until_s or _is_given_up():
-            raise failed
-        failures += 1
-        if failures == 1:
+    said = False
+
+    async def failed(error: Exception) -> None:
+        nonlocal said
+        if isinstance(error, DeclinedError) or clock() >= until_s:
+            raise error
+        if not said:
+            said = True
             structlog.get_logger().warning(
                 "start_waits",
                 store=store,
-                error=str(failed),
+                error=str(error) or _NO_ANSWER,
                 advice=f"tried again for {PATIENCE_S:g} s; then the start is refused",
             )
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, longest_s)
 
-
-def _is_given_up() -> bool:
-    """Whether this task was cancelled, and what it asked failed in its own way instead."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    try:
+        return await _RETRY.run(ask, failed)
+    except TimeoutError as error:
+        raise OutcomeUnknownError(_NO_ANSWER) from error

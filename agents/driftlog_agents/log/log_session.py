@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -26,6 +27,7 @@ import structlog
 from driftlog_agents.cluster.placement import keeper_of
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.foundation.tasks import first_of, spawn
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.consolidation.policy import ConsolidationSettings
@@ -70,7 +72,7 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 T = TypeVar("T")
 
-_RETRY_S: Final = 0.2
+_RETRY: Final = Retry(wait_s=0.2, longest_wait_s=0.2)
 _CHANGES_S: Final = 2.0
 """How long leaving waits for changes of topics that it was asked for before."""
 _KNOWN_MS: Final = 10_000.0
@@ -263,7 +265,9 @@ class Engine:
             health=ports.health,
             strangers=ports.strangers,
         )
-        self._relocation = MovedBatches(session=self.session, footers=self.footers)
+        self._relocation = MovedBatches(
+            session=self.session, footers=self.footers, strangers=ports.strangers
+        )
         keys = PartitionKeys(self.session)
         self.deletion = RecordDeletion(keys, self._spawn)
         self.sealer = Sealer(
@@ -462,17 +466,13 @@ class Engine:
         return done
 
     async def _create_directory(self) -> None:
-        while True:
-            try:
-                await self.ports.disk.create_session(self.agent.session_id)
-                return
-            except UnavailableError as error:
-                if not self.session.alive:
-                    raise FencedError("the session ended before its directory was made") from error
-                self._log.warning(
-                    "session_directory_failed", error=str(error), advice="tried again"
-                )
-                await asyncio.sleep(_RETRY_S)
+        async def failed(error: Exception) -> None:
+            if not self.session.alive:
+                raise FencedError("the session ended before its directory was made") from error
+            self._log.warning("session_directory_failed", error=str(error), advice="tried again")
+
+        create = partial(self.ports.disk.create_session, self.agent.session_id)
+        await _RETRY.run(create, failed)
 
     async def _directories(self) -> list[str]:
         """What sessions left here: none is passed over because the disk fails for a moment."""
@@ -481,7 +481,7 @@ class Engine:
                 return self.ports.disk.sessions()
             except UnavailableError as error:
                 self._unreadable(error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY.wait_s)
 
     def _unreadable(self, error: UnavailableError) -> None:
         self.counters.buffer_unreadable += 1

@@ -16,25 +16,19 @@ from typing import Final, TypeVar
 
 import structlog
 
+from driftlog_agents.foundation.retry import Retry
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.topics.host import TopicHost
 from driftlog_metadata.schema.codec import decode_at, decode_topic
 from driftlog_metadata.schema.keys import topic_key
 from driftlog_metadata.schema.model import Topic
-from driftlog_metadata.stores.errors import (
-    CorruptError,
-    FencedError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from driftlog_metadata.stores.errors import CorruptError, FencedError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.bucket_files import DeletedTopic, TopicFile
 from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundError
 
-_DEADLINE_S: Final = 10.0
-_RETRY_S: Final = 0.2
-_MAX_RETRY_S: Final = 5.0
+_RETRY: Final = Retry(wait_s=0.2, longest_wait_s=5.0, timeout_s=10.0)
 
 T = TypeVar("T")
 
@@ -71,7 +65,7 @@ class TopicBucketFiles:
             body = bucket_files.encode_topic(TopicFile(version, now))
             where = layout.topic_key(topic.name, topic.topic_id, version)
             if not await self._repeat(engine, lambda w=where, b=body: self._create_object(w, b)):  # type: ignore[misc]
-                await asyncio.sleep(_RETRY_S)  # a listing that is behind does not show it yet
+                await asyncio.sleep(_RETRY.wait_s)  # a listing that is behind does not show it yet
 
     async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
         """``deleted.json``, once."""
@@ -109,17 +103,12 @@ class TopicBucketFiles:
         return True
 
     async def _repeat(self, engine: Engine, request: Callable[[], Awaitable[T]]) -> T:
-        wait_s = _RETRY_S
-        while True:
-            try:
-                async with asyncio.timeout(_DEADLINE_S):
-                    return await request()
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("topic_file_request_repeated", error=repr(error))
+        async def failed(error: Exception) -> None:
+            self._log.warning("topic_file_request_repeated", error=repr(error))
             if not engine.session.alive or self._host.engine is not engine:
-                raise FencedError("the session ended while the bucket did not answer")
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MAX_RETRY_S)
+                raise FencedError("the session ended while the bucket did not answer") from error
+
+        return await _RETRY.run(request, failed)
 
 
 def topic_of(kv: KeyValue) -> Topic:

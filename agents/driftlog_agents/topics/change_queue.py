@@ -6,12 +6,13 @@ Shell.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeVar
 
 import structlog
 
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_agents.topics.catalog import unlike
 from driftlog_metadata.stores.errors import CorruptError, FencedError
@@ -37,7 +38,7 @@ class TopicChangeQueue:
         self.making: set[str] = set()
         """Requested topics that are not there yet."""
         self._limit = asyncio.Semaphore(AT_ONCE)
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._locks = KeyedLock[str]()
 
     async def owned(self, work: Coroutine[Any, Any, T], making: str = "") -> T:
         """Do *work* in a task of its own; its awaiter may be cancelled.
@@ -85,16 +86,6 @@ class TopicChangeQueue:
         tasks.create_task(do())
         return await done
 
-    @asynccontextmanager
-    async def only(self, name: str) -> AsyncIterator[None]:
+    def only(self, name: str) -> AbstractAsyncContextManager[None]:
         """One change at a time of a name, and of those that collide with it."""
-        like = unlike(name)
-        lock, users = self._locks.get(like, (asyncio.Lock(), 0))
-        self._locks[like] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks.pop(like)
-            if users > 1:
-                self._locks[like] = lock, users - 1
+        return self._locks.of(unlike(name))

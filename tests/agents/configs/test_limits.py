@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS
 from driftlog_agents.configs.broker import BROKER_CONFIGS
 from driftlog_agents.configs.limits import LIMITS, Refusals
-from driftlog_agents.process.startup_configs import STATIC
 from tests.support.components import REPOSITORY
 
 BOUNDS_NOTHING = {
@@ -51,7 +51,7 @@ def test_each_config_is_a_limit_or_bounds_nothing() -> None:
     A config that is added is given a row and a counter, or named here.
     """
     assert set() == BOUNDS_NOTHING & set(LIMITS)
-    assert set(STATIC) == BOUNDS_NOTHING | set(LIMITS)
+    assert set(STARTUP_CONFIGS) == BOUNDS_NOTHING | set(LIMITS)
 
 
 def test_each_limit_is_counted_from_the_start() -> None:

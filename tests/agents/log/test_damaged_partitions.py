@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from driftlog_agents.log.objects import availability, bucket_probe
+from driftlog_agents.log.objects import availability, object_retry
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.reading.reader import DamagedObjectError
@@ -124,7 +124,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real time is not waited for."""
-    monkeypatch.setattr(bucket_probe, "PATIENCE_MS", 300.0)
+    monkeypatch.setattr(object_retry, "READ_DEADLINE_MS", 300.0)
 
 
 @pytest.mark.parametrize("hurt", [remove, flip])

@@ -16,7 +16,8 @@ from uuid import UUID
 
 import pytest
 
-from driftlog_agents.log.objects.ranged_reads import MissingObjectError, RangedReads, ReadSettings
+from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches, move, tail_slice
@@ -237,7 +238,7 @@ async def test_a_lookup_whose_object_is_gone_says_so_and_finds_it_when_it_looks_
     w.rewrite()
     await w.bucket.delete([OLD])
     w.bucket.gate.set()
-    with pytest.raises(MissingObjectError):
+    with pytest.raises(ObjectUnavailableError):
         await looked_up
 
     assert (15, 1_015, -1) == await w.times.find(w.log, 1_015)

@@ -438,9 +438,9 @@ async def test_a_comparison_that_asks_for_nothing_ends_no_outage() -> None:
     world.bucket.lists_fail = True
     life = await world.start(ready=False)
     await asyncio.sleep(3)
-    check = life.engine.manifest_check
-    since_ms = check.outage.since_ms
-    await check.newest({}, ())
+    outage = life.engine.health.manifest_checks
+    since_ms = outage.since_ms
+    await life.engine.manifest_check.newest({}, ())
 
     assert since_ms is not None
-    assert since_ms == check.outage.since_ms
+    assert since_ms == outage.since_ms

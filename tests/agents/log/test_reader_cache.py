@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from driftlog_agents.log.objects.shared_cache import SharedCache
+from driftlog_agents.log.reading.shared_cache import SharedCache
 
 
 class Clock:

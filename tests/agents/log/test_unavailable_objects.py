@@ -255,8 +255,8 @@ async def test_a_segment_that_is_missing_is_asked_for_again_and_told_as_damage_a
     await asyncio.sleep(11)
 
     assert 1 == len(await reader.read(life.log(), 0, 1_000, zstd=True))
-    assert ["ObjectUnavailableError", "MissingObjectError"] == list(told)
-    assert 30_000 <= told["MissingObjectError"] < 32_000
+    assert ["ObjectUnavailableError", "DamagedObjectError"] == list(told)
+    assert 30_000 <= told["DamagedObjectError"] < 32_000
     assert requests < 1_000
     assert 25 <= sum(line["event"] == "object_missing" for line in lines) <= 52
 

@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from driftlog_agents.configs.agent_settings import BrokerSettings
-from driftlog_agents.configs.definitions import InvalidConfigError
-from driftlog_agents.configs.limits import FIELDS
-from driftlog_agents.process.startup_configs import STATIC, with_configs
+from driftlog_agents.configs.agent_settings import STARTUP_CONFIGS, BrokerSettings
+from driftlog_agents.configs.definitions import InvalidConfigError, values_of
+from driftlog_agents.configs.limits import DEFINITIONS
+from driftlog_agents.process.startup_configs import with_configs
 
 
 def test_each_config_has_the_place_that_it_names() -> None:
@@ -26,7 +26,7 @@ def test_each_config_has_the_place_that_it_names() -> None:
         for what in ("heartbeat.interval", "session.timeout")
     }
     before = BrokerSettings()
-    for name in STATIC:
+    for name in STARTUP_CONFIGS:
         after = with_configs(before, [f"{name}={other.get(name, '12345')}"])
         changed = {
             f.name
@@ -40,12 +40,12 @@ def test_each_config_has_the_place_that_it_names() -> None:
             if before.groups.configs[key] != value
         }
 
-        if name in FIELDS:
+        if name in DEFINITIONS:
             assert changed == {"limits"}
             assert [name] == [
                 key
-                for key, value in after.limits.configs.items()
-                if before.limits.configs[key] != value
+                for key, value in values_of(after.limits).items()
+                if values_of(before.limits)[key] != value
             ]
             continue
         assert changed == (

@@ -189,14 +189,10 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
     listeners = ",".join(f"{at.name}://{at.host}:{at.port}" for at in broker.agent.listeners)
     return {
         "advertised.listeners": listeners,
-        "auto.create.topics.enable": str(settings.auto_create_topics_enable).lower(),
         "broker.id": str(broker.node_id),
         "broker.rack": broker.agent.rack,
         "broker.heartbeat.interval.ms": _text(session_ms / 3 if session_ms else None),
         "broker.session.timeout.ms": _text(session_ms),
-        "connections.max.idle.ms": str(settings.connections_max_idle_ms),
-        "default.replication.factor": str(settings.default_replication_factor),
-        "fetch.max.bytes": str(settings.fetch_max_bytes),
         "group.coordinator.rebalance.protocols": ",".join(protocols),
         "listener.security.protocol.map": ",".join(
             f"{at.name}:PLAINTEXT" for at in broker.agent.listeners
@@ -204,18 +200,11 @@ def broker_settings(broker: Broker) -> Mapping[str, str | None]:
         "listeners": listeners,
         "log.dir": settings.location or None,
         "driftlog.http.address": broker.agent.http_address or None,
-        "driftlog.producer.state.max.bytes": str(settings.driftlog_producer_state_max_bytes),
         "log.dirs": settings.location or None,
         "log.roll.ms": _text(settings.seal_ms),
-        "max.connections": str(settings.max_connections),
-        "message.max.bytes": str(settings.message_max_bytes),
         "node.id": str(broker.node_id),
-        "num.partitions": str(settings.num_partitions),
         "process.roles": "broker",
-        "producer.id.expiration.ms": str(settings.producer_id_expiration_ms),
-        "socket.request.max.bytes": str(settings.socket_request_max_bytes),
-        **settings.groups.configs,
-        **settings.limits.configs,
+        **settings.configs,
     }
 
 

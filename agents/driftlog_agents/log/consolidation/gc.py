@@ -38,7 +38,7 @@ from driftlog_agents.log.consolidation.flush_record_index import (
     FlushRecordEntry,
     SessionFlushRecords,
 )
-from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter, UnavailableSourceError
+from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.policy import (
     LAST_LEVEL,
     ConsolidationLag,
@@ -46,9 +46,13 @@ from driftlog_agents.log.consolidation.policy import (
     choose,
 )
 from driftlog_agents.log.consolidation.rewrite_job import Replacement, RewriteJob
-from driftlog_agents.log.objects.availability import Availability, ObjectUnavailableError
+from driftlog_agents.log.objects.availability import (
+    Availability,
+    DamagedObjectError,
+    ObjectUnavailableError,
+)
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads
-from driftlog_agents.log.objects.footer_cache import FooterCache
+from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.segment_writer import Spool
@@ -57,8 +61,6 @@ from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.session_health import SessionHealth
 from driftlog_agents.log.session.unknown_keys import UnknownKeys, head_of, session_of
 from driftlog_metadata.schema.codec import (
-    decode_at,
-    decode_flush_record,
     decode_partition_state,
 )
 from driftlog_metadata.schema.keys import (
@@ -85,6 +87,9 @@ from driftlog_tiering.stores.object_store import ObjectStore
 _GONE: Final = 2**63 - 1
 _FOOTERS_AT_ONCE: Final = 32
 """Decoded together while a dead session's records are read."""
+
+_FOOTER_READS_AT_ONCE: Final = 4
+"""An eighth of what a takeover may read, for which clients wait."""
 
 _PREFIX_FROM: Final = MAX_TXN_OPS
 """Partitions of one topic whose keys are read as one range, and no more one by one."""
@@ -152,7 +157,9 @@ class FlushRecordGc:
         )
         self._log = structlog.get_logger()
         self._strangers = strangers or UnknownKeys()
-        self._reads = FlushRecordReads(session, footers, self._strangers)
+        self._reads = FlushRecordReads(
+            session, footers, self._strangers, at_once=_FOOTER_READS_AT_ONCE
+        )
         self._own = SessionFlushRecords(session.session_id, dead=False)
         self._sessions: dict[str, SessionFlushRecords] = {session.session_id: self._own}
         self._finished: set[str] = set()
@@ -177,7 +184,6 @@ class FlushRecordGc:
         self.outage = health.consolidation
         """Since when no attempt to consolidate has come to its end."""
         self.lag = ConsolidationLag(settings.waiting_records)
-        self.forgotten = 0
 
     @property
     def records(self) -> int:
@@ -322,7 +328,6 @@ class FlushRecordGc:
             for known in batch:
                 self._forgettable.pop(known.key, None)
                 self._footers.drop(known.record.object_key)
-            self.forgotten += len(batch)
 
     async def _delete(self, batch: Sequence[FlushRecordEntry]) -> bool:
         txn = flush_transactions.forget([(known.key, known.record) for known in batch])
@@ -377,21 +382,14 @@ class FlushRecordGc:
     async def _know(self, kept: SessionFlushRecords, kvs: Sequence[KeyValue]) -> bool:
         """Add what these records hold, but those whose objects cannot be read now; False: one of
         them is not there any more."""
-        records: list[tuple[str, FlushRecord]] = []
-        for kv in kvs:
-            try:
-                records.append((kv.key, decode_at(kv.key, kv.value, decode_flush_record)))
-            except CorruptError as error:
-                kept.unread.add(kv.key)
-                self.unavailable(kept, kv.key, str(error))
-        footers = await self._reads.footers(records)
-        if footers is None:
+        try:
+            footers = await self._reads.footers(kvs)
+        except RecordGoneError:
             return False
-        for (key, record), footer in zip(records, footers, strict=True):
-            if isinstance(footer, ObjectUnavailableError):
-                kept.unread.add(key)
-                self.unavailable(kept, key, str(footer))
-                continue
+        for key, why in footers.unavailable.items():
+            kept.unread.add(key)
+            self.unavailable(kept, key, why)
+        for key, record, footer in footers.found:
             self._now_read(key)
             self._add(kept, key, record, footer)
             await asyncio.sleep(0)  # of a thousand partitions it takes milliseconds
@@ -533,8 +531,10 @@ class FlushRecordGc:
         done = False
         try:
             done = await self._consolidator.rewrite(kept, chosen)
-        except UnavailableSourceError as error:
-            self.unavailable(kept, chosen[error.source].key, str(error))
+        except (ObjectUnavailableError, DamagedObjectError) as error:
+            for known in chosen:
+                if known.record.object_key == error.key:
+                    self.unavailable(kept, known.key, str(error))
             return True
         except CorruptFlushObjectError as error:
             for known in chosen:

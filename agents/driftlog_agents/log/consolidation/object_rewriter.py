@@ -15,18 +15,20 @@ Shell.
 import asyncio
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
-from typing import IO, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import NO_ANSWER, Retry
 from driftlog_agents.log.consolidation.policy import NewObject
+from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.sealing.segment_writer import Spool, disk_errors
 from driftlog_metadata.schema.model import FlushRecord
-from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import Footer
@@ -40,27 +42,16 @@ _GAP_BYTES: Final = 64 * 1024
 """Read and thrown away rather than asked for apart: a request takes longer."""
 
 _READS_AT_ONCE: Final = 2
-_REQUEST_DEADLINE_S: Final = 30.0
+_TIMEOUT_S: Final = 30.0
 _SMALL_BYTES: Final = 1024 * 1024
 _LATE_S: Final = 2.0
 """A small piece is asked for once more after this: a rewrite reads a hundred, and each that is lost
 would cost it the deadline."""
 
 _SLOWEST_BYTES_PER_S: Final = 1024 * 1024
-_ATTEMPTS: Final = 3
-_RETRY_S: Final = 1.0
-
-
-class UnavailableSourceError(UnavailableError):
-    """An old object is missing, damaged or withheld: the bucket gave others.
-
-    *source*: which one; *answered*: the bucket said that it is not there, or gave what is damaged.
-    """
-
-    def __init__(self, source: int, reason: str, *, answered: bool) -> None:
-        super().__init__(reason)
-        self.source = source
-        self.answered = answered
+_RETRY: Final = Retry(
+    wait_s=1.0, longest_wait_s=1.0, attempts=3, errors=(NotFoundError, *NO_ANSWER)
+)
 
 
 class _Part(NamedTuple):
@@ -97,7 +88,7 @@ class ObjectRewriter:
         self._offload = offload
         self._spool = spool
         self._rng = rng
-        self._hedged = HedgedReads(_LATE_S, now_ms)
+        self._hedged = HedgedReads(now_ms, late_s=_LATE_S, timeout_s=_TIMEOUT_S)
 
     async def write(
         self,
@@ -111,28 +102,35 @@ class ObjectRewriter:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
-            UnavailableSourceError: one of *old*; others go on without it.
+            ObjectUnavailableError, DamagedObjectError: one of *old*; others go on without it.
         """
         with disk_errors(), self._spool() as spool:
             slots, writing = asyncio.Semaphore(_READS_AT_ONCE), asyncio.Lock()
 
             errors: list[Exception] = []
-            given: set[int] = set()
+            answered = False
 
             async def copy(piece: _Piece) -> None:
+                nonlocal answered
                 async with slots:
                     if errors:
                         return
-                    body = await self._read(piece, old[piece.source][0])
-                    given.add(piece.source)
+                    key = old[piece.source][0].object_key
+                    try:
+                        body = await self._read(piece, key)
+                        answered = True
+                    except NotFoundError as error:
+                        answered = True
+                        raise ObjectUnavailableError(key, "missing") from error
+                    except NO_ANSWER as error:
+                        why = str(error) or f"no answer in {_TIMEOUT_S:g} s"
+                        raise ObjectUnavailableError(key, why) from error
                     async with writing:
                         sound = await self._offload(
                             _place, spool.file, body, old[piece.source][1], piece
                         )
                 if not sound:
-                    key = old[piece.source][0].object_key
-                    why = f"{key}: it does not hold the batches that its footer has"
-                    raise UnavailableSourceError(piece.source, why, answered=True)
+                    raise DamagedObjectError(key, "it does not hold the batches of its footer")
 
             async def attempt(piece: _Piece) -> None:
                 # Not the group's to raise: in Python 3.11 that makes it forget a cancelling, and
@@ -148,7 +146,7 @@ class ObjectRewriter:
                     tasks.create_task(attempt(piece))
             if errors:
                 first = errors[0]
-                if isinstance(first, UnavailableSourceError) and not (first.answered or given):
+                if isinstance(first, ObjectUnavailableError) and not answered:
                     raise UnavailableError(str(first))  # the bucket gives nothing at all
                 raise first
             size_bytes = new.size_bytes
@@ -160,42 +158,29 @@ class ObjectRewriter:
             object_key=key, size_bytes=size_bytes + len(footer), footer_start=size_bytes
         )
 
-    async def _read(self, piece: _Piece, record: FlushRecord) -> Buffer:
-        async def ask() -> Buffer:
-            return await self._objects.get(record.object_key, piece.start, piece.end)
+    async def _read(self, piece: _Piece, key: str) -> Buffer:
+        def get() -> Coroutine[Any, Any, Buffer]:
+            return self._objects.get(key, piece.start, piece.end)
 
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                async with asyncio.timeout(_REQUEST_DEADLINE_S):
-                    if piece.end - piece.start > _SMALL_BYTES:
-                        return await ask()
-                    return await self._hedged.read(ask)
-            except NotFoundError as error:
-                if attempt == _ATTEMPTS:
-                    why = f"{record.object_key}: missing"
-                    raise UnavailableSourceError(piece.source, why, answered=True) from error
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                if attempt == _ATTEMPTS:
-                    why = str(error) or f"no answer in {_REQUEST_DEADLINE_S:g} s"
-                    why = f"{record.object_key}: {why}"
-                    raise UnavailableSourceError(piece.source, why, answered=False) from error
-            await asyncio.sleep(_RETRY_S)
-        raise AssertionError("unreachable")
+        async def ask() -> Buffer:
+            if piece.end - piece.start <= _SMALL_BYTES:
+                return await self._hedged.read(get)
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await get()
+
+        return await _RETRY.run(ask)
 
     async def _put(self, session_id: str, seq: int, body: Sequence[Buffer]) -> str:
         """PUT under a new name each time; returns the name."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        deadline_s = _TIMEOUT_S + body_bytes(body) / _SLOWEST_BYTES_PER_S
+
+        async def put() -> str:
             key = layout.flush_key(session_id, seq, f"{self._rng.getrandbits(64):016x}")
-            deadline_s = _REQUEST_DEADLINE_S + body_bytes(body) / _SLOWEST_BYTES_PER_S
-            try:
-                async with asyncio.timeout(deadline_s):
-                    await self._objects.put(key, body)
-                    return key
-            except (UnavailableError, OutcomeUnknownError, TimeoutError):
-                if attempt == _ATTEMPTS:
-                    raise
-            await asyncio.sleep(_RETRY_S)
-        raise AssertionError("unreachable")
+            async with asyncio.timeout(deadline_s):
+                await self._objects.put(key, body)
+            return key
+
+        return await _RETRY.run(put)
 
 
 def _pieces(new: NewObject, footers: Sequence[Footer]) -> list[_Piece]:

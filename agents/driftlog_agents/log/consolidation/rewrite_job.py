@@ -107,7 +107,7 @@ class RewriteJob:
 
         Raises:
             UnavailableError, OutcomeUnknownError, TimeoutError: a store, or the disk; try again.
-            UnavailableSourceError: one of *chosen*.
+            ObjectUnavailableError, DamagedObjectError: the object of one of *chosen*.
             CorruptFlushObjectError: they contradict each other.
             FencedError: the session is over.
         """

@@ -6,21 +6,14 @@ therefore repeated before the pass is given up.
 Shell.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
-from driftlog_metadata.stores.errors import (
-    OutcomeUnknownError,
-    StoreNotOursError,
-    UnavailableError,
-)
+from driftlog_agents.foundation.retry import Retry
+from driftlog_metadata.stores.errors import StoreNotOursError
 from driftlog_metadata.stores.store import Get, KeyValue, MetadataStore
 
-T = TypeVar("T")
-
 _ATTEMPTS: Final = 3
-_RETRY_S: Final = 1.0
+_WAIT_S: Final = 1.0
 
 
 class CollectorReads:
@@ -32,7 +25,9 @@ class CollectorReads:
 
     def __init__(self, metadata: MetadataStore, deadline_ms: float) -> None:
         self._metadata = metadata
-        self._deadline_s = deadline_ms / 1000
+        self._retry = Retry(
+            wait_s=_WAIT_S, longest_wait_s=_WAIT_S, timeout_s=deadline_ms / 1000, attempts=_ATTEMPTS
+        )
 
     async def get(self, *keys: str) -> list[KeyValue | None]:
         """Keys at one revision.
@@ -45,7 +40,7 @@ class CollectorReads:
             result = await self._metadata.txn((), tuple(Get(key) for key in keys))
             return [kvs[0] if kvs else None for kvs in result.reads]
 
-        return await self._repeat(read)
+        return await self._retry.run(read, _is_ours)
 
     async def prefix(self, prefix: str) -> list[KeyValue]:
         """All keys under *prefix*, at one revision; raises as `get`."""
@@ -54,17 +49,9 @@ class CollectorReads:
             _, kvs = await self._metadata.get_prefix(prefix)
             return kvs
 
-        return await self._repeat(read)
+        return await self._retry.run(read, _is_ours)
 
-    async def _repeat(self, read: Callable[[], Awaitable[T]]) -> T:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    return await read()
-            except StoreNotOursError:
-                raise  # the process asks this store nothing more
-            except (UnavailableError, OutcomeUnknownError, TimeoutError):
-                if attempt == _ATTEMPTS:
-                    raise
-            await asyncio.sleep(_RETRY_S)
-        raise AssertionError("unreachable")
+
+async def _is_ours(error: Exception) -> None:
+    if isinstance(error, StoreNotOursError):
+        raise error  # the process asks this store nothing more

@@ -16,25 +16,25 @@ Shell.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.log.objects.availability import Availability, ObjectUnavailableError
-from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
+from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.producer_memory import ProducerMemory
+from driftlog_tiering.batches.producers import ProducerStates
 from driftlog_tiering.formats.manifest import Manifest
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 _LOADS_AT_ONCE: Final = 32
-_RETRY_S: Final = 0.2
-_LONGEST_RETRY_S: Final = 1.6
-"""Between two requests, while the object does not count as unavailable: twice as long each time."""
 
 
 class MetadataLoader:
@@ -59,10 +59,15 @@ class MetadataLoader:
         self._producer_ids = producer_ids
         self._manifests = manifests
         self._memory = memory
-        self._probes = probes
+        self._reads = ObjectRetry(
+            probes,
+            now_ms,
+            outage,
+            event="partition_load_repeated",
+            advice="tried again; until then producers that its tail does not show wait, and so do "
+            "reads of what is sealed",
+        )
         self._now_ms = now_ms
-        self.outage = outage
-        """Since when the bucket has not answered, while something waits for a manifest."""
         self._stop = stop
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._loads: dict[PartitionLog, asyncio.Event] = {}
@@ -93,59 +98,47 @@ class MetadataLoader:
 
     async def _load(self, log: PartitionLog) -> None:
         """Fetch the manifest and the producer snapshot, and let in who waits for them."""
-        patience = Patience(self._probes, self._now_ms)
-        wait_s = _RETRY_S
-        while log.state is State.LOADING and not self._stop.is_set():
-            sent_ms = self._now_ms()
+        while self._is_wanted(log):
             try:
-                async with self._limit:
-                    manifest = await self._manifests.get(log)
-                    producers = await self._manifests.producers(manifest)
-                    producers = await self._memory.remembered(producers)
-            except (*UNANSWERED, *ANSWERED) as error:
-                why = str(error) or "no answer in time"
-                answered = isinstance(error, ANSWERED)
-                if not answered:
-                    self._failed(log, why, sent_ms)
-                over = not log.damage and await patience.is_over(answered=answered)
-                if over:
-                    self.outage.ended(self._now_ms())  # as far as the bucket goes
-                if log.damage or over:
-                    self._cannot_read(log, why)
-                    await self._until(self._unavailable.due_ms(log))
-                else:
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
-            else:
-                self.outage.ended(self._now_ms())
-                self._producer_ids.saw_states(producers)
-                await self._producer_ids.settle()  # before one of them is given out again
-                for _ in log.producers.put_under(producers, manifest.end):
-                    await asyncio.sleep(0)
-                if log.state is State.LOADING:
-                    _merge_epochs(log, manifest)
-                    log.state = State.ONLINE
-                    log.damage, log.full = "", False
+                found = await self._reads.read(
+                    repr(log), partial(self._fetch, log), once=bool(log.damage)
+                )
+            except ObjectUnavailableError as error:
+                self._cannot_read(log, error.why)
+                await self._until(self._unavailable.due_ms(log))
+                continue
+            if found is None:
+                break
+            manifest, producers = found
+            self._producer_ids.saw_states(producers)
+            await self._producer_ids.settle()  # before one of them is given out again
+            for _ in log.producers.put_under(producers, manifest.end):
+                await asyncio.sleep(0)
+            if log.state is State.LOADING:
+                _merge_epochs(log, manifest)
+                log.state = State.ONLINE
+                log.damage, log.full = "", False
         if self._unavailable.found(log) and log.state is State.ONLINE:
             self._log.info("partition_readable_again", log=repr(log))
         if log.state is not State.LOADING:
             self._go_on(log)  # or it is left as it is, and whoever waits is told by its closing
 
+    def _is_wanted(self, log: PartitionLog) -> bool:
+        return log.state is State.LOADING and not self._stop.is_set()
+
+    async def _fetch(self, log: PartitionLog) -> tuple[Manifest, ProducerStates] | None:
+        """What the bucket has; None: nothing waits for it any more."""
+        if not self._is_wanted(log):
+            return None
+        async with self._limit:
+            manifest = await self._manifests.get(log)
+            producers = await self._manifests.producers(manifest)
+            return manifest, await self._memory.remembered(producers)
+
     async def _until(self, due_ms: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout((due_ms - self._now_ms()) / 1000):
                 await self._stop.wait()
-
-    def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
-        if self.outage.failed(error, sent_ms, self._now_ms()):
-            self._log.warning(
-                "partition_load_repeated",
-                partition=f"{log.topic}-{log.partition}",
-                error=error,
-                failures=self.outage.failures,
-                advice="tried again; until then producers that its tail does not show wait, and "
-                "so do reads of what is sealed",
-            )
 
     async def sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
         """(leader epoch, start offset) of what is sealed.
@@ -153,24 +146,9 @@ class MetadataLoader:
         Raises:
             ObjectUnavailableError: the bucket answers, and does not give them now.
         """
-        patience = Patience(self._probes, self._now_ms)
-        wait_s = _RETRY_S
-        while True:
-            sent_ms = self._now_ms()
-            try:
-                manifest = await self._manifests.get(log)
-                self.outage.ended(self._now_ms())
-                return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
-            except (*UNANSWERED, *ANSWERED) as error:
-                why = str(error) or "no answer in time"
-                answered = isinstance(error, ANSWERED)
-                if not answered:
-                    self._failed(log, why, sent_ms)
-                if await patience.is_over(answered=answered):
-                    self.outage.ended(self._now_ms())
-                    raise ObjectUnavailableError(f"the manifest of {log!r}", why) from error
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
+        name = f"the manifest of {log!r}"
+        manifest = await self._reads.read(name, partial(self._manifests.get, log))
+        return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
 
     def close(self) -> None:
         """Nobody waits any more."""

@@ -9,9 +9,9 @@ Each write replaces what the one before it said, so two at once would refuse eac
 Shell.
 """
 
-import asyncio
 from collections.abc import Callable
 
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.log.leadership.claims import require_both
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.session import Session
@@ -26,8 +26,7 @@ class PartitionKeys:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._writing: dict[PartitionLog, asyncio.Event] = {}
-        """Set when the write is over."""
+        self._writing = KeyedLock[PartitionLog]()
 
     async def write(
         self, log: PartitionLog, change: Callable[[PartitionState], PartitionState]
@@ -42,10 +41,7 @@ class PartitionKeys:
             UnavailableError: it is not led here any more, or its key says something else.
             MissingKeyError: one of its keys is gone, and not with its topic.
         """
-        while (another := self._writing.get(log)) is not None:
-            await another.wait()
-        over = self._writing[log] = asyncio.Event()
-        try:
+        async with self._writing.of(log):
             state = change(
                 PartitionState(
                     sealed_end=log.sealed_end,
@@ -58,9 +54,6 @@ class PartitionKeys:
             log.manifest_version = state.manifest_version
             log.sessions = state.sessions
             log.log_start = state.log_start
-        finally:
-            del self._writing[log]
-            over.set()
         return state
 
     async def _write(self, log: PartitionLog, state: PartitionState) -> int:

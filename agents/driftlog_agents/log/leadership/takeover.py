@@ -33,6 +33,7 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.log.leadership.claims import MissingKeyError, as_claim
 from driftlog_agents.log.leadership.prune_sessions import drop_finished
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest, repair
 from driftlog_agents.log.partition.partition import (
@@ -55,9 +56,7 @@ from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
     SESSIONS_PREFIX,
-    flushes_prefix,
     leader_key,
-    parse_flush_key,
     parse_leader_key,
     parse_session_key,
     partition_key,
@@ -152,6 +151,7 @@ class Takeover:
         self._topics = topics
         self._log = structlog.get_logger()
         self._strangers = strangers or UnknownKeys()
+        self._records = FlushRecordReads(session, footers, self._strangers)
         self._restored = 0
         """Batches since others had their turn."""
         self._told: set[str] = set()
@@ -226,7 +226,7 @@ class Takeover:
             FencedError: our own session ended first; perhaps in a group.
         """
         for session_id in session_ids:
-            await self._footers_of(session_id, await self._records_of(session_id))
+            await self._footers_of(session_id, await self._records.records(session_id))
 
     # ── Claims ──
 
@@ -471,15 +471,12 @@ class Takeover:
             unavailable = await self._footers.fetch(fetched)
         for session_id in listed:
             footers = await self._footers_of(session_id, records.pop(session_id), unavailable)
-            async for record, footer in sliced(footers):
-                if isinstance(footer, ObjectUnavailableError):
-                    # No partition that its session led can say where it ends.
-                    taken.unreadable.update(
-                        (tp, str(footer))
-                        for tp, log in taken.logs.items()
-                        if session_id in log.sessions
-                    )
-                    continue
+            for why in footers.unavailable.values():
+                # No partition that its session led can say where it ends.
+                taken.unreadable.update(
+                    (tp, why) for tp, log in taken.logs.items() if session_id in log.sessions
+                )
+            async for _, record, footer in sliced(footers.found):
                 data: FlushBatches | None = None
                 for s in footer.slices():
                     seen += 1
@@ -518,54 +515,25 @@ class Takeover:
 
         async def read(session_id: str) -> list[KeyValue]:
             async with limit:
-                return await self._records_of(session_id)
+                return await self._records.records(session_id)
 
         async with asyncio.TaskGroup() as tasks:
             reads = {s: tasks.create_task(read(s)) for s in session_ids}
         return {session_id: task.result() for session_id, task in reads.items()}
-
-    async def _records_of(self, session_id: str) -> list[KeyValue]:
-        kvs = await self._session.read_prefix(flushes_prefix(session_id))
-        return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
 
     async def _footers_of(
         self,
         session_id: str,
         kvs: list[KeyValue],
         unavailable: Mapping[str, ObjectUnavailableError] | None = None,
-    ) -> list[tuple[FlushRecord, Footer | ObjectUnavailableError]]:
-        """Every flush record of a session at one revision, and its footer, or why it has none now.
-
-        *kvs*: as they were a moment ago; *unavailable*: objects that were found to be so.
-        """
+    ) -> Footers:
+        """The footers of every flush record of a session at one revision; *kvs*: as the records
+        were a moment ago."""
         while True:
             try:
-                records = [(kv.key, decode_at(kv.key, kv.value, decode_flush_record)) for kv in kvs]
-            except CorruptError as error:
-                none = FlushRecord(object_key="", size_bytes=0, footer_start=0)
-                return [(none, ObjectUnavailableError(flushes_prefix(session_id), str(error)))]
-            gone = False
-
-            async def footer(key: str, record: FlushRecord) -> Footer | ObjectUnavailableError:
-                nonlocal gone
-                if unavailable and (error := unavailable.get(record.object_key)) is not None:
-                    return error
-                try:
-                    return await self._footers.get(key, record)
-                except ObjectUnavailableError as error:
-                    return error
-                except RecordGoneError:
-                    gone = True  # consolidated meanwhile, or sealed: read again
-                    return ObjectUnavailableError(record.object_key, "its record is gone")
-
-            async with asyncio.TaskGroup() as tasks:
-                reads = [tasks.create_task(footer(key, record)) for key, record in records]
-            if not gone:
-                return [
-                    (record, read.result())
-                    for (_, record), read in zip(records, reads, strict=True)
-                ]
-            kvs = await self._records_of(session_id)
+                return await self._records.footers(kvs, unavailable)
+            except RecordGoneError:  # consolidated meanwhile, or sealed: read again
+                kvs = await self._records.records(session_id)
 
     async def _restore(
         self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float

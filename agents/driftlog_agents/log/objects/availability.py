@@ -1,6 +1,6 @@
 """What cannot be read now: when it is looked for again, and when that is said.
 
-    a read fails ──patience──▶ ObjectUnavailableError ──▶ what needs it waits a second
+    ObjectUnavailableError (`object_retry`) ──▶ what needs the object waits a second
                                           ▲                        │
                                    twice as long, up               ▼
                                    to a minute ◀──fails── it is looked for again ──read──▶ done
@@ -16,14 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from driftlog_metadata.stores.errors import UnavailableError
-
-PATIENCE_MS: Final = 5_000.0
-"""How long one read repeats its request before the object counts as unavailable.  Longer: what
-waits for the read waits longer; shorter: a short fault of the store moves partitions."""
-
-LOOKS: Final = 2
-"""Requests of one read, at least: one that had no answer says little."""
+from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 
 FIRST_WAIT_MS: Final = 1_000.0
 LONGEST_WAIT_MS: Final = 60_000.0
@@ -42,13 +35,26 @@ K = TypeVar("K")
 class ObjectUnavailableError(UnavailableError):
     """The store gave other objects and not this one: it is missing, withheld or damaged.
 
-    *key* names it, *why* is what the store said last.  It may be given later.
+    *key* names it, *why* is what the store said last.  It may be given later: what needs it waits,
+    or is given back, and looks again.  *known*: no request was made, for it is too early.
     """
 
-    def __init__(self, key: str, why: str) -> None:
+    def __init__(self, key: str, why: str, *, known: bool = False) -> None:
         super().__init__(f"{key} cannot be read: {why}")
         self.key = key
         self.why = why
+        self.known = known
+
+
+class DamagedObjectError(CorruptError):
+    """An object of the log is not what it should be, or was missing for long; *key* names it.
+
+    Nothing is skipped: what needs it fails until it is mended.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
 
 
 @dataclass(slots=True)

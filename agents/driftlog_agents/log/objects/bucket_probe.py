@@ -1,10 +1,7 @@
 """Whether the bucket takes an object and gives it back.
 
-    a request fails ──▶ repeated ──patience──▶ probe ──succeeds──▶ once more ──▶ unavailable
-           ▲                │ "not there", damaged ──patience──▶ unavailable       (`availability`)
-           └────────────────┴──────────────────╳ fails: the bucket is away, and not the object
-
-A hand-over (`leadership/handover`) asks as well: nothing moves while the bucket does not answer.
+A read that has no answer asks (`object_retry`): is it the bucket that is away, or this object?  A
+hand-over (`leadership/handover`) asks as well: nothing moves while the bucket does not answer.
 
 Shell.
 """
@@ -14,23 +11,13 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from driftlog_agents.log.objects.availability import LOOKS, PATIENCE_MS
 from driftlog_agents.log.session.session import Session
-from driftlog_metadata.stores.errors import (
-    CorruptError,
-    OutcomeUnknownError,
-    StoreError,
-    UnavailableError,
-)
+from driftlog_metadata.stores.errors import StoreError
 from driftlog_tiering.formats import layout
-from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import ObjectStore
 
 _DEADLINE_S: Final = 10.0
 _BODY: Final = b"driftlog: can this agent write and read?\n"
-
-ANSWERED: Final = (CorruptError, NotFoundError)
-"""The bucket answers: there is no such object, or it is damaged."""
-UNANSWERED: Final = (UnavailableError, OutcomeUnknownError, TimeoutError)
 
 _BETWEEN_MS: Final = 1_000.0
 """Between two probes: a store in trouble is not helped by them."""
@@ -89,38 +76,3 @@ class BucketProbes:
                 return False
             self._succeeded_ms = now_ms
             return True
-
-
-class Patience:
-    """Of one read that repeats its request: whether its object is unavailable; see the module.
-
-    Args:
-        probes: while the bucket gives nothing at all, and does not say that the object is not
-            there, the read goes on: no other agent would do better, or `health/write_health` finds
-            out.
-    """
-
-    __slots__ = ("_alone", "_looks", "_now_ms", "_probes", "_since_ms")
-
-    def __init__(self, probes: BucketProbes, now_ms: Callable[[], float]) -> None:
-        self._probes = probes
-        self._now_ms = now_ms
-        self._since_ms = now_ms()
-        self._looks = 0
-        self._alone = False
-        """A probe has succeeded, and the object was to be asked for once more."""
-
-    async def is_over(self, *, answered: bool) -> bool:
-        """A request failed; True: the object is unavailable.
-
-        Args:
-            answered: the bucket answered: there is no such object, or the object is damaged.
-        """
-        self._looks += 1
-        over_ms = self._since_ms + PATIENCE_MS
-        if self._looks < LOOKS or self._now_ms() < over_ms:
-            return False
-        if answered or self._alone:
-            return True
-        self._alone = await self._probes.succeeded_since(over_ms)
-        return False

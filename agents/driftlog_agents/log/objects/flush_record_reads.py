@@ -1,10 +1,13 @@
-"""What the keeper reads: sessions, their flush records, the footers of those, and topics.
+"""The one reader of what sessions have flushed: their records, and the footers of those.
+
+Takeovers, the garbage collection of flush records and reads of moved batches ask here.
 
 Shell.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -14,7 +17,7 @@ from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.session.session import Session
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.schema.codec import decode_topic
+from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_topic
 from driftlog_metadata.schema.keys import (
     TOPICS_PREFIX,
     flushes_prefix,
@@ -26,18 +29,38 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue
 from driftlog_tiering.formats.flush_object import Footer
 
-_READS_AT_ONCE: Final = 4
-"""Of footers: an eighth of what a takeover may read, for which clients wait."""
+_READS_AT_ONCE: Final = 32
+"""Of footers; more are not in flight anyway (`footer_cache`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footers:
+    """What was read of flush records."""
+
+    found: list[tuple[str, FlushRecord, Footer]] = field(default_factory=list)
+    """Key, record and footer, in the order of the keys."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Keys whose footer is not given now, or whose value is damaged, and why."""
 
 
 class FlushRecordReads:
-    """See the module.  Each read may raise `FencedError`: our own session is over."""
+    """See the module.  Each read may raise `FencedError`: our own session is over.
 
-    def __init__(self, session: Session, footers: FooterCache, strangers: UnknownKeys) -> None:
+    Args:
+        at_once: footers that are read at the same time.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        footers: FooterCache,
+        strangers: UnknownKeys,
+        at_once: int = _READS_AT_ONCE,
+    ) -> None:
         self._session = session
         self._footers = footers
         self._strangers = strangers
-        self._slots = asyncio.Semaphore(_READS_AT_ONCE)
+        self._slots = asyncio.Semaphore(at_once)
         self._log = structlog.get_logger()
 
     async def named(self, prefix: str, parse: Callable[[str], str]) -> set[str]:
@@ -47,29 +70,53 @@ class FlushRecordReads:
         return {session_id for session_id in found if session_id is not None}
 
     async def records(self, session_id: str) -> list[KeyValue]:
-        """The session's flush records, as they stand in the metadata store."""
+        """The session's flush records, as they stand in the metadata store at one revision."""
         kvs = await self._session.read_prefix(flushes_prefix(session_id))
         return [kv for kv in kvs if self._strangers.is_ours(kv.key, parse_flush_key)]
 
     async def footers(
-        self, records: Sequence[tuple[str, FlushRecord]]
-    ) -> list[Footer | ObjectUnavailableError] | None:
-        """The footer of each, or why there is none now; None: one of the records is not there any
-        more."""
+        self,
+        kvs: Sequence[KeyValue],
+        unavailable: Mapping[str, ObjectUnavailableError] | None = None,
+    ) -> Footers:
+        """The footers of flush records.
 
-        async def read(key: str, record: FlushRecord) -> Footer | ObjectUnavailableError | None:
+        Args:
+            unavailable: objects that were found to be so just now, and are not asked for.
+
+        Raises:
+            RecordGoneError: one of the records is not there any more: read them again.
+        """
+        footers = Footers()
+        gone: list[RecordGoneError] = []
+
+        async def read(key: str, record: FlushRecord) -> Footer | None:
             try:
+                if unavailable and (error := unavailable.get(record.object_key)) is not None:
+                    raise error
                 async with self._slots:
                     return await self._footers.get(key, record)
             except ObjectUnavailableError as error:
-                return error
-            except RecordGoneError:
-                return None  # not the group's to raise: see `ObjectRewriter.write`
+                footers.unavailable[key] = str(error)
+            except RecordGoneError as error:
+                gone.append(error)  # not the group's to raise: see `ObjectRewriter.write`
+            return None
 
+        reads: list[tuple[str, FlushRecord, asyncio.Task[Footer | None]]] = []
         async with asyncio.TaskGroup() as tasks:
-            reads = [tasks.create_task(read(key, record)) for key, record in records]
-        found = [footer for each in reads if (footer := each.result()) is not None]
-        return found if len(found) == len(records) else None
+            for kv in kvs:
+                try:
+                    record = decode_at(kv.key, kv.value, decode_flush_record)
+                except CorruptError as error:
+                    footers.unavailable[kv.key] = str(error)
+                else:
+                    reads.append((kv.key, record, tasks.create_task(read(kv.key, record))))
+        if gone:
+            raise gone[0]
+        for key, record, task in reads:
+            if (footer := task.result()) is not None:
+                footers.found.append((key, record, footer))
+        return footers
 
     async def topic_ids(self) -> set[UUID] | None:
         """Topics that are there; None: that cannot be told."""

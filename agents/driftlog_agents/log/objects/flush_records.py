@@ -12,13 +12,15 @@ import asyncio
 import contextlib
 from typing import Final
 
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import FlushBatches, move
 from driftlog_agents.log.session.session import Session
+from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.codec import decode_flush_record
-from driftlog_metadata.schema.keys import flushes_prefix
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import CorruptError
 
@@ -30,11 +32,12 @@ wait longer behind the reads."""
 class MovedBatches:
     """Looks flush records up again, once at a time for a partition."""
 
-    def __init__(self, *, session: Session, footers: FooterCache) -> None:
-        self._session = session
+    def __init__(
+        self, *, session: Session, footers: FooterCache, strangers: UnknownKeys | None = None
+    ) -> None:
+        self._records = FlushRecordReads(session, footers, strangers or UnknownKeys())
         self._footers = footers
-        self._looking: dict[PartitionLog, asyncio.Event] = {}
-        """Set when the look is over."""
+        self._looking = KeyedLock[PartitionLog]()
         self._reads = asyncio.Semaphore(_AT_ONCE)
 
     async def look_again(self, log: PartitionLog) -> None:
@@ -43,22 +46,16 @@ class MovedBatches:
         Raises:
             FencedError: the session ended first.
         """
-        while (another := self._looking.get(log)) is not None:
-            await another.wait()
-        over = self._looking[log] = asyncio.Event()
-        try:
+        async with self._looking.of(log):
             for session_id in _sessions(log):
                 while not await self._look(log, session_id):
                     pass
-        finally:
-            del self._looking[log]
-            over.set()
 
     async def _look(self, log: PartitionLog, session_id: str) -> bool:
         """False: the records change just now."""
         records: dict[str, FlushRecord] = {}
         async with self._reads:  # and not while a footer is long in coming
-            kvs = await self._session.read_prefix(flushes_prefix(session_id))
+            kvs = await self._records.records(session_id)
         for kv in kvs:
             # What cannot be read names nothing: who reads what it named finds nothing there.
             with contextlib.suppress(CorruptError):

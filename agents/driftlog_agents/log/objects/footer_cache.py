@@ -20,19 +20,19 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-import structlog
-
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.offload import Offload, inline
+from driftlog_agents.foundation.single_flight import SingleFlight
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
-from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.hedged_reads import HedgedReads
+from driftlog_agents.log.objects.object_retry import ANSWERED, ObjectRetry
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_at, decode_flush_record
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.formats.flush_object import Footer, decode_footer
-from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
+from driftlog_tiering.stores.object_store import Buffer, ObjectStore
 
 T = TypeVar("T")
 
@@ -42,15 +42,6 @@ _BUDGET_BYTES: Final = 32 * 1024 * 1024
 _READS_AT_ONCE: Final = 32
 """Ranged GETs in flight: an agent's share of a bucket's request rate, and little memory."""
 
-_DEADLINE_S: Final = 6.0
-_LATE_S: Final = 1.0
-"""Asked for once more after this: one lost answer in hundreds must not hold up them all for the
-deadline, or for a few in a row."""
-
-_RETRY_S: Final = 0.2
-_LONGEST_RETRY_S: Final = 1.6
-"""Between two requests of one read: twice as long each time."""
-
 _DECODED_HERE_BYTES: Final = 16 * 1024
 """Larger ones are decoded off the event loop: a thousand batches take it a millisecond."""
 
@@ -58,16 +49,6 @@ _DECODED_HERE_BYTES: Final = 16 * 1024
 class RecordGoneError(Exception):
     """The flush record went while its object was read: what it named is sealed, or named by
     another record by now.  Read the records of its session again."""
-
-
-class _Request:
-    """One that is on its way, and what came of it."""
-
-    __slots__ = ("error", "over")
-
-    def __init__(self) -> None:
-        self.over = asyncio.Event()
-        self.error: Exception | None = None
 
 
 class FooterCache:
@@ -90,20 +71,22 @@ class FooterCache:
     ) -> None:
         self._session = session
         self._objects = objects
-        self._now_ms = now_ms
         self._offload = offload
         self._budget_bytes = budget_bytes
         self._encoded: OrderedDict[str, Buffer] = OrderedDict()
-        self._reading: dict[str, _Request] = {}
-        """Objects whose footers are asked for just now."""
+        self._reading = SingleFlight[str, Buffer]()
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
-        self._hedged = HedgedReads(_LATE_S, now_ms)
-        self._log = structlog.get_logger()
+        self._hedged = HedgedReads(now_ms)
         self.probes = BucketProbes(session, objects, now_ms)
-        self._failing = 0
-        """Reads whose last request had no answer, and that go on."""
         self.outage = outage or FailureTracker()
         """Since when the bucket has not answered, while something waits for a footer."""
+        self._retry = ObjectRetry(
+            self.probes,
+            now_ms,
+            self.outage,
+            event="footer_read_repeated",
+            advice="tried again; partitions that were taken over are led when it is read",
+        )
         self.size_bytes = 0
         self.reads = 0
 
@@ -142,7 +125,7 @@ class FooterCache:
 
         async def fetch(record_key: str, record: FlushRecord) -> None:
             try:
-                await self._patiently(record_key, record, self._request)
+                await self._read(record_key, record, self._request)
             except ObjectUnavailableError as error:
                 unavailable[record.object_key] = error
             except RecordGoneError:
@@ -165,45 +148,23 @@ class FooterCache:
             RecordGoneError: the record went meanwhile.
             FencedError: the session ended first.
         """
-        return await self._patiently(record_key, record, self._decoded)
+        return await self._read(record_key, record, self._decoded)
 
-    async def _patiently(
+    async def _read(
         self, record_key: str, record: FlushRecord, read: Callable[[FlushRecord], Awaitable[T]]
     ) -> T:
         """What *read* gives of the record, which is asked for again while that may help."""
-        patience = Patience(self.probes, self._now_ms)
-        wait_s = _RETRY_S
-        failing = False
-        try:
-            while True:
-                sent_ms = self._now_ms()
-                try:
-                    found = await read(record)
-                except UNANSWERED as error:
-                    answered, why = False, str(error) or f"no answer in {_DEADLINE_S:g} s"
-                    self._failing += not failing
-                    failing = True
-                    self._say(record, why, sent_ms)
-                except ANSWERED as error:
-                    answered, why = True, str(error)
-                    self.drop(record.object_key)
-                    record = await self._as_it_is_now(record_key, record, error)
-                    if isinstance(error, NotFoundError):
-                        why = "not found"
-                else:
-                    self.outage.ended(self._now_ms())
-                    return found
-                if answered:
-                    self.outage.ended(self._now_ms())
-                if await patience.is_over(answered=answered):
-                    self.outage.ended(self._now_ms())  # as far as the bucket goes
-                    raise ObjectUnavailableError(record.object_key, why)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
-        finally:
-            self._failing -= failing
-            if not self._failing:  # or nothing waits for it any more
-                self.outage.ended(self._now_ms())
+
+        async def ask() -> T:
+            nonlocal record
+            try:
+                return await read(record)
+            except ANSWERED as error:
+                self.drop(record.object_key)
+                record = await self._as_it_is_now(record_key, record, error)
+                raise
+
+        return await self._retry.read(record.object_key, ask)
 
     async def _as_it_is_now(
         self, record_key: str, record: FlushRecord, error: Exception
@@ -231,43 +192,18 @@ class FooterCache:
     async def _request(self, record: FlushRecord) -> Buffer:
         """The encoded footer: from here, by another's request, or by one of our own."""
         key = record.object_key
-        while True:
-            if (encoded := self._encoded.get(key)) is not None:
-                self._encoded.move_to_end(key)
-                return encoded
-            if (another := self._reading.get(key)) is None:
-                break
-            await another.over.wait()
-            if another.error is not None:
-                raise another.error
-        mine = self._reading[key] = _Request()
-        try:
-            async with self._slots:
-                encoded = await self._ask(record)
-            self.keep(key, encoded)
+        if (encoded := self._encoded.get(key)) is not None:
+            self._encoded.move_to_end(key)
             return encoded
-        except Exception as error:
-            mine.error = error
-            raise
-        finally:
-            del self._reading[key]
-            mine.over.set()
+        return await self._reading.do(key, lambda: self._ask(record))
 
     async def _ask(self, record: FlushRecord) -> Buffer:
-        async with asyncio.timeout(_DEADLINE_S):
+        async with self._slots:
             found = await self._hedged.read(lambda: self._ask_once(record))
-        return bytes(found)  # copied: a view would keep the buffer of the whole answer
+        encoded = bytes(found)  # copied: a view would keep the buffer of the whole answer
+        self.keep(record.object_key, encoded)
+        return encoded
 
     async def _ask_once(self, record: FlushRecord) -> Buffer:
         self.reads += 1
         return await self._objects.get(record.object_key, record.footer_start, record.size_bytes)
-
-    def _say(self, record: FlushRecord, error: str, sent_ms: float) -> None:
-        if self.outage.failed(error, sent_ms, self._now_ms()):
-            self._log.warning(
-                "footer_read_repeated",
-                object=record.object_key,
-                error=error,
-                failures=self.outage.failures,
-                advice="tried again; partitions that were taken over are led when it is read",
-            )

@@ -15,12 +15,20 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from driftlog_agents.foundation.rate_limit import HedgeBudget
+from driftlog_agents.foundation.retry import GrowingTimeout
 from driftlog_metadata.stores.errors import OutcomeUnknownError, UnavailableError
 
 T = TypeVar("T")
 
 _SHARE: Final = 0.05
 """Of all reads, asked for once more as soon as they are late; the others when they seem lost."""
+
+_LATE_S: Final = 1.0
+"""No read is late before."""
+
+TIMEOUT_S: Final = 6.0
+"""Of a read with its second request.  Longer: a claim or a producer behind a lost answer waits
+longer; shorter: a slow link never brings an answer."""
 
 _NO_ANSWER: Final = (UnavailableError, OutcomeUnknownError)
 
@@ -51,19 +59,32 @@ async def hedged(ask: Callable[[], Coroutine[Any, Any, T]], late_s: float) -> T:
 
 
 class HedgedReads:
-    """Reads of one kind, and when each is late.
+    """Reads of one kind: when each is late, and how long each may take.
 
     Args:
-        late_s: none is before.
+        late_s: none is late before.
+        longest_timeout_s: each timeout that is missed doubles the next, up to this.
     """
 
-    def __init__(self, late_s: float, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], float],
+        *,
+        late_s: float = _LATE_S,
+        timeout_s: float = TIMEOUT_S,
+        longest_timeout_s: float = 0.0,
+    ) -> None:
+        self._timeout = GrowingTimeout(timeout_s, max(timeout_s, longest_timeout_s))
         self._late_ms = late_s * 1000
         self._now_ms = now_ms
         self._hedging = HedgeBudget(_SHARE, self._late_ms, self._late_ms)
 
     async def read(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As `hedged`."""
+        """As `hedged`.
+
+        Raises:
+            TimeoutError: no answer in time.
+        """
         began_ms = self._now_ms()
         due_ms = self._hedging.due_ms(began_ms)
         asked = 0
@@ -80,4 +101,4 @@ class HedgedReads:
             return found
 
         late_ms = self._late_ms if due_ms is None else due_ms - began_ms
-        return await hedged(timed, late_ms / 1000)
+        return await self._timeout.of(hedged(timed, late_ms / 1000))

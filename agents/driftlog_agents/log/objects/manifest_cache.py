@@ -3,13 +3,13 @@
 Shell.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.offload import Offload, inline
-from driftlog_agents.log.objects.hedged_reads import hedged
+from driftlog_agents.log.objects.hedged_reads import HedgedReads
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_metadata.schema.model import TopicPartition
@@ -19,15 +19,8 @@ from driftlog_tiering.formats.manifest import Manifest
 from driftlog_tiering.formats.manifests import load_at_least
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
-_DEADLINE_S: Final = 5.0
-"""For what takes a few requests of kilobytes.  Longer: whoever waits for one whose answer was lost,
-such as an idempotent producer behind a takeover, waits longer; shorter: more is asked twice."""
-_LATE_S: Final = 1.0
-"""Asked for once more after this."""
-_LONGEST_S: Final = 30.0
-"""Each that is missed doubles the next, up to this: a store that is slow for all is waited for."""
-
-_T = TypeVar("_T")
+_LONGEST_TIMEOUT_S: Final = 30.0
+"""A store that is slow for all is waited for: a manifest takes a few requests."""
 
 
 class ManifestCache:
@@ -48,9 +41,9 @@ class ManifestCache:
         self._offload = offload
         self._now_ms = now_ms
         self._read_at_ms: dict[PartitionLog, float] = {}
-        self._deadline_s = _DEADLINE_S
+        self._hedged = HedgedReads(now_ms, longest_timeout_s=_LONGEST_TIMEOUT_S)
         self._newest: dict[PartitionLog, Manifest] = {}
-        self._locks: dict[PartitionLog, asyncio.Lock] = {}
+        self._reading = KeyedLock[PartitionLog]()
         self._strangers = strangers or UnknownKeys()
 
     async def get(self, log: PartitionLog) -> Manifest:
@@ -62,25 +55,17 @@ class ManifestCache:
         """
         if (known := self._current(log)) is not None:
             return known
-        try:
-            async with self._locks.setdefault(log, asyncio.Lock()):
-                while (known := self._current(log)) is None:
-                    tp = TopicPartition(log.topic_id, log.partition)
-                    wanted = log.manifest_version
-                    began_ms = self._now_ms()
-                    found = await self._in_time(
-                        partial(load_at_least, self._objects, log.topic, tp, wanted, self._strange)
-                    )
-                    if log.state is State.CLOSED:
-                        return found  # and nobody would forget it
-                    newest = self._newest.get(log)
-                    if newest is None or newest.version < found.version:  # or sealed meanwhile
-                        self._newest[log] = found
-                        self._read_at_ms[log] = began_ms
-                return known
-        finally:
-            if log.state is State.CLOSED:
-                self._locks.pop(log, None)
+        async with self._reading.of(log):
+            while (known := self._current(log)) is None:
+                began_ms = self._now_ms()
+                found = await self._load(log, log.manifest_version)
+                if log.state is State.CLOSED:
+                    return found  # and nothing would forget it
+                newest = self._newest.get(log)
+                if newest is None or newest.version < found.version:  # or sealed meanwhile
+                    self._newest[log] = found
+                    self._read_at_ms[log] = began_ms
+            return known
 
     def _strange(self, key: str) -> None:
         self._strangers.is_ours(key, layout.parse_manifest_key)
@@ -90,20 +75,13 @@ class ManifestCache:
 
         Raises: as `get`.
         """
+        return await self._load(log, version)
+
+    async def _load(self, log: PartitionLog, version: int) -> Manifest:
         tp = TopicPartition(log.topic_id, log.partition)
-        return await self._in_time(
+        return await self._hedged.read(
             partial(load_at_least, self._objects, log.topic, tp, version, self._strange)
         )
-
-    async def _in_time(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                found = await hedged(ask, _LATE_S)
-        except TimeoutError:
-            self._deadline_s = min(2 * self._deadline_s, _LONGEST_S)
-            raise
-        self._deadline_s = _DEADLINE_S
-        return found
 
     def _current(self, log: PartitionLog) -> Manifest | None:
         """The newest, if it is known and the partition's key names no newer one."""
@@ -127,7 +105,6 @@ class ManifestCache:
     def drop(self, log: PartitionLog) -> None:
         """What is known may be old: it is read again when it is needed."""
         self._newest.pop(log, None)
-        self._locks.pop(log, None)
 
     def forget(self, log: PartitionLog) -> None:
         """The partition is not led any more: it is closed, and nothing of it is kept."""
@@ -145,7 +122,7 @@ class ManifestCache:
             return ProducerStates()
         key = manifest.producers.key
         try:
-            data = await self._in_time(partial(self._objects.get, key))
+            data = await self._hedged.read(partial(self._objects.get, key))
             offset, states = await self._offload(ProducerStates.decode, data)
         except NotFoundError as error:
             raise CorruptSnapshotError(f"{key}: missing") from error

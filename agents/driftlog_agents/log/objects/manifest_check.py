@@ -22,7 +22,7 @@ Shell.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -31,7 +31,10 @@ import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.offload import Offload, inline
-from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.bucket_probe import BucketProbes
+from driftlog_agents.log.objects.hedged_reads import HedgedReads
+from driftlog_agents.log.objects.object_retry import ObjectRetry
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
@@ -47,12 +50,11 @@ _AT_ONCE: Final = 64
 """Requests in flight.  More: thousands of partitions are led sooner; fewer: a bucket that is slow
 for all is not made slower."""
 
-_DEADLINES_S: Final = (3.0, 30.0)
-"""Of one request, at first and at most: each that is missed doubles the next."""
+_TIMEOUTS_S: Final = (3.0, 30.0)
+"""Of one request, at first and at most: it lists one key, and a claimed partition waits for it."""
 
-_RETRY_S: Final = 0.2
-_LONGEST_RETRY_S: Final = 1.6
-"""Between two requests for one object: twice as long each time."""
+_WAITING: Final = 1_024
+"""Reads that are in flight or wait to be repeated.  More: more memory while the bucket fails."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -88,35 +90,37 @@ class ManifestCheck:
     ) -> None:
         self._objects = objects
         self._offload = offload
-        self._probes = probes
         self._producer_ids = producer_ids
-        self._now_ms = now_ms
-        self._deadline_s = _DEADLINES_S[0]
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._hedged = HedgedReads(
+            now_ms, timeout_s=_TIMEOUTS_S[0], longest_timeout_s=_TIMEOUTS_S[1]
+        )
         self._strangers = strangers or UnknownKeys()
         self._log = structlog.get_logger()
-        self._failing = 0
-        """Comparisons of which a request had no answer, and that go on."""
-        self.outage = outage or FailureTracker()
-        """Since when requests have failed, while partitions wait for one."""
-        self.requests = 0
+        self._retry = ObjectRetry(
+            probes,
+            now_ms,
+            outage or FailureTracker(),
+            event="manifest_check_repeated",
+            advice="tried again; partitions that were claimed are led when the bucket says "
+            "which of their manifests is the newest",
+        )
 
     async def newest(
         self, logs: Mapping[TopicPartition, PartitionLog], fresh: Collection[TopicPartition]
     ) -> Newest:
         """List the newest manifests of *logs*; *fresh*: those that were never led."""
         found = Newest()
-        topics = {logs[tp].topic_id: logs[tp].topic for tp in fresh}
+        topics = {tp.topic_id: logs[tp].topic for tp in fresh}
+        prefixes = {key: layout.topic_prefix(topic, key) for key, topic in topics.items()}
         used, failed = await self._all(
-            {
-                topic_id: partial(self._is_used, layout.topic_prefix(topic, topic_id))
-                for topic_id, topic in topics.items()
-            }
+            {key: (prefix, partial(self._is_used, prefix)) for key, prefix in prefixes.items()}
         )
         for tp in fresh:
             if tp.topic_id in failed:
                 found.unreadable[tp] = failed[tp.topic_id]
         wanted = {
-            tp: partial(self._newest_version, log.topic, tp)
+            tp: (f"newest manifest of {log!r}", partial(self._newest_version, log.topic, tp))
             for tp, log in logs.items()
             if tp not in fresh or used.get(tp.topic_id)
         }
@@ -133,8 +137,9 @@ class ManifestCheck:
         tp = TopicPartition(log.topic_id, log.partition)
         if version <= log.manifest_version:
             return None
-        manifest = await self._one(
-            lambda: load_at_least(self._objects, log.topic, tp, version, self._strange)
+        manifest = await self._read(
+            layout.manifest_prefix(log.topic, tp),
+            lambda: load_at_least(self._objects, log.topic, tp, version, self._strange),
         )
         if manifest.end <= log.high_watermark:
             problem = _other_epochs(log, manifest)
@@ -149,7 +154,7 @@ class ManifestCheck:
     async def _raise_producer_ids(self, key: str) -> None:
         """Of producers that the metadata store does not know of: their ids were given out."""
         try:
-            data = await self._one(lambda: self._objects.get(key))
+            data = await self._read(key, lambda: self._objects.get(key))
             _, states = await self._offload(ProducerStates.decode, data)
         except (UnavailableError, CorruptError) as error:
             self._log.warning(
@@ -175,87 +180,37 @@ class ManifestCheck:
     def _strange(self, key: str) -> None:
         self._strangers.is_ours(key, layout.parse_manifest_key)
 
-    async def _one(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        answers, failed = await self._all({0: ask})
-        if failed:
-            raise UnavailableError(failed[0])
-        return answers[0]
-
     async def _all(
-        self, asks: Mapping[_K, Callable[[], Awaitable[_T]]]
+        self, asks: Mapping[_K, tuple[str, Callable[[], Coroutine[Any, Any, _T]]]]
     ) -> tuple[dict[_K, _T], dict[_K, str]]:
-        """The answers, and why there are none; asked again while that may help (`Patience`)."""
+        """The answers, and why there are none; each request has the name of what it asks for."""
         answers: dict[_K, _T] = {}
-        patience = Patience(self._probes, self._now_ms)
-        wait_s = _RETRY_S
-        failing = False
-        try:
-            while True:
-                failed: dict[_K, str] = {}
-                broken: dict[_K, str] = {}
-                left = iter([key for key in asks if key not in answers])
+        unavailable: dict[_K, str] = {}
+        left = iter(asks.items())
 
-                async def work(
-                    left: Any = left,
-                    failed: dict[_K, str] = failed,
-                    broken: dict[_K, str] = broken,
-                ) -> None:
-                    nonlocal failing
-                    for key in left:
-                        sent_ms = self._now_ms()
-                        try:
-                            answers[key] = await self._ask(asks[key])
-                        except ANSWERED as error:
-                            broken[key] = str(error) or repr(error)
-                        except UNANSWERED as error:
-                            failed[key] = str(error) or "no answer in time"
-                        except asyncio.CancelledError:
-                            if _is_given_up():
-                                raise
-                            failed[key] = "the request was cancelled"
-                        if key in failed:
-                            self._failing += not failing
-                            failing = True
-                            self._say(failed[key], sent_ms)
+        async def work() -> None:
+            for key, (name, ask) in left:
+                try:
+                    answers[key] = await self._read(name, ask)
+                except ObjectUnavailableError as error:
+                    unavailable[key] = str(error)
 
-                async with asyncio.TaskGroup() as tasks:
-                    for _ in range(min(_AT_ONCE, len(asks) - len(answers))):
-                        tasks.create_task(work())
-                if (not failed and not broken) or await patience.is_over(answered=not failed):
-                    return answers, failed | broken
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
-        finally:
-            self._failing -= failing
-            if not self._failing:  # or nothing waits for it any more
-                self.outage.ended(self._now_ms())
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(_WAITING, len(asks))):
+                tasks.create_task(work())
+        return answers, unavailable
 
-    async def _ask(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        self.requests += 1
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                answer = await ask()
-        except TimeoutError:
-            self._deadline_s = min(2 * self._deadline_s, _DEADLINES_S[1])
-            raise
-        self._deadline_s = _DEADLINES_S[0]
-        return answer
+    async def _read(self, name: str, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """
+        Raises:
+            ObjectUnavailableError: the bucket answers, and does not give it now.
+        """
 
-    def _say(self, error: str, sent_ms: float) -> None:
-        if self.outage.failed(error, sent_ms, self._now_ms()):
-            self._log.warning(
-                "manifest_check_repeated",
-                error=error,
-                failures=self.outage.failures,
-                advice="tried again; partitions that were claimed are led when the bucket says "
-                "which of their manifests is the newest",
-            )
+        async def read() -> _T:
+            async with self._slots:
+                return await self._hedged.read(ask)
 
-
-def _is_given_up() -> bool:
-    """Whether this task was cancelled, and not only what it asked."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+        return await self._retry.read(name, read)
 
 
 def older_than_bucket(log: PartitionLog, manifest: Manifest) -> str:

@@ -1,10 +1,10 @@
 """Whether objects that should be there are gone, before an operator is told that they are.
 
     read ──▶ there
-      └─ not found, or damaged ──▶ again, ever less often, for half a minute ──▶ gone
+      └─ not found, or damaged ──▶ again, ever less often, for `LOST_MS` ──▶ gone
 
-For `loss`.  What was found to be gone is read once more, and not for half a minute, when it is
-asked for soon again: between what is shown and what is accepted, and for the next partition.
+For `accepted_loss`.  An object that was missing a moment ago is read once more, and not for half a
+minute again: between what is shown and what is accepted, and for the next partition.
 
 Shell.
 """
@@ -13,22 +13,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
+from driftlog_agents.log.objects.availability import Availability, DamagedObjectError
 from driftlog_agents.log.objects.flush_object_ends import READS_AT_ONCE, do_all, in_time
+from driftlog_agents.log.objects.object_retry import LOST_MS
 from driftlog_tiering.formats import layout
 from driftlog_tiering.formats.flush_object import CorruptFlushObjectError, NewerFlushObjectError
 from driftlog_tiering.formats.manifest import Manifest, SegmentRef
 from driftlog_tiering.formats.manifests import iter_segments
 from driftlog_tiering.stores.object_store import NotFoundError, ObjectStore
 
-_LOOKED_FOR_MS: Final = 30_000.0
-"""How long a store must say that an object is not there, or give it damaged: six times as long as a
-read of an agent does (`availability`).  Longer: an operator waits longer for what is lost; shorter:
-a node of the store that is behind makes an operator give up what is there."""
-
-_GONE_MS: Final = 600_000.0
-"""For so long one more look is enough."""
-
-_WAITS_S: Final = (0.5, 8.0)
+_WAITS_MS: Final = (500.0, 8_000.0)
 """Between two looks, at first and at most: twice as long each time."""
 
 _T = TypeVar("_T")
@@ -40,37 +34,32 @@ class MissingObjects:
     def __init__(self, objects: ObjectStore, now_ms: Callable[[], float]) -> None:
         self._objects = objects
         self._now_ms = now_ms
-        self._gone: dict[str, float] = {}
-        """When objects were found to be gone, or damaged."""
+        first_ms, longest_ms = _WAITS_MS
+        self._missing = Availability[str](lambda: 1.0, first_ms=first_ms, longest_ms=longest_ms)
         self._limit = asyncio.Semaphore(READS_AT_ONCE)
 
-    async def read(self, key: str, ask: Callable[[], Awaitable[_T]]) -> _T | None:
-        """What *ask* reads of *key*; None: it is gone, or a flush object that is damaged.
+    async def read(self, key: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """What *ask* reads of *key*.
 
         Raises:
+            DamagedObjectError: it is missing, or a flush object that is damaged, for `LOST_MS`.
             UnavailableError: the bucket does not answer; and what else *ask* raises.
         """
-        since_ms = self._now_ms()
-        if since_ms - self._gone.get(key, -_GONE_MS) < _GONE_MS:
-            since_ms -= _LOOKED_FOR_MS
-        wait_s, longest_s = _WAITS_S
         while True:
             try:
                 async with self._limit:
                     found = await ask()
             except NewerFlushObjectError:
                 raise
-            except (NotFoundError, CorruptFlushObjectError):
-                pass
+            except (NotFoundError, CorruptFlushObjectError) as error:
+                now_ms = self._now_ms()
+                self._missing.failed(key, now_ms)
+                if self._missing.lasted_ms(key, now_ms) >= LOST_MS:
+                    raise DamagedObjectError(key, "missing or damaged") from error
+                await asyncio.sleep((self._missing.due_ms(key) - now_ms) / 1000)
             else:
-                self._gone.pop(key, None)
+                self._missing.found(key)
                 return found
-            left_s = (since_ms + _LOOKED_FOR_MS - self._now_ms()) / 1000
-            if left_s <= 0:
-                self._gone[key] = self._now_ms()
-                return None
-            await asyncio.sleep(min(wait_s, left_s))
-            wait_s = min(2 * wait_s, longest_s)
 
     async def segments(self, manifest: Manifest) -> list[SegmentRef]:
         """Segments that *manifest* names above log start, and that are gone; ascending.
@@ -82,10 +71,9 @@ class MissingObjects:
         gone: list[SegmentRef] = []
 
         async def look(ref: SegmentRef) -> None:
-            found = await self.read(
-                ref.key, lambda: in_time(lambda: self._objects.get(ref.key, 0, 1))
-            )
-            if found is None:
+            try:
+                await self.read(ref.key, lambda: in_time(lambda: self._objects.get(ref.key, 0, 1)))
+            except DamagedObjectError:
                 gone.append(ref)
 
         # A listing proves no absence.

@@ -8,8 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from driftlog_agents.log.objects.availability import Availability
-from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_agents.foundation.retry import NO_ANSWER, Retry
+from driftlog_agents.log.objects.availability import (
+    Availability,
+    DamagedObjectError,
+    ObjectUnavailableError,
+)
+from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectStore
 
 MiB: Final = 1024 * 1024
@@ -65,28 +70,6 @@ class ReadSettings:
     memory."""
 
 
-class DamagedObjectError(CorruptError):
-    """An object of the log is missing or is not what it should be; *key* names it.
-
-    Nothing is skipped: reads that need it fail until it is mended.
-    """
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}")
-        self.key = key
-
-
-class MissingObjectError(DamagedObjectError):
-    """It is not there: replaced since it was looked up, lost, or not shown for a moment.
-
-    *known*: it was looked for a moment ago, and no request was made.
-    """
-
-    def __init__(self, key: str, *, known: bool = False) -> None:
-        super().__init__(key, "missing")
-        self.known = known
-
-
 class RangedReads:
     """The store, for cold reads."""
 
@@ -95,42 +78,44 @@ class RangedReads:
     ) -> None:
         self._store = store
         self._settings = settings
+        backoff_s = settings.retry_backoff_ms / 1000
+        self._retry = Retry(
+            wait_s=backoff_s,
+            longest_wait_s=backoff_s * 2**settings.attempts,
+            attempts=settings.attempts,
+        )
         self._now_ms = now_ms
         self.missing = Availability[str](lambda: 1.0, longest_ms=_LONGEST_WAIT_MS)
         """Objects that are not there, although they were looked up again."""
         self._slots = asyncio.Semaphore(settings.requests_at_once)
         self.requests = 0
-        self.failures = 0
-        self.bytes_read = 0
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> Buffer:
         """Exactly the bytes ``[start, end)`` of the object; *end* None: to its end.
 
         Raises:
-            MissingObjectError: no such object.
+            ObjectUnavailableError: no such object: replaced since it was looked up, lost, or not
+                shown for a moment.
             DamagedObjectError: it is shorter.
             UnavailableError: the store refused or did not answer, each time; try again later.
         """
         if self.missing.waits(key, self._now_ms()):
-            raise MissingObjectError(key, known=True)
-        backoff_ms = self._settings.retry_backoff_ms
-        for attempt in range(1, self._settings.attempts + 1):
-            try:
-                async with self._slots:
-                    self.requests += 1
-                    async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
-                        body = await self._store.get(key, start, end)
-                break
-            except NotFoundError as error:
-                raise MissingObjectError(key) from error
-            except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-                self.failures += 1
-                if attempt == self._settings.attempts:
-                    raise UnavailableError(f"{key}: {error!r}, {attempt} times") from error
-            await asyncio.sleep(backoff_ms / 1000)
-            backoff_ms *= 2
+            raise ObjectUnavailableError(key, "missing", known=True)
+
+        async def ask() -> Buffer:
+            async with self._slots:
+                self.requests += 1
+                async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
+                    return await self._store.get(key, start, end)
+
+        try:
+            body = await self._retry.run(ask)
+        except NotFoundError as error:
+            raise ObjectUnavailableError(key, "missing") from error
+        except NO_ANSWER as error:
+            why = f"{key}: {error!r}, {self._settings.attempts} times"
+            raise UnavailableError(why) from error
         self.missing.found(key)
         if end is not None and len(body) != end - start:
             raise DamagedObjectError(key, f"it ends at {start + len(body)}, before {end}")
-        self.bytes_read += len(body)
         return body

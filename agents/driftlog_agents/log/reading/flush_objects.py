@@ -13,12 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.objects.ranged_reads import DamagedObjectError, RangedReads, ReadSettings
-from driftlog_agents.log.objects.shared_cache import SharedCache
+from driftlog_agents.log.objects.availability import DamagedObjectError
+from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.local_reads import is_local, last_that_fits, span_bytes
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, object_range
 from driftlog_agents.log.reading.segments import Batches
+from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.stores.object_store import Buffer
@@ -69,7 +70,7 @@ class FlushReads:
         """Batches from the one that holds *offset* on, up to where they are local again.
 
         Raises:
-            MissingObjectError: a flush object is not there (any more).
+            ObjectUnavailableError: a flush object is not there (any more).
             DamagedObjectError: it holds something else.
             UnavailableError: the store, each time.
         """

@@ -27,10 +27,9 @@ from uuid import UUID
 import structlog
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.objects.availability import ObjectUnavailableError
+from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
+from driftlog_agents.log.objects.object_retry import LOST_MS
 from driftlog_agents.log.objects.ranged_reads import (
-    DamagedObjectError,
-    MissingObjectError,
     RangedReads,
     ReadSettings,
 )
@@ -52,7 +51,6 @@ from driftlog_tiering.stores.object_store import Buffer, NotFoundError, ObjectSt
 __all__ = [
     "DamagedObjectError",
     "LogReader",
-    "MissingObjectError",
     "OffsetOutOfRangeError",
     "ReadSettings",
     "holds_zstd",
@@ -65,10 +63,6 @@ _READERS: Final = 4_096
 """Consumers that are remembered as reading on; each takes ~200 bytes."""
 
 _ATTRIBUTES_LOW_BYTE: Final = 22
-
-_LOST_MS: Final = 30_000.0
-"""An object that is missing for so long is told as damage.  Shorter: a 404 that is not true ends
-consumers; longer: nobody is told, for clients ask again for ever."""
 
 _Place = tuple[UUID, int, int]
 """Topic id, partition, offset."""
@@ -212,7 +206,9 @@ class LogReader:
         if offset < max(log.log_start, manifest.log_start):
             raise OffsetOutOfRangeError(log, offset)  # deleted while we asked
         if offset >= manifest.end:
-            raise MissingObjectError(f"the segment of offset {offset} of {manifest.key}")
+            raise ObjectUnavailableError(
+                f"the segment of offset {offset} of {manifest.key}", "missing"
+            )
         return await self.segments.read(manifest, offset, max_bytes, codec, zstd=zstd)
 
     # ── By time ──
@@ -245,13 +241,13 @@ class LogReader:
         try:
             try:
                 result = await attempt()
-            except MissingObjectError as error:
+            except ObjectUnavailableError as error:
                 if error.known:
                     raise
                 self._log.info("object_gone", object=error.key, advice="looked up again")
                 await self._renew(log)
                 result = await attempt()
-        except MissingObjectError as error:
+        except ObjectUnavailableError as error:
             self.damaged_reads += 1
             self._missing(log, error)
             raise
@@ -261,10 +257,10 @@ class LogReader:
         _check_led(log)
         return result
 
-    def _missing(self, log: PartitionLog, error: MissingObjectError) -> None:
+    def _missing(self, log: PartitionLog, error: ObjectUnavailableError) -> None:
         """
         Raises:
-            ObjectUnavailableError: it may be given in a moment.
+            DamagedObjectError: it has been missing for long: nothing is gained by asking again.
         """
         now_ms, missing = self._now_ms(), self.objects.missing
         if not error.known and missing.failed(error.key, now_ms):
@@ -275,8 +271,8 @@ class LogReader:
                 advice="it is looked for again as long as consumers ask for it; put it back.  If "
                 "it is gone for good: driftlog partitions accept-loss",
             )
-        if missing.lasted_ms(error.key, now_ms) < _LOST_MS:
-            raise ObjectUnavailableError(error.key, "missing") from error
+        if missing.lasted_ms(error.key, now_ms) >= LOST_MS:
+            raise DamagedObjectError(error.key, "missing") from error
 
     async def _renew(self, log: PartitionLog) -> None:
         try:
@@ -287,7 +283,7 @@ class LogReader:
     async def _manifest(self, log: PartitionLog) -> Manifest:
         missing = self._manifests_missing.get(log)
         if missing is not None and self.objects.missing.waits(missing, self._now_ms()):
-            raise MissingObjectError(missing, known=True)
+            raise ObjectUnavailableError(missing, "missing", known=True)
         try:
             manifest = await self._provider(log)
         except (OutcomeUnknownError, TimeoutError) as error:
@@ -300,7 +296,7 @@ class LogReader:
                     if other.state is not State.CLOSED
                 }
                 self._manifests_missing[log] = error.key
-            raise MissingObjectError(error.key) from error
+            raise ObjectUnavailableError(error.key, "missing") from error
         except (CorruptError, NotFoundError) as error:
             tp = TopicPartition(log.topic_id, log.partition)
             raise DamagedObjectError(layout.manifest_prefix(log.topic, tp), str(error)) from error

@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from driftlog_agents.foundation.offload import Offload
-from driftlog_agents.log.objects.ranged_reads import DamagedObjectError, RangedReads, ReadSettings
-from driftlog_agents.log.objects.shared_cache import SharedCache
+from driftlog_agents.log.objects.availability import DamagedObjectError
+from driftlog_agents.log.objects.ranged_reads import RangedReads, ReadSettings
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
+from driftlog_agents.log.reading.shared_cache import SharedCache
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import HEADER_BYTES, BatchHeader, Codec, iterate_batches
@@ -130,7 +131,8 @@ class SegmentReads:
         *codec* None: what the segment's batches had.  Without *zstd* none is made.
 
         Raises:
-            DamagedObjectError: a list or segment is missing or damaged.
+            ObjectUnavailableError: a list or segment is missing.
+            DamagedObjectError: one is damaged.
             UnavailableError: the store, each time.
         """
         place = await self.at(manifest, offset)

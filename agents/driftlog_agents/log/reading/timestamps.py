@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from driftlog_agents.log.objects.ranged_reads import MissingObjectError
+from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import UNDEFINED_EPOCH, PartitionLog, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches
@@ -103,7 +103,9 @@ class TimeReads:
             return slices, None, start
         manifest = await self._manifest(log)
         if manifest.end < sealed_end:
-            raise MissingObjectError(f"the segment of offset {manifest.end} of {manifest.key}")
+            raise ObjectUnavailableError(
+                f"the segment of offset {manifest.end} of {manifest.key}", "missing"
+            )
         return slices, manifest, max(start, manifest.log_start)
 
     # ── Sealed ──

@@ -34,6 +34,7 @@ from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.log.leadership.claims import require_both
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.leadership.takeover import release
+from driftlog_agents.log.objects.availability import DamagedObjectError
 from driftlog_agents.log.objects.flush_object_ends import FlushObjectEnds, do_all, in_time
 from driftlog_agents.log.objects.missing_objects import MissingObjects
 from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
@@ -436,8 +437,9 @@ class LossAcceptance:
         async def look(kv: KeyValue) -> None:
             record = _decoded(kv, decode_flush_record)
             if record.object_key not in read:
-                footer = await self._footer(kv, record)
-                if footer is None:
+                try:
+                    footer = await self._footer(kv, record)
+                except DamagedObjectError:
                     lost.append(record.object_key)
                     return
                 read[record.object_key] = _slices_in(footer, tp, record.object_key)
@@ -456,8 +458,12 @@ class LossAcceptance:
         lost.sort()
         return found, lost
 
-    async def _footer(self, kv: KeyValue, record: FlushRecord) -> Footer | None:
-        """None: its object is gone, or its footer is damaged, and its record is still there."""
+    async def _footer(self, kv: KeyValue, record: FlushRecord) -> Footer:
+        """
+        Raises:
+            DamagedObjectError: its object is gone, or its footer is damaged, and its record is
+                still there.
+        """
         key = record.object_key
 
         async def read() -> Footer:

@@ -27,12 +27,15 @@ from typing import Final
 import structlog
 
 from driftlog_agents.foundation.failure_tracker import FailureTracker
+from driftlog_agents.foundation.keyed_lock import KeyedLock
 from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.retry import NO_ANSWER
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.objects.availability import Availability
-from driftlog_agents.log.objects.bucket_probe import ANSWERED, UNANSWERED, BucketProbes, Patience
+from driftlog_agents.log.objects.bucket_probe import BucketProbes
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
 from driftlog_agents.log.objects.manifest_check import older_than_bucket
+from driftlog_agents.log.objects.object_retry import ANSWERED, ReadDeadline
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import NO_PRODUCER_ID, PartitionLog, State
 from driftlog_agents.log.partition.sealed_cache import SealedCache
@@ -149,8 +152,8 @@ class Sealer:
         self._offload = offload
         self._sealed = sealed
         self._buffering = buffering
-        self._sealing: dict[PartitionLog, asyncio.Event] = {}
-        """A partition is sealed by one at a time; set when that is over."""
+        self._sealing = KeyedLock[PartitionLog]()
+        """A partition is sealed by one at a time."""
         self._edits: dict[PartitionLog, list[AddSegments]] = {}
         """What this session has added since the last known edit, or may have."""
         self.sealed_cache = SealedCache()
@@ -159,7 +162,7 @@ class Sealer:
         self.lag = SealingLag()
         self._blocked = Availability[PartitionLog](rng.random)
         """Partitions that need an object that cannot be read: tried again, after a while."""
-        self._failing: dict[PartitionLog, Patience] = {}
+        self._failing: dict[PartitionLog, ReadDeadline] = {}
         """Partitions whose last attempt failed."""
         self.outage = outage
         """Since when no attempt to seal has come to its end."""
@@ -217,7 +220,7 @@ class Sealer:
         sent_ms = self._now_ms()
         try:
             await self.seal(log, end)
-        except (*UNANSWERED, *ANSWERED) as error:
+        except (*NO_ANSWER, *ANSWERED) as error:
             why = str(error) or repr(error)
             answered = isinstance(error, ANSWERED)
             if log.state not in _NOT_SERVED and not answered:
@@ -237,8 +240,8 @@ class Sealer:
         """Else a partition whose attempts fail for ever would keep all producers waiting."""
         if log in self._blocked:
             return True
-        failing = self._failing.setdefault(log, Patience(self._probes, self._now_ms))
-        return await failing.is_over(answered=answered)
+        failing = self._failing.setdefault(log, ReadDeadline(self._probes, self._now_ms))
+        return await failing.has_passed(answered=answered)
 
     def _failed(self, log: PartitionLog, error: str, sent_ms: float) -> None:
         if self.outage.failed(error, sent_ms, self._now_ms()):
@@ -317,10 +320,7 @@ class Sealer:
             CorruptError, NotFoundError: the manifest or a flush object is damaged.
             FencedError: the partition is led elsewhere.
         """
-        while (another := self._sealing.get(log)) is not None:
-            await another.wait()
-        over = self._sealing[log] = asyncio.Event()
-        try:
+        async with self._sealing.of(log):
             if log.state in _NOT_SERVED:
                 raise UnavailableError(f"{_name(log)} is not led here")
             manifest = await self._adopt(log)
@@ -330,9 +330,6 @@ class Sealer:
             if self._is_behind(log):
                 await self._move_log_start(log)
             return log.sealed_end
-        finally:
-            del self._sealing[log]
-            over.set()
 
     async def _adopt(self, log: PartitionLog) -> Manifest:
         """The partition's manifest, with its key not behind it."""

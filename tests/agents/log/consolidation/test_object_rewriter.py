@@ -7,7 +7,7 @@ import contextlib
 import io
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlog_agents.log.consolidation import object_rewriter as rewriting
-from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter, UnavailableSourceError
+from driftlog_agents.log.consolidation.object_rewriter import ObjectRewriter
 from driftlog_agents.log.consolidation.policy import encode, lay_out
+from driftlog_agents.log.objects.availability import DamagedObjectError, ObjectUnavailableError
 from driftlog_metadata.schema.model import FlushRecord
 from driftlog_metadata.stores.errors import UnavailableError
 from driftlog_tiering.batches.batch import build_batch
@@ -149,7 +150,7 @@ async def batches_in(store: Store, record: FlushRecord) -> dict[Place, bytes]:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "_PIECE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(rewriting, "_GAP_BYTES", GAP_BYTES)
-    monkeypatch.setattr(rewriting, "_RETRY_S", 0.0)
+    monkeypatch.setattr(rewriting, "_RETRY", replace(rewriting._RETRY, wait_s=0.0))
 
 
 FLUSHES = st.lists(
@@ -280,11 +281,12 @@ def test_an_old_object_that_is_damaged_is_named_and_nothing_is_put(damage: str) 
         encoded, _ = encode(new, footers, "s", 7)
         before = len(store.gets)
 
-        with pytest.raises(UnavailableSourceError) as raised:
+        with pytest.raises((ObjectUnavailableError, DamagedObjectError)) as raised:
             await rewriting_to(store).write(new, old, encoded, "s", 7)
 
-        assert 1 == raised.value.source
-        assert key in str(raised.value)
+        assert isinstance(raised.value, ObjectUnavailableError | DamagedObjectError)
+        assert key == raised.value.key
+        assert (damage == "missing") == isinstance(raised.value, ObjectUnavailableError)
         assert len(store.gets) > before
         assert not [k async for page in store.list("flush/s/") for k in page.objects]
 
@@ -375,7 +377,7 @@ def test_who_is_told_to_end_does_while_a_store_fails() -> None:
         (new,) = lay_out(footers, lambda _: 0, 10_000)
         encoded, _ = encode(new, footers, "s", 7)
         task = asyncio.create_task(rewriting_to(store).write(new, old, encoded, "s", 7))
-        while len(store.gets) < 1 + rewriting._ATTEMPTS:  # noqa: ASYNC110
+        while len(store.gets) < 1 + (rewriting._RETRY.attempts or 0):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         assert task.cancel()

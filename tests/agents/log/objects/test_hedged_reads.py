@@ -102,7 +102,7 @@ async def test_where_all_are_slow_few_are_asked_for_twice() -> None:
     One in twenty at most, whatever the store takes: twice the requests would make it slower.  One
     that takes four times as long is taken for lost, and asked for at once where all else is quick.
     """
-    reads = HedgedReads(LATE_S, now_ms)
+    reads = HedgedReads(now_ms, late_s=LATE_S)
     calls = 0
 
     async def slow(seconds: float) -> None:

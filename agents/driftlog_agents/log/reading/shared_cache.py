@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from driftlog_agents.foundation.single_flight import SingleFlight
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -60,7 +62,7 @@ class SharedCache(Generic[K, V]):
         self._now_ms = now_ms
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         """Least recently used first."""
-        self._loading: dict[K, asyncio.Future[V]] = {}
+        self._loading = SingleFlight[K, V]()
         self._queue = asyncio.Lock()
         """Who waits for room; first come, first served."""
         self._changed = asyncio.Event()
@@ -75,19 +77,16 @@ class SharedCache(Generic[K, V]):
 
         Its errors are theirs too.  If the one who loads is cancelled, another begins again.
         """
-        while True:
-            entry = self._entries.get(key)
-            if entry is not None:
-                self._entries.move_to_end(key)
-                entry.used_ms = self._now_ms()
-                entry.finished = False
-                return entry.value
-            loading = self._loading.get(key)
-            if loading is None:
-                return await self._load(key, size_bytes, load)
-            await asyncio.wait((loading,))
-            if not loading.cancelled():
-                return loading.result()
+        entry = self._entries.get(key)
+        if entry is None:
+            return await self._loading.do(key, lambda: self._load(key, size_bytes, load))
+        return self._use(key, entry)
+
+    def _use(self, key: K, entry: _Entry[V]) -> V:
+        self._entries.move_to_end(key)
+        entry.used_ms = self._now_ms()
+        entry.finished = False
+        return entry.value
 
     def finish(self, key: K) -> None:
         """A reader came to the end of it: it is the first to go, if nobody asks again."""
@@ -104,28 +103,17 @@ class SharedCache(Generic[K, V]):
         )
 
     async def _load(self, key: K, size_bytes: int, load: Callable[[], Awaitable[V]]) -> V:
-        outcome: asyncio.Future[V] = asyncio.get_running_loop().create_future()
-        self._loading[key] = outcome
+        if (entry := self._entries.get(key)) is not None:
+            return self._use(key, entry)  # loaded by another that waited for a cancelled load
+        await self._make_room(size_bytes)
+        self.loads += 1
         try:
-            await self._make_room(size_bytes)
-            self.loads += 1
-            try:
-                value = await load()
-            except BaseException:
-                self._release(size_bytes)
-                raise
-        except Exception as error:
-            outcome.set_exception(error)
-            outcome.exception()  # nobody may have asked, and that is no lost error
-            raise
+            value = await load()
         except BaseException:
-            outcome.cancel()
+            self._release(size_bytes)
             raise
-        finally:
-            del self._loading[key]
         self._entries[key] = _Entry(value, size_bytes, self._now_ms())
         self._changed.set()  # who saw nothing but loads may evict it, in its time
-        outcome.set_result(value)
         return value
 
     # ── Room ──
