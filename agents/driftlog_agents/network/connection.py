@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.foreign_protocols import ForeignProtocolError
 from driftlog_agents.network.frames import FrameReader
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
 from driftlog_agents.network.slots import Buffer, LargeSlot, Slot
@@ -199,6 +200,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._held_up = False
             if self._rest is None and self._large is None:
                 self._frames.taken()
+        except ForeignProtocolError as error:
+            self._server.refuse_foreign(self, error.protocol)
         except FrameTooLargeError as error:
             self._server.refusals.count(SOCKET_REQUEST_BYTES)
             self.hang_up("frame_refused", str(error))
