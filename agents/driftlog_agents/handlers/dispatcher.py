@@ -26,6 +26,7 @@ from driftlog_agents.handlers.api.fetch import FetchHandler
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.produce.handler import ProduceHandler
+from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.connection import Connection
@@ -262,7 +263,7 @@ class Dispatcher:
                 f"an answer to {count} partitions has {least} bytes, of {most} allowed: produce to "
                 f"fewer at once ({RESPONSE_BYTES})",
             )
-        return chars + count * _REFUSED_BYTES
+        return chars + count * _REFUSED_BYTES + NAMED_BYTES
 
     def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if len(frame) > _LARGE_BYTES:

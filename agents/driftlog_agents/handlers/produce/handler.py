@@ -15,6 +15,7 @@ Shell.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -26,6 +27,7 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
 from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.handlers.produce.record_errors import RefusedRecordsError
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.handlers.produce.waiters import (
     OPEN,
@@ -195,8 +197,9 @@ class ProduceHandler:
         limits, records = self._broker.topics.limits.get(topic), data.records
         if limits is None or records is None or len(records) < batches.HEADER_BYTES:
             return False
-        unset = records[_MAX_TIMESTAMP_AT] >= 0x80  # it is negative
-        return limits.compacted or limits.codec is not None or unset
+        at, end = _MAX_TIMESTAMP_AT, _MAX_TIMESTAMP_AT + 8
+        checked = (*(0,) * 6, int.from_bytes(records[at:end], "big", signed=True))
+        return limits.codec is not None or needs_rewrite(limits, checked, self._broker.wall_ms())
 
     def any_may_wait(self, version: int, request: ProduceRequest) -> bool:
         """The same of a request."""
@@ -311,7 +314,7 @@ class ProduceHandler:
             raise _bad_batch(records, checked)
         self._check_limits(limits, checked, size, version)
         self.bytes += size
-        if log.busy or needs_rewrite(limits, checked):
+        if log.busy or needs_rewrite(limits, checked, self._broker.wall_ms()):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
         elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
             log, checked[2], checked[3], checked[4], checked[0]
@@ -347,17 +350,6 @@ class ProduceHandler:
             )
         if attributes & _TRANSACTIONAL:
             raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
-        if not limits.log_append_time and checked[6] >= 0:
-            now_ms = self._broker.wall_ms()
-            if (
-                checked[6] > now_ms + limits.timestamp_after_max_ms
-                or checked[5] < now_ms - limits.timestamp_before_max_ms
-            ):
-                raise RefusedError(
-                    ErrorCode.INVALID_TIMESTAMP,
-                    f"timestamps {checked[5]} to {checked[6]} are outside of what "
-                    "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
-                )
 
     def _admit(
         self,
@@ -448,8 +440,10 @@ class ProduceHandler:
                 if acks != 0 and slot.connection.closed:
                     continue  # no client waits for it, and it may take long
                 await engine.admits(log)  # before it has become larger, perhaps
-                if needs_rewrite(limits, checked):
-                    done: Rewrite = await self._offload(rewrite, limits, records, checked)
+                now_ms = self._broker.wall_ms()
+                if needs_rewrite(limits, checked, now_ms):
+                    convert = partial(rewrite, now_ms)
+                    done: Rewrite = await self._offload(convert, limits, records, checked)
                     records, checked = done.records, done.checked
                     if len(records) > limits.max_message_bytes:
                         raise _too_large(limits, records)
@@ -459,7 +453,8 @@ class ProduceHandler:
             except RefusedError as error:
                 self._refused_late(acks, slot, waiter, error)
             except CorruptError as error:
-                waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
+                refused = RefusedError(ErrorCode.INVALID_RECORD, str(error))
+                self._refused_late(acks, slot, waiter, refused)
             except UnavailableError:
                 waiter.lost(log)
             except AssertionError:
@@ -478,7 +473,8 @@ class ProduceHandler:
         self.errors += 1
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
             self._broker.refusals.count(MAX_MESSAGE_BYTES)
-        waiter.refuse(error.code, str(error) or None)
+        named = error.records if isinstance(error, RefusedRecordsError) else ()
+        waiter.refuse(error.code, str(error) or None, named)
 
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed; call it a few times a second."""
