@@ -23,6 +23,8 @@ pytestmark = pytest.mark.xdist_group("bad_records")
 HOUR_MS: Final = 3_600_000
 KEYED: Final = b"k"
 
+_NOT_YET: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
 COMPACT: Final = {"cleanup_policy": "compact"}
 RECENT: Final = {"message_timestamp_before_max_ms": "1800000"}
 STAMPED: Final = {"message_timestamp_type": "LogAppendTime"}
@@ -67,8 +69,10 @@ def produced(
             frame = memoryview(raw.receive())[4:]
             (answer,) = produce.API.decode_response(8, frame)[1].responses
             answers = sorted(answer.partition_responses, key=lambda partition: partition.index)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in [each.error_code for each in answers]
-            if not unknown or time.monotonic() > deadline:
+            if (
+                not any(each.error_code in _NOT_YET for each in answers)
+                or time.monotonic() > deadline
+            ):
                 return answers
             time.sleep(0.05)
 
