@@ -53,6 +53,7 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from driftlog_agents.protocol.one_batch import OneBatch
+from driftlog_agents.topics.validation import INTERNAL_TOPICS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
@@ -297,6 +298,8 @@ class ProduceHandler:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = engine.log(topic, partition)
         if log is None:
+            if topic in INTERNAL_TOPICS:  # as ReplicaManager#appendRecords
+                raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             known = self._broker.topics.by_name.get(topic)
             raise RefusedError(not_led(self._broker, known, partition))
         limits = self._broker.topics.limits.get(topic)
