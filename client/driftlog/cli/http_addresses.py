@@ -15,6 +15,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # no __all__
 from driftlog.cli.connection import WHICH_ADDRESS, connect
 from driftlog.cli.errors import CommandError
 
+CHANGE_HEADERS: Final = {"X-Driftlog": "cli"}
+"""Of requests that change something: an agent refuses those that a web page can send."""
+
 _HTTP_CONFIG: Final = "driftlog.http.address"
 _ADMIN_TIMEOUT_S: Final = 10
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from driftlog.cli.connection import add_bootstrap_option, bootstrap
 from driftlog.cli.errors import FAILED, OK, CommandError
-from driftlog.cli.http_addresses import http_addresses
+from driftlog.cli.http_addresses import CHANGE_HEADERS, http_addresses
 from driftlog.cli.output import complain, plural, print_json, print_table
 from driftlog.cli.parsers import Commands, add_command, add_group, topic_partitions
 
@@ -263,7 +263,7 @@ def _ask(address: str, path: str, body: dict[str, Any] | None = None) -> dict[st
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
-        f"http://{address}{path}", data, {"Content-Type": "application/json"}
+        f"http://{address}{path}", data, {"Content-Type": "application/json"} | CHANGE_HEADERS
     )
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:

@@ -13,7 +13,7 @@ from typing import Final
 from driftlog.cli import bucket_segments
 from driftlog.cli.connection import add_bootstrap_option, bootstrap
 from driftlog.cli.errors import FAILED, OK, CommandError
-from driftlog.cli.http_addresses import http_addresses
+from driftlog.cli.http_addresses import CHANGE_HEADERS, http_addresses
 from driftlog.cli.output import complain
 from driftlog.cli.parsers import Commands, add_command, add_group
 
@@ -55,7 +55,9 @@ def _seal(options: argparse.Namespace) -> int:
 
 def _seal_at(address: str, topic: str) -> dict[int, int]:
     name = urllib.parse.quote(topic, safe="")
-    request = urllib.request.Request(f"http://{address}/topics/{name}/seal", method="POST")
+    request = urllib.request.Request(
+        f"http://{address}/topics/{name}/seal", headers=CHANGE_HEADERS, method="POST"
+    )
     try:
         with urllib.request.urlopen(request, timeout=_SEAL_TIMEOUT_S) as answer:
             body = json.load(answer)
