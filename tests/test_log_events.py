@@ -47,7 +47,7 @@ def _events(node: ast.AST, module: str) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Dict):
         # The process log makes lines of its own.
         fields = {
-            key.value: value.value
+            str(key.value): str(value.value)
             for key, value in zip(node.keys, node.values, strict=True)
             if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
         }
