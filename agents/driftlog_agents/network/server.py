@@ -139,6 +139,11 @@ class Server:
                 port = sockets[0].getsockname()[1]
                 raise refused(error, at.host, port, OPTION) from error
 
+    @property
+    def request_budget(self) -> MemoryBudget:
+        """Of requests other than Produce."""
+        return self.requests.budget
+
     def left(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
