@@ -14,6 +14,7 @@ Pure.
 from dataclasses import dataclass
 from typing import Final
 
+from driftlog_agents.configs.definitions import INT64_MAX
 from driftlog_agents.configs.topic import TopicLimits
 from driftlog_agents.handlers.produce.record_errors import check_records
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
@@ -37,12 +38,15 @@ class Rewrite:
 
 def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...], now_ms: int) -> bool:
     """Whether the batch must be looked into.  *now_ms*: the agent's wall clock."""
-    codec = limits.codec
-    return (
-        limits.compacted
-        or (codec is not None and checked[1] & _CODEC_MASK != codec)
-        or (not limits.log_append_time and _is_unsure(limits, checked[6], now_ms))
-        or limits.bounds_age
+    codec, max_timestamp = limits.codec, checked[6]
+    if limits.compacted or (codec is not None and checked[1] & _CODEC_MASK != codec):
+        return True
+    if limits.log_append_time:
+        return False
+    return (  # of every batch: as `_is_unsure` and `bounds_age`, without a call
+        max_timestamp < 0
+        or max_timestamp > now_ms + limits.timestamp_after_max_ms
+        or limits.timestamp_before_max_ms != INT64_MAX
     )
 
 
