@@ -70,6 +70,7 @@ async def test_the_process_is_shown_under_the_names_that_prometheus_has(tmp_path
     assert 0 < found["process_cpu_seconds_total"][0]
     assert abs(found["process_start_time_seconds"][0] - time()) < 600
     assert 10 << 20 < found["process_resident_memory_bytes"][0]
-    peak = found["process_max_resident_memory_bytes"][0]
+    # Two figures of the kernel, which counts pages of threads a little later.
+    peak = found["process_max_resident_memory_bytes"][0] + (16 << 20)
     assert found["process_resident_memory_bytes"][0] <= peak
     assert 3 < found["process_open_fds"][0] < found["process_max_fds"][0]
