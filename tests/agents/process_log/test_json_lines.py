@@ -33,10 +33,8 @@ def test_a_log_of_an_agent_is_json(tmp_path: Path) -> None:
         lines = objects(agent.log)
         second = DriftlogProcess(data, arguments=JSON)
         second.launch()
-        assert second._process is not None
-        code = second._process.wait(60)
+        code = second.wait(60)
         (refused,) = objects(second.log)[-1:]
-        second._process = None
         second.close()
 
     (line,) = (line for line in lines if line["event"] == "frame_refused")
