@@ -1,8 +1,6 @@
 """The first page and docs/: short, complete, reachable, and without a dead link."""
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +26,6 @@ _ROOTS: Final = [
 _CODE: Final = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _BAR: Final = re.compile(r"(?<!\\)\|")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
-_LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
-_EVENT: Final = re.compile(r"[a-z]+(?:_[a-z]+)+")
 
 
 def test_the_first_page_is_short() -> None:
@@ -68,17 +64,6 @@ def test_each_relative_link_resolves(file: Path) -> None:
             dead.append(link)
 
     assert [] == dead
-
-
-def test_each_log_event_has_a_row() -> None:
-    """
-    docs/failures.md has every event that an agent writes, and no other.
-    """
-    _, _, table = (REPOSITORY / "docs" / "failures.md").read_text().partition("| event | level |")
-    rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
-    said = [event for row in rows for event in re.findall(r"`([a-z_]+)`", row)]
-
-    assert sorted(_events()) == sorted(said)
 
 
 @pytest.mark.parametrize("file", ALL, ids=lambda file: _name(file))
@@ -145,33 +130,3 @@ def _anchors(file: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
-
-
-def _events() -> set[str]:
-    """First arguments of log calls, and of those who pass an event on."""
-    found = set()
-    for package in ("agents/driftlog_agents", "metadata/driftlog_metadata", "tiering"):
-        for file in (REPOSITORY / package).rglob("*.py"):
-            found |= set(_events_of(ast.parse(file.read_text())))
-    return found
-
-
-def _events_of(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(attr=attr), args=[first, *_]) if attr in _LEVELS | {
-                "hang_up",
-                "_failed",
-            }:
-                words = first
-            case ast.Assign(targets=[ast.Name(id="WENT_BACK" | "REPLACED")], value=value):
-                words = value
-            case ast.AnnAssign(target=ast.Name(id="WENT_BACK" | "REPLACED"), value=ast.expr() as v):
-                words = v
-            case ast.Dict(keys=[ast.Constant(value="event"), *_], values=[first, *_]):
-                words = first
-            case _:
-                continue
-        for part in ast.walk(words):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                yield from [part.value] if _EVENT.fullmatch(part.value) else []

@@ -88,7 +88,8 @@ def seal(agent: DriftlogProcess, topic: str) -> dict[int, int]:
     Raises:
         HTTPError: it was refused.
     """
-    request = urllib.request.Request(f"{agent.http}/topics/{topic}/seal", method="POST")
+    url, headers = f"{agent.http}/topics/{topic}/seal", {"X-Driftlog": "test"}
+    request = urllib.request.Request(url, headers=headers, method="POST")
     with urllib.request.urlopen(request, timeout=60) as answer:
         body = json.load(answer)
     return {int(partition): end for partition, end in body["sealed_end"].items()}

@@ -33,8 +33,6 @@ BAD = {
     "the most negative size": struct.pack(">i", -(2**31)),
     "a size over socket.request.max.bytes": struct.pack(">i", 100 * 1024 * 1024 + 1),
     "the largest size": struct.pack(">i", 2**31 - 1),
-    "an HTTP request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a TLS ClientHello": TLS_CLIENT_HELLO,
     "an unknown api key": wire.request(9_999, 0, 1, b""),
     "a negative api key": wire.request(-1, 0, 1, b""),
     "a version of Metadata that is not there yet": wire.request(wire.METADATA, 99, 1, b""),
@@ -73,6 +71,30 @@ def test_a_bad_frame_closes_its_connection_and_no_other(
     said = agent.log.splitlines()[lines_before:]
     assert len(said) == 1, said
     assert "frame_refused" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "first"),
+    [("TLS", TLS_CLIENT_HELLO), ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")],
+)
+def test_a_client_of_another_protocol_is_named_in_one_line(
+    agent: DriftlogProcess, healthy: Raw, protocol: str, first: bytes
+) -> None:
+    """
+    However often it comes again in a minute; a TLS client that tried for ten seconds wrote 674.
+    """
+    lines_before = len(agent.log.splitlines())
+
+    for _ in range(30):
+        with Raw(agent.port) as raw:
+            raw.send(first)
+            assert raw.is_closed()
+
+    assert wire.PRODUCE in healthy.api_keys()
+    (said,) = agent.log.splitlines()[lines_before:]
+    assert "foreign_protocol_refused" in said
+    assert f"protocol={protocol}" in said
+    assert "advice=" in said
 
 
 def test_an_oversized_frame_is_refused_before_it_is_buffered(agent: DriftlogProcess) -> None:

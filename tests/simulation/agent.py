@@ -274,8 +274,7 @@ class SimulatedAgent(Process):
 
     def _memory_is_bounded(self, engine: Engine) -> None:
         flusher, expect = engine.flusher, self._world.expect
-        # What it counts for itself is private; who else knows what it holds?
-        held = flusher._resident_bytes() + flusher._cached_bytes
+        held = flusher.memory.held_bytes
         expect(held <= _RESIDENT_BYTES, f"{held} bytes of batches are in memory")
         waiting = self.producing.waiting.held_bytes
         expect(waiting >= 0, f"{waiting} bytes of batches wait to be admitted")

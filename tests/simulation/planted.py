@@ -19,6 +19,7 @@ from driftlog_agents.log.garbage.unreferenced_objects import Pass
 from driftlog_agents.log.ingest import admission
 from driftlog_agents.log.ingest.admission import Admission, Admitted
 from driftlog_agents.log.ingest.buffer import BufferLog
+from driftlog_agents.log.ingest.flush_memory import FlushMemory
 from driftlog_agents.log.ingest.flush_pipeline import FlushPipeline, Stage
 from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership import claims as claimed_keys
@@ -408,7 +409,7 @@ def read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 def memory_not_given_up(patch: pytest.MonkeyPatch) -> None:
     """Batches stay in memory when they are committed."""
-    patch.setattr(Flusher, "_trim", lambda _: None)
+    patch.setattr(FlushMemory, "trim", lambda _: None)
 
 
 def no_grace_for_garbage(patch: pytest.MonkeyPatch) -> None:

@@ -373,6 +373,11 @@ class TopicLimits:
     timestamp_after_max_ms: int = 3_600_000
     compacted: bool = False
 
+    @property
+    def bounds_age(self) -> bool:
+        """Old timestamps are refused: the header of a batch does not show its oldest one."""
+        return self.timestamp_before_max_ms != INT64_MAX and not self.log_append_time
+
 
 _CODECS: Final = {
     "producer": None,

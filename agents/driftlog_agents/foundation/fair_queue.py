@@ -13,7 +13,7 @@ Pure.
 
 import heapq
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -29,6 +29,19 @@ class Client:
     """Who wants something."""
 
     address: str
+
+
+class Turn(Protocol):
+    """Who waits."""
+
+    @property
+    def client(self) -> Client:
+        """Whose it is."""
+        ...
+
+    def take_turn(self) -> None:
+        """Its turn has come: it takes what it has until the share is `used_up`."""
+        ...
 
 
 @dataclass(slots=True)

@@ -26,8 +26,10 @@ from driftlog_agents.handlers.api.fetch import FetchHandler
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.context import AnswerBytes, RequestContext
 from driftlog_agents.handlers.produce.handler import ProduceHandler
+from driftlog_agents.handlers.produce.record_errors import NAMED_BYTES
 from driftlog_agents.handlers.table import HANDLERS, OF_MANY, unsupported_version_response
 from driftlog_agents.network.answers import SMALL_BYTES
+from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.connection import Connection
 from driftlog_agents.network.queued_requests import QueuedRequest
 from driftlog_agents.network.slots import LargeSlot
@@ -262,7 +264,7 @@ class Dispatcher:
                 f"an answer to {count} partitions has {least} bytes, of {most} allowed: produce to "
                 f"fewer at once ({RESPONSE_BYTES})",
             )
-        return chars + count * _REFUSED_BYTES
+        return chars + count * _REFUSED_BYTES + NAMED_BYTES
 
     def _fetch(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
         if len(frame) > _LARGE_BYTES:
@@ -292,7 +294,7 @@ class Dispatcher:
         except Exception:  # noqa: BLE001  # as in `_handle`
             slot.connection.broken()
 
-    def _undecodable(self, connection: Connection, error: CorruptFrameError) -> None:
+    def _undecodable(self, connection: ClientConnection, error: CorruptFrameError) -> None:
         if isinstance(error, OverLimitError):
             self._broker.refusals.count(error.limit)
         connection.hang_up("frame_refused", str(error))
@@ -364,7 +366,7 @@ class Dispatcher:
             slot.connection.broken()
 
     async def _handle(
-        self, connection: Connection, slot: QueuedRequest, header: RequestHeader, request: Any
+        self, connection: ClientConnection, slot: QueuedRequest, header: RequestHeader, request: Any
     ) -> None:
         ASKING.set(connection.client_host)
         context = RequestContext(

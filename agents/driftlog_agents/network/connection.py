@@ -17,27 +17,32 @@ Shell.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.network.answer_writer import AnswerWriter
 from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.connection_host import ConnectionHost
+from driftlog_agents.network.foreign_protocols import ForeignProtocolError
 from driftlog_agents.network.frames import FrameReader
-from driftlog_agents.network.queued_requests import REQUEST_BYTES, Begin, QueuedRequest
-from driftlog_agents.network.slots import Buffer, LargeSlot, Slot
+from driftlog_agents.network.limits.frame_progress import FrameProgress
+from driftlog_agents.network.limits.loop_share import Step
+from driftlog_agents.network.queued_requests import (
+    REQUEST_BYTES,
+    Begin,
+    QueuedRequest,
+)
+from driftlog_agents.network.slots import LargeSlot, Slot
 from driftlog_agents.protocol.errors import (
     SOCKET_REQUEST_BYTES,
     CorruptFrameError,
     FrameTooLargeError,
 )
 from driftlog_agents.protocol.one_batch import OneBatchReader
-
-if TYPE_CHECKING:
-    from driftlog_agents.network.server import Server
 
 _MAX_UNANSWERED: Final = 10_000
 """Produce requests of one connection; Kafka admits 1, clients send 5, a raw benchmark thousands."""
@@ -57,12 +62,6 @@ _MOST_WAITING_BYTES: Final = 1024 * 1024
 _LOOK_EVERY: Final = 16
 """Requests of one batch taken between two looks at the clock and at limits of all: 0.3 ms."""
 
-_JOIN_BYTES: Final = 16 * 1024
-"""Buffers up to this size are joined into one write: cheaper than an iovec each."""
-
-_SLOWEST_BYTES: Final = 256 * 1024
-"""Who brings less of a frame in `stalled_ms` is stalled."""
-
 
 class Room(Protocol):
     """Where a connection waits with a frame that it has put back."""
@@ -76,29 +75,10 @@ class Room(Protocol):
         ...
 
 
-class _Step:
-    """What a connection does in a turn."""
-
-    __slots__ = ("_connection", "_step")
-
-    def __init__(self, connection: "Connection", step: Callable[[], None]) -> None:
-        self._connection = connection
-        self._step = step
-
-    @property
-    def client(self) -> Client:
-        """Whose it is."""
-        return self._connection.client
-
-    def take_turn(self) -> None:
-        """Its turn has come."""
-        self._connection.on_loop(self._step)
-
-
 class Connection(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, server: "Server", listener: str, address: str) -> None:
+    def __init__(self, server: ConnectionHost, listener: str, address: str) -> None:
         self._server = server
         self.address = address
         self.client = Client(address)
@@ -123,21 +103,18 @@ class Connection(asyncio.BufferedProtocol):
         """A large Produce that is not admitted: nothing behind it is taken."""
         self._held_up = False
         """It has been counted that it is not read for what it has asked."""
-        self._queued = 0
-        """Unanswered requests other than Produce."""
+        self.source = ConnectionActivity()
         self.answers = Answers(server.answers, self._in_turn)
-        self._progress: tuple[float, int, int] | None = None
-        """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
-        self._slots: deque[Slot] = deque()
+        self.writer = AnswerWriter(self, server.requests, self.answers, self.source, server.loop)
+        # Of every request: without the way through this object.
+        self.queue = self.writer.queue
+        self.answered = self.writer.answered
+        self._slots = self.writer.slots
+        self._progress = FrameProgress()
         self._transport: asyncio.Transport | None = None
         self._file: int | None = None
-        self._flush_scheduled = False
-        self._write_paused = False
-        self._handed_bytes = self._largest_bytes = 0
-        """Of the buffers that the transport may have: all, and one."""
         self._waiting_bytes = 0
         self._reading = True
-        self.source = ConnectionActivity()
         self.client_host = ""
         self.client_id: str | None = None
         self.closed = False
@@ -152,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods and not the class.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # paused while it keeps anything
+        self.writer.connected(self._transport)
         self._file = transport.get_extra_info("socket").fileno()
         peer = transport.get_extra_info("peername")
         self.client_host = f"{peer[0]}:{peer[1]}" if peer else "?"
@@ -190,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._again is not None or self._large is not None:
                     self._take_later(frames, size_bytes)
                     break
-                if (look or self._queued) and (limit := self._enough()) is not None:
+                if (look or self.writer.queued) and (limit := self._enough()) is not None:
                     self._frames.taken()
                     self._keep_rest(frames, size_bytes)
                     self._count_held_up(limit)
@@ -199,6 +176,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._held_up = False
             if self._rest is None and self._large is None:
                 self._frames.taken()
+        except ForeignProtocolError as error:
+            self._server.refuse_foreign(self, error.protocol)
         except FrameTooLargeError as error:
             self._server.refusals.count(SOCKET_REQUEST_BYTES)
             self.hang_up("frame_refused", str(error))
@@ -230,7 +209,8 @@ class Connection(asyncio.BufferedProtocol):
     def _enough(self) -> str | None:
         """The config for which it takes no more requests now, or the empty string where it is no
         config; None: it takes more."""
-        requests, queued, unanswered = self._server.requests, self._queued, len(self._slots)
+        requests, queued = self._server.requests, self.writer.queued
+        unanswered = len(self._slots)
         if self.has_to_wait:
             return ""
         if unanswered >= _FEW_UNANSWERED and requests.too_many:
@@ -260,11 +240,7 @@ class Connection(asyncio.BufferedProtocol):
         for hear in list(self.on_close):
             self.on_loop(hear)
         self.on_close.clear()
-        for slot in self._slots:
-            if isinstance(slot, QueuedRequest) and not slot.runs:
-                slot.release()
-        self._server.requests.answered(len(self._slots))
-        self._slots.clear()
+        self.writer.lost()
         self._frames.release()
         if self._large is not None:
             self._large.frame = None
@@ -279,14 +255,11 @@ class Connection(asyncio.BufferedProtocol):
         self.answers.close()
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self.writer.paused = True
         self._pause_or_resume()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
-        self._handed_bytes = self._largest_bytes = 0
-        self.answers.settle(0)
-        self.answered()
+        self.writer.taken()
         self._pause_or_resume()
 
     # ── Answers ──
@@ -296,12 +269,6 @@ class Connection(asyncio.BufferedProtocol):
         slot = Slot(self)
         self.queue(slot)
         return slot
-
-    def queue(self, slot: Slot) -> None:
-        """Give *slot* the next turn."""
-        self._slots.append(slot)
-        self._server.requests.unanswered += 1
-        self.source.requests += 1
 
     def ask(self, frame: memoryview, weight: int, begin: Begin) -> None:
         """Take a request other than Produce: *begin* is called with its slot when it is its turn.
@@ -318,9 +285,9 @@ class Connection(asyncio.BufferedProtocol):
             slot.hold(REQUEST_BYTES)
         else:
             slot.hold(REQUEST_BYTES + len(frame))
-        self._queued += 1
+        self.writer.queued += 1
         self.queue(slot)
-        if self._slots[0] is slot and not self._write_paused:
+        if self.writer.may_begin(slot):
             slot.start()
         else:
             slot.wait()
@@ -330,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         counted, and nothing behind it is taken, until `admitted`."""
         slot = self._large = LargeSlot(self, frame)
         self.queue(slot)
-        if self._slots[0] is slot and not self._write_paused:
+        if self.writer.may_begin(slot):
             begin(slot)
         else:
             slot.begin = partial(begin, slot)
@@ -357,70 +324,10 @@ class Connection(asyncio.BufferedProtocol):
             self._until.leave(self)  # it waits in one place
             self._until = room
 
-    def _begin_first(self) -> None:
-        if self._slots and not self._write_paused and not self.closed:
-            begin, self._slots[0].begin = self._slots[0].begin, None
-            if begin is not None:
-                begin()
-
-    def answered(self) -> None:
-        """Some slot has its answer: write what is in turn, once this turn of the loop."""
-        if not self._flush_scheduled and not self.closed:
-            self._flush_scheduled = True
-            self._server.loop.call_soon(self.on_loop, self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self.closed or self._transport is None:
-            return
-        slots = self._slots
-        before = len(slots)
-        ready: list[Buffer] = []
-        small: list[Buffer] = []
-        while slots and slots[0].answer is not None:
-            slot = slots.popleft()
-            answer = slot.answer
-            self.source.answers += 1
-            assert answer is not None
-            if slot.queued:
-                assert isinstance(slot, QueuedRequest)
-                self._queued -= 1
-                slot.release()
-            if self.answers.unwritten_bytes:
-                self.answers.written(sum(map(len, answer)))
-            for buffer in answer:
-                if len(buffer) <= _JOIN_BYTES:
-                    small.append(buffer)
-                else:
-                    if small:
-                        ready.append(b"".join(small))
-                        small = []
-                    ready.append(buffer)
-        if before := before - len(slots):
-            self._server.requests.answered(before)
-        if small:
-            ready.append(b"".join(small))
-        if len(ready) == 1:
-            self._transport.write(ready[0])
-        elif ready:
-            self._transport.writelines(ready)
-        if ready and self._write_paused:
-            self._handed_bytes += sum(map(len, ready))
-            self._largest_bytes = max(self._largest_bytes, *map(len, ready))
-        if self.answers.held_bytes or self._write_paused:
-            self.answers.settle(self._untaken_bytes)
-        self._begin_first()
+    def written(self) -> None:
+        """Answers were written: there may be room for more requests."""
         self.take_rest()
         self._pause_or_resume()
-
-    @property
-    def _untaken_bytes(self) -> int:
-        """Memory of the answers that the client has not taken whole: the first buffer is kept
-        whole until its last byte is taken."""
-        if not self._write_paused or self._transport is None:
-            return 0
-        most = self._transport.get_write_buffer_size() + self._largest_bytes
-        return min(most, self._handed_bytes)
 
     # ── Flow ──
 
@@ -432,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pause_or_resume(self) -> None:
         wanted = not (
-            self._write_paused
+            self.writer.paused
             or self._rest is not None
             or self._large is not None
             or (not self._frames.has_memory and self._enough() is not None)
@@ -462,15 +369,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             # Whom we do not read cannot bring anything; who takes no answers could.
             # Nor can a Produce that waits for commits; for a Fetch, it waits as long as that likes.
-            behind = self._large is not None and self._queued > 0
-            accused = frames.buffered_bytes > 0 and (self._reading or self._write_paused or behind)
+            behind = self._large is not None and self.writer.queued > 0
+            accused = frames.buffered_bytes > 0 and (self._reading or self.writer.paused or behind)
         if not accused:
-            self._progress = None
+            self._progress.forget()
             return
-        seen, completed, arrived_bytes = self._progress or (now_ms, -1, 0)
-        if completed != frames.completed or frames.arrived_bytes - arrived_bytes >= _SLOWEST_BYTES:
-            self._progress = now_ms, frames.completed, frames.arrived_bytes
-        elif now_ms - seen >= self._server.stalled_ms:
+        since_ms = self._progress.stalled_since_ms(now_ms, frames.completed, frames.arrived_bytes)
+        if now_ms > since_ms and now_ms - since_ms >= self._server.stalled_ms:
             self._hang_up_stalled()
 
     def _hang_up_stalled(self) -> None:
@@ -497,7 +402,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def forget_progress(self) -> None:
         """Nobody waits any more: the next look is the first."""
-        self._progress = None
+        self._progress.forget()
 
     @property
     def unread_file(self) -> int | None:
@@ -514,7 +419,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _waits_for_answers(self) -> bool:
-        return bool(self._queued) or self._write_paused or self._large is not None
+        return bool(self.writer.queued) or self.writer.paused or self._large is not None
 
     @property
     def got(self) -> tuple[int, int]:
@@ -530,12 +435,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def request_bytes(self) -> int:
         """What its requests hold."""
-        slots = (slot for slot in self._slots if isinstance(slot, QueuedRequest))
-        return sum(slot.held_bytes for slot in slots)
+        return self.writer.request_bytes
 
     def takes_nothing(self, now_ms: float) -> bool:
         """Others wait for room for answers: whether this holds some for nothing."""
-        return self.answers.stalled(now_ms, self._server.stalled_ms, self._untaken_bytes)
+        return self.answers.stalled(now_ms, self._server.stalled_ms, self.writer.untaken_bytes)
 
     @property
     def idle_ms(self) -> float:
@@ -556,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         """Do *step* in this connection's turn: many may be told at once that there is room."""
-        self.share.wait(_Step(self, step))
+        self.share.wait(Step(self, step))
 
     def on_loop(self, step: Callable[[], None]) -> None:
         """Do *step*, which the event loop or the log calls: a bug in it costs this connection."""
@@ -574,7 +478,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """Close once what was answered is sent."""
-        self._flush()
+        self.writer.flush()
         if self._transport is not None:
             self._transport.close()
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
+from driftlog_agents.network.foreign_protocols import ForeignProtocolError, foreign_protocol
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.protocol.errors import (
     SOCKET_REQUEST_BYTES,
@@ -157,6 +158,7 @@ class FrameReader:
         received before all of them are taken.
 
         Raises:
+            ForeignProtocolError: the first bytes are those of TLS or HTTP.
             CorruptFrameError: a size that is negative or too small.
             FrameTooLargeError: a size that is too large.
         """
@@ -222,6 +224,10 @@ class FrameReader:
         at, end = 0, len(chunk)
         while end - at >= 4:
             (length,) = _SIZE.unpack_from(chunk, at)
+            if length > LARGE_BYTES and not self.completed:
+                protocol = foreign_protocol(bytes(chunk[at : at + 4]))
+                if protocol is not None:
+                    raise ForeignProtocolError(protocol)
             if length > self._limit:
                 raise FrameTooLargeError(
                     f"a request of {length} bytes is over {SOCKET_REQUEST_BYTES} ({self._limit})"

@@ -24,15 +24,13 @@ Shell.
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import work_for
+from driftlog_agents.network.client_connection import ClientConnection
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.slots import Slot
-
-if TYPE_CHECKING:
-    from driftlog_agents.network.connection import Connection
 
 REQUEST_BYTES: Final = 1_024
 """What a request holds beside its frame."""
@@ -69,7 +67,7 @@ class RequestQueue:
         """Of requests that are decoded and wait for news."""
         self.unanswered = 0
         """Requests of all kinds."""
-        self.held_up: dict[Connection, None] = {}
+        self.held_up: dict[ClientConnection, None] = {}
         """Connections that are not read because there is too much of all."""
         self._loop = asyncio.get_running_loop()
         self._looking = False
@@ -130,7 +128,7 @@ class QueuedRequest(Slot):
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: ClientConnection,
         queue: RequestQueue,
         frame: memoryview,
         weight: int,

@@ -17,6 +17,7 @@ import structlog
 from driftlog_agents.configs.limits import CONNECTIONS_MAX_IDLE, Limits, Refusals
 from driftlog_agents.network.acceptor import Acceptor
 from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.foreign_protocols import ADVICE, ForeignClients
 from driftlog_agents.network.limits.connection_limits import ConnectionLimits
 from driftlog_agents.network.limits.departed_clients import DepartedClients
 from driftlog_agents.network.limits.loop_share import LoopShare
@@ -85,6 +86,7 @@ class Server:
         self.max_queued = limits.driftlog_connection_max_queued_requests
         """Of one connection."""
         self.refusals = refusals
+        self._foreign = ForeignClients()
         self._stalls = StalledConnections(self)
         self._looking = False
         self.stalled_ms = 5_000.0
@@ -137,10 +139,30 @@ class Server:
                 port = sockets[0].getsockname()[1]
                 raise refused(error, at.host, port, OPTION) from error
 
+    @property
+    def request_budget(self) -> MemoryBudget:
+        """Of requests other than Produce."""
+        return self.requests.budget
+
     def left(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
         self._acceptor.left(connection.address)
+
+    def refuse_foreign(self, connection: Connection, protocol: str) -> None:
+        """Close the connection of a client that speaks *protocol*."""
+        count = self._foreign.count(connection.address, protocol, self.now_ms())
+        if count:
+            self.log.warning(
+                "foreign_protocol_refused",
+                client=connection.client_host,
+                listener=connection.listener,
+                protocol=protocol,
+                count=count,
+                reason=f"a client that speaks {protocol} connected to a listener for Kafka clients",
+                advice=ADVICE[protocol],
+            )
+        connection.close()
 
     def hold_producers(self, held: bool) -> None:
         """Read nothing from producers while *held*; consumers are served."""

@@ -4,10 +4,9 @@ Shell.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.client_connection import ClientConnection
 
 Buffer = bytes | bytearray | memoryview
 
@@ -23,7 +22,7 @@ class Slot:
     claims: ClassVar[bool] = False
     """There is room for its answer when that is made (`Answers.room`)."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.begin: Callable[[], None] | None = None
         """What starts the request when its turn comes; None: it has started."""
@@ -44,7 +43,7 @@ class LargeSlot(Slot):
 
     claims = True
 
-    def __init__(self, connection: "Connection", frame: memoryview) -> None:
+    def __init__(self, connection: ClientConnection, frame: memoryview) -> None:
         super().__init__(connection)
         self.frame: memoryview | None = frame
         """None: it is decoded, or its client is gone."""

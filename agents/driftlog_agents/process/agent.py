@@ -33,7 +33,6 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import first_of
 from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.handlers.dispatcher import Dispatcher
 from driftlog_agents.handlers.produce.conversion_lanes import ConversionLanes
 from driftlog_agents.health.etcd_quota_monitor import Ask, EtcdQuotaMonitor
@@ -57,7 +56,6 @@ from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_agents.process.allocator import give_back
 from driftlog_agents.process.cluster_identity import Identity, WrongClusterError
-from driftlog_agents.topics.service import Topics
 from driftlog_metadata.schema.codec import encode_cluster
 from driftlog_metadata.schema.model import Agent, Listener
 from driftlog_metadata.stores.errors import FencedError, OutcomeUnknownError, UnavailableError
@@ -272,8 +270,6 @@ class AgentProcess:
             wall_ms=ports.wall_ms,
             refusals=self.refusals,
         )
-        self.broker.topics = Topics(self.broker)
-        self.broker.producer_ids = ProducerIds(self.broker)
         self.collector = Collector(
             metadata=self._metadata,
             objects=ports.objects,
@@ -401,8 +397,8 @@ class AgentProcess:
             counters=self.group_counters,
             loads=self.group_loads,
         )
-        self.broker.engine = self.engine = engine
-        self.broker.groups = groups
+        self.engine = engine
+        self.broker.begin(engine, groups)
         if self._stopping.is_set():
             return
         try:
@@ -423,7 +419,8 @@ class AgentProcess:
         except* FencedError as group:
             raise FencedError(str(first_of(group))) from group
         finally:
-            self.broker.engine = self.engine = self.broker.groups = None
+            self.engine = None
+            self.broker.end()
             backpressure.close()
 
     async def _keep_node_id(self, engine: Engine) -> None:

@@ -13,6 +13,8 @@
     POST /topics/{topic}/{partition}/loss
                                  its body: what GET answered.  Go on without that
 
+A POST needs the header ``X-Driftlog`` with any value (`http_guard`).
+
 Shell.
 """
 

@@ -3,10 +3,14 @@
     connection ──▶ 64 are open? ──▶ one that is idle makes room, else it is closed
                    no request within 10 s, or between two for 75 s ──▶ closed
     request    ──▶ another site's page sent it, or a name that is not ours ──▶ 403
+                   it changes something, and has no ``X-Driftlog`` ──▶ 403
 
 A browser sends what any page tells it to, also to 127.0.0.1: such requests carry an ``Origin`` of
-another host, or (DNS rebinding) that page's own name as ``Host``.  What only shows how the agent is
-(`OPEN_PATHS`) answers under every name: monitors use names that an agent does not know.
+another host, or (DNS rebinding) that page's own name as ``Host``.  A page of another server on the
+same machine has the same host and another port, and some browsers send no ``Origin`` with a form:
+what changes something needs a header that no form can send, and no script without asking first
+(CORS preflight), which this port never allows.  What only shows how the agent is (`OPEN_PATHS`)
+answers under every name: monitors use names that an agent does not know.
 
 Shell.
 """
@@ -14,7 +18,7 @@ Shell.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -24,6 +28,11 @@ from driftlog_agents.network.acceptor import HTTP, Accepted, Acceptor
 from driftlog_agents.network.limits.connection_limits import ConnectionLimits
 
 OPEN_PATHS: Final = frozenset({"/metrics", "/healthz", "/readyz"})
+
+CHANGE_HEADER: Final = "X-Driftlog"
+"""Of requests that change something, with any value."""
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _FIRST_S: Final = 10.0
 """From the connection to the end of the first request's header."""
@@ -49,6 +58,16 @@ def is_foreign(host: str, origin: str | None, ours: Iterable[str]) -> str | None
     if _is_address(name) or "." not in name.rstrip(".") or name.rstrip(".") in ours:
         return None
     return f"its Host is {host!r:.200}, which is no address and no name of this agent"
+
+
+def lacks_header(headers: Mapping[str, str]) -> str | None:
+    """Why a web form may have sent what changes something; None: none has."""
+    if headers.get(CHANGE_HEADER):
+        return None
+    return (
+        f"a request that changes something needs the header {CHANGE_HEADER}, which no web page can "
+        f"send: curl -H '{CHANGE_HEADER}: 1' -X POST ..."
+    )
 
 
 def _hostname(host: str) -> str:
@@ -112,6 +131,8 @@ class HttpGuard:
         foreign = None
         if request.path not in OPEN_PATHS or "Origin" in request.headers:
             foreign = is_foreign(request.host, request.headers.get("Origin"), self._names)
+        if foreign is None and request.method not in _SAFE_METHODS:
+            foreign = lacks_header(request.headers)
         if foreign is not None:
             return web.json_response({"error": f"refused: {foreign}"}, status=403)
         connection = request.protocol

@@ -63,7 +63,7 @@ from driftlog_agents.process.metrics import Observed
 from driftlog_agents.process.startup_configs import with_configs
 from driftlog_agents.process.thread_pools import on_threads
 from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped
-from driftlog_agents.process_log.process_log import ProcessLog
+from driftlog_agents.process_log.process_log import TEXT, ProcessLog
 from driftlog_metadata.schema.keys import CLUSTER_KEY
 from driftlog_metadata.stores.errors import (
     CorruptError,
@@ -150,6 +150,7 @@ class Options:
     """Unless ``--config auto.create.topics.enable`` says: a typo would make a topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     log_level: str = "info"
+    log_format: str = TEXT
     configs: tuple[str, ...] = ()
     """``NAME=VALUE`` each, of broker configs."""
     banner: Callable[[str], None] = print
@@ -157,7 +158,7 @@ class Options:
 
 def run(options: Options) -> int:
     """Run an agent in the foreground until SIGTERM or SIGINT; returns the exit code."""
-    log = ProcessLog(options.log_level)
+    log = ProcessLog(options.log_level, options.log_format)
     log.install()
     if options.store is None or _in_bucket(options.store):
         os.umask(0o077)  # (a directory of objects that has its own place may be read by others)

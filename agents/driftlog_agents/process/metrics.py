@@ -6,17 +6,22 @@ hot path an addition.
 Shell.
 """
 
+import os
+import platform
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Final
 
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    InfoMetricFamily,
     Metric,
 )
 
@@ -25,6 +30,8 @@ from driftlog_agents.groups.coordinator.group_runtime import CLASSIC, CONSUMER
 from driftlog_agents.health.event_loop_monitor import EventLoopMonitor
 from driftlog_agents.network.server import Server
 from driftlog_agents.process.agent import AgentProcess
+
+_VERSION: Final = metadata.version("driftlog")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +305,12 @@ def _process(observed: Observed) -> Iterable[Metric]:
     yield _gauge(
         "process_max_resident_memory_bytes", "Largest resident size", usage.ru_maxrss * unit
     )
+    yield from _of_proc()
+    yield InfoMetricFamily(
+        "driftlog_build",
+        "Always 1; the labels say which release runs, on which Python",
+        value={"version": _VERSION, "python": platform.python_version()},
+    )
     yield _gauge(
         "driftlog_event_loop_longest_stall_seconds",
         "Longest that the event loop was busy, or had no core, in the last minute or two",
@@ -306,6 +319,21 @@ def _process(observed: Observed) -> Iterable[Metric]:
     started = observed.agent.broker.agent.started_at_ms / 1000
     yield _gauge("process_start_time_seconds", "Since 1970", started)
     yield _gauge("driftlog_uptime_seconds", "Since the start", time.time() - started)
+
+
+def _of_proc() -> Iterable[Metric]:
+    """What only Linux tells, under the names of Prometheus' own clients."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        open_files = len(os.listdir("/proc/self/fd")) - 1  # without the one that lists them
+    except OSError:
+        return
+    yield _gauge(
+        "process_resident_memory_bytes", "Resident size", pages * os.sysconf("SC_PAGE_SIZE")
+    )
+    yield _gauge("process_open_fds", "Open file descriptors", open_files)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield _gauge("process_max_fds", "Open file descriptors that are allowed", most)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

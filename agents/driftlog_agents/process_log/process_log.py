@@ -4,6 +4,8 @@
     logging   ─▶ limits ─▶ escaping ─▶ one line ─▶ ├─▶ `StreamWriter` ─▶ standard error
     print, uncaught errors ──────────▶ lines ────▶ ┘
 
+A line is text, or one JSON object: `ts`, `level`, `event`, and the event's own keys.
+
 Saying something never raises and never waits; what is left out is counted and said by a later
 line, ``log_lines_left_out``.  `close` writes what is queued, for a bounded time.
 
@@ -19,14 +21,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, TextIO
 
 import structlog
 
-from driftlog_agents.process_log.escaping import OWN_CHARACTERS, escaped, escaped_line
+from driftlog_agents.process_log.escaping import (
+    OWN_CHARACTERS,
+    TRACEBACK_CHARACTERS,
+    escaped,
+    escaped_line,
+)
+from driftlog_agents.process_log.json_lines import json_line
 from driftlog_agents.process_log.line_limits import Kind, LineLimits
 from driftlog_agents.process_log.stream_writer import StreamWriter
+
+TEXT: Final = "text"
+JSON: Final = "json"
 
 _CLOSE_S: Final = 2.0
 """How long the end of the process waits for whoever reads the log."""
@@ -41,7 +52,8 @@ _LAST_WORDS_BYTES: Final = 64 * 1024
 class ProcessLog:
     """See the module.  One per process: `install` makes it the way of all that is said."""
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, line_format: str = TEXT) -> None:
+        self._json = line_format == JSON
         self._level = getattr(logging, level.upper(), logging.INFO)
         _occupy_standard_descriptors()
         self._limits = LineLimits()
@@ -49,7 +61,8 @@ class ProcessLog:
         self._errors = StreamWriter(_descriptor(sys.stderr), "log", self._say_left_out)
         self._output = StreamWriter(_descriptor(sys.stdout), "output", lambda _: None)
         self._told_dropped = 0
-        self._renderer = structlog.dev.ConsoleRenderer(colors=_is_terminal(sys.stderr))
+        console = structlog.dev.ConsoleRenderer(colors=_is_terminal(sys.stderr))
+        self._renderer = json_line if self._json else console
         self._time = structlog.processors.TimeStamper(fmt="iso")
 
     def install(self) -> None:
@@ -60,7 +73,8 @@ class ProcessLog:
             logger_factory=lambda *_: _QueuedLines(self._errors),
             cache_logger_on_first_use=True,
         )
-        sys.stderr = _Lines(self._errors, sys.stderr)
+        wrap = self._wrapped if self._json else None
+        sys.stderr = _Lines(self._errors, sys.stderr, wrap)
         sys.stdout = _Lines(self._output, sys.stdout)
         logging.raiseExceptions = False
         logging.getLogger().addHandler(_Handler(self))
@@ -91,7 +105,8 @@ class ProcessLog:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
             stack = "".join(traceback.format_stack(frame))
-            self._errors.put(f"Thread {names.get(ident)}:\n{stack}".encode(), important=True)
+            text = f"Thread {names.get(ident)}:\n{stack}"
+            self._errors.put(self._wrapped(text) if self._json else text.encode(), important=True)
 
     # ── One line ──
 
@@ -116,8 +131,18 @@ class ProcessLog:
         except structlog.DropEvent:
             raise
         except Exception as error:  # noqa: BLE001  # a value that cannot be shown: say at least that
-            line = f"log_line_not_shown {type(error).__name__}\n".encode()
+            line = self._not_shown(type(error).__name__)
         return (line, kind is Kind.ERROR), {}
+
+    def _wrapped(self, text: str) -> bytes:
+        """Text that no event made, such as a traceback of Python's, as a line of JSON."""
+        fields = {"event": "text_written", "level": "error", "text": text[-TRACEBACK_CHARACTERS:]}
+        return f"{json_line(None, '', self._time(None, '', fields))}\n".encode()
+
+    def _not_shown(self, error: str) -> bytes:
+        if self._json:
+            return self._rendered({"event": "log_line_not_shown", "level": "error", "error": error})
+        return f"log_line_not_shown {error}\n".encode()
 
     def _admit(self, kind: Kind, event: str, address: str) -> bool:
         with self._lock:
@@ -187,11 +212,21 @@ class _Handler(logging.Handler):
 
 
 class _Lines(io.TextIOBase):
-    """A text stream whose lines are put into a writer's queue: of Python's own tracebacks, too."""
+    """A text stream whose lines are put into a writer's queue: of Python's own tracebacks, too.
 
-    def __init__(self, writer: StreamWriter, stream: TextIO | None) -> None:
+    Args:
+        wrap: makes a line of the log of them; None: they are written as they are.
+    """
+
+    def __init__(
+        self,
+        writer: StreamWriter,
+        stream: TextIO | None,
+        wrap: Callable[[str], bytes] | None = None,
+    ) -> None:
         self._writer = writer
         self._stream = stream
+        self._wrap = wrap
         self._rest = ""
         self._lock = threading.RLock()
 
@@ -219,7 +254,10 @@ class _Lines(io.TextIOBase):
         """What has no newline yet waits for it, or for the end."""
 
     def _put(self, text: str) -> None:
-        data = f"{text}\n".encode(errors="backslashreplace")
+        if self._wrap is None:
+            data = f"{text}\n".encode(errors="backslashreplace")
+        else:
+            data = self._wrap(text)
         self._writer.put(data, important=True)
 
 

@@ -10,7 +10,7 @@ import structlog
 from driftlog_agents.configs.topic import TopicLimits, topic_limits, topic_sealing
 from driftlog_agents.log.sealing.policy import TopicSealPolicy
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
-from driftlog_agents.topics.validation import check_topic_name
+from driftlog_agents.topics.validation import RESERVED_TOPICS, check_topic_name
 from driftlog_metadata.schema.model import Topic
 
 
@@ -44,9 +44,13 @@ class TopicCatalog:
         """Whether a topic may be made that is called *name*.
 
         Raises:
-            RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS.
+            RefusedError: INVALID_TOPIC_EXCEPTION, INVALID_REQUEST, TOPIC_ALREADY_EXISTS.
         """
         check_topic_name(name)
+        if name in RESERVED_TOPICS:  # as ControllerApis#createTopics of the one that never is there
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
+            )
         if name in self.by_name:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         alike = self.alike(name)

@@ -14,6 +14,17 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
 
 
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+"""Topic#INTERNAL_TOPICS.  None of them exists here: groups are in the metadata store."""
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""Topic#CLUSTER_METADATA_TOPIC_NAME: the quorum's log, which is no topic in Kafka either."""
+
+RESERVED_TOPICS: Final = INTERNAL_TOPICS | {METADATA_TOPIC}
+"""Names that no topic may have."""
+
 MAX_TOPICS: Final = "driftlog.max.topics.per.request"
 MAX_PARTITIONS: Final = "driftlog.max.partitions"
 

@@ -30,6 +30,7 @@ from driftlog_agents.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
 )
+from driftlog_agents.topics.validation import METADATA_TOPIC
 from driftlog_metadata.schema.codec import encode_agent, encode_live_session
 from driftlog_metadata.schema.keys import agent_key, session_key
 from driftlog_metadata.schema.model import Agent, Listener, LiveSession
@@ -148,7 +149,7 @@ async def test_other_agents_are_observers_that_are_where_they_say(tmp_path: Path
     wanted = DescribeQuorumRequest(
         topics=[
             DescribeQuorumRequest.TopicData(
-                topic_name=describe_quorum.METADATA_TOPIC,
+                topic_name=METADATA_TOPIC,
                 partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
             )
         ]

@@ -31,6 +31,7 @@ from driftlog_agents.protocol.messages import list_offsets as lo
 from driftlog_agents.protocol.messages import metadata as md
 from driftlog_agents.protocol.messages import offset_for_leader_epoch as ole
 from driftlog_agents.protocol.registry import API
+from driftlog_agents.protocol.types import NULL_UUID
 from tests.agents.handlers.asking import new
 from tests.support.engine import NODE_ID, RunningAgent
 from tests.support.kafka_peer import KafkaPeer, kafka_jars
@@ -229,6 +230,8 @@ VALUES: Final[tuple[tuple[str, str | None], ...]] = (
     ("local.retention.bytes", "99999"),
 )
 
+QUORUM: Final = "__cluster_metadata"
+
 CASES: Final[tuple[Case, ...]] = (
     ("made", ApiKey.CREATE_TOPICS, 7, topics(new("a.b", 2, 1), new("c", -1, -1))),
     ("exists", ApiKey.CREATE_TOPICS, 7, topics(new("a.b", 1, 1))),
@@ -239,6 +242,16 @@ CASES: Final[tuple[Case, ...]] = (
         ApiKey.CREATE_TOPICS,
         7,
         topics(*(new(n) for n in ("", ".", "..", "é", "a b", "a" * 250))),
+    ),
+    ("the quorum's topic", ApiKey.CREATE_TOPICS, 7, topics(new(QUORUM, 1, 1))),
+    ("the quorum's topic by Metadata", ApiKey.METADATA, 9, metadata(QUORUM, auto=True)),
+    ("the quorum's topic extended", ApiKey.CREATE_PARTITIONS, 3, extended((QUORUM, 3, None))),
+    ("the quorum's topic deleted", ApiKey.DELETE_TOPICS, 6, deleted((QUORUM, NULL_UUID))),
+    (
+        "the quorum's topic configured",
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        altered(2, QUORUM, ("retention.ms", 0, "1")),
     ),
     ("no partitions", ApiKey.CREATE_TOPICS, 7, topics(new("p", 0, 1))),
     ("no replicas", ApiKey.CREATE_TOPICS, 7, topics(new("p", 1, 0))),

@@ -32,6 +32,7 @@ from driftlog_agents.protocol.messages import unregister_broker as ub
 from driftlog_agents.protocol.messages import update_features as uf
 from tests.agents.handlers.asking import new
 from tests.agents.handlers.test_kafka_says_so import (
+    QUORUM,
     Case,
     _compare,
     ask_us,
@@ -151,8 +152,6 @@ def users(*names: str) -> dus.DescribeUserScramCredentialsRequest:
         users=[dus.UserName(name=name) for name in names] or None
     )
 
-
-QUORUM: Final = "__cluster_metadata"
 
 CASES: Final[tuple[Case, ...]] = (
     ("none deleted", ApiKey.DELETE_RECORDS, 2, deletion(("a.b", 0, 0))),
@@ -393,7 +392,6 @@ MADE: Final = topics(
     new("kd", 1, 1, cleanup_policy="compact,delete"),
     new("kept", 1, 1, cleanup_policy=""),
     new("idempotent", 1, 1),
-    new("__consumer_offsets", 1, 1),
 )
 
 PRODUCED: Final = (

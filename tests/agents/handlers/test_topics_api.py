@@ -16,6 +16,7 @@ from driftlog_agents.handlers.api import (
     metadata,
 )
 from driftlog_agents.log.partition.partition import State
+from driftlog_agents.protocol.api import ApiKey
 from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -40,6 +41,7 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from driftlog_agents.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from driftlog_agents.protocol.registry import API
 from driftlog_agents.protocol.types import NULL_UUID
 from driftlog_metadata.schema.codec import decode_topic
 from driftlog_metadata.schema.keys import (
@@ -52,6 +54,7 @@ from driftlog_metadata.stores.store import Put
 from driftlog_tiering.formats import bucket_files, layout
 from driftlog_tiering.formats.stored_json import encode_json
 from tests.agents.handlers.asking import create, describe, new
+from tests.agents.network.serving import Serving
 from tests.simulation.batches import make_batch
 from tests.support.engine import NODE_ID, RunningAgent
 
@@ -397,6 +400,33 @@ async def test_asking_for_a_topic_makes_it_unless_the_client_or_the_agent_says_n
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == unasked.error_code
     assert 0 == old.error_code
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == refused.error_code
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"],
+)
+async def test_kafkas_own_topics_can_be_neither_made_nor_written(tmp_path: Path, name: str) -> None:
+    """
+    Nothing reads them here: a client that writes them, or asks for one, is not led to believe that.
+    What Kafka says of the last one it always says; of the others, where a client would make them.
+    """
+    async with Serving(tmp_path) as agent, agent.client() as client:
+        request = CreateTopicsRequest(topics=[new(name)])
+        (made,) = (await client.call(API[ApiKey.CREATE_TOPICS], 7, request)).topics
+        asking = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+        (asked,) = (await client.call(API[ApiKey.METADATA], 9, asking)).topics
+        written = await client.produce(name, {0: make_batch([b"x"])})
+        known = agent.process.broker.topics.by_name
+
+    assert ErrorCode.INVALID_REQUEST == made.error_code
+    assert f"Creation of internal topic {name} is prohibited." == made.error_message
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == asked.error_code
+    internal = name != "__cluster_metadata"
+    assert internal == asked.is_internal
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION if internal else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code == written[0].error_code
+    assert {} == known
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from benchmarks.batches import encode_batch
-from driftlog_agents.handlers.api import fetch as fetch_handler
+from driftlog_agents.handlers.common.fetch_reads import FetchReads
 from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.protocol.errors import ErrorCode
@@ -260,7 +260,7 @@ async def test_a_bug_in_a_fetch_costs_its_connection_whenever_it_is_read(
             await eventually(lambda: bool(agent.log("t").waiting_fetches))
         with monkeypatch.context() as patch, capture_logs() as lines:
             patch.setattr(PartitionLog, "bytes_from", bug)
-            patch.setattr(fetch_handler._Fetch, "_check", bug)
+            patch.setattr(FetchReads, "_check", bug)
             agent.objects.writes.open()
             if when == "in turn":
                 await client.receive()

@@ -82,7 +82,7 @@ def padded(topic: str, size_bytes: int) -> FetchRequest:
 
 def queued(agent: Serving) -> int:
     """Unanswered requests other than Produce, counted where they are."""
-    return sum(len(c._slots) for c in agent.server.connections)
+    return sum(len(c.writer.slots) for c in agent.server.connections)
 
 
 def holds_answers(agent: Serving, client: Client) -> bool:
@@ -233,7 +233,7 @@ async def test_large_requests_behind_one_another_are_bounded(agent: Serving) -> 
         frames = sum(
             len(slot._frame or b"")
             for c in server.connections
-            for slot in c._slots
+            for slot in c.writer.slots
             if hasattr(slot, "_frame")
         )
         await ask(agent)
@@ -425,7 +425,7 @@ def test_what_is_counted_of_answers_is_what_they_hold(tmp_path: Path) -> None:
             for client in clients:
                 client.stop_reading()
                 client.send(fetch.API, 11, fetching("full", {0: 0}))
-            await eventually(lambda: all(c._write_paused for c in agent.server.connections))
+            await eventually(lambda: all(c.writer.paused for c in agent.server.connections))
             made = tracemalloc.take_snapshot().filter_traces(
                 (tracemalloc.Filter(True, "*/driftlog_tiering/formats/columns.py"),)
             )

@@ -88,14 +88,41 @@ async def test_a_page_seals_nothing_and_monitors_may_use_any_name(
     """
     async with agent.client() as client:
         await client.create("t")
-    seal = {"path": "/topics/t/seal", "method": "POST"}
+    seal, ours = {"path": "/topics/t/seal", "method": "POST"}, "X-Driftlog: 1"
+    origin = "Origin: http://evil.example.net"
 
-    assert 403 == await status(port, "Host: 127.0.0.1", "Origin: http://evil.example.net", **seal)
-    assert 403 == await status(port, "Host: evil.example.net", **seal)
+    assert 403 == await status(port, "Host: 127.0.0.1", origin, ours, **seal)
+    assert 403 == await status(port, "Host: evil.example.net", ours, **seal)
     assert 403 == await status(port, "Host: evil.example.net", path="/partitions/offline")
     assert 403 == await status(port, "Host: 127.0.0.1", "Origin: http://evil.example.net")
-    assert 200 == await status(port, f"Host: 127.0.0.1:{port}", **seal)
+    assert 200 == await status(port, f"Host: 127.0.0.1:{port}", ours, **seal)
     assert 200 == await status(port, "Host: agent.monitoring.svc.cluster.local", path="/metrics")
+
+
+@pytest.mark.parametrize("path", ["/topics/t/seal", "/topics/t/0/loss"])
+async def test_a_form_of_the_same_machine_changes_nothing(
+    agent: Serving, port: int, path: str
+) -> None:
+    """
+    A page of another server on this machine has the same host and another port, and a form may be
+    sent without an Origin: what changes something needs a header that no form has.
+    """
+    async with agent.client() as client:
+        await client.create("t")
+    page, host = f"Origin: http://127.0.0.1:{port + 1}", f"Host: 127.0.0.1:{port}"
+    form = "Content-Type: application/x-www-form-urlencoded"
+
+    answers = [
+        await status(port, host, page, path=path, method="POST"),
+        await status(port, host, form, path=path, method="POST"),
+        await status(port, host, page, "X-Driftlog:", path=path, method="POST"),
+    ]
+    preflight = await status(
+        port, host, page, "Access-Control-Request-Method: POST", path=path, method="OPTIONS"
+    )
+
+    assert [403] * 3 == answers
+    assert preflight == 405
 
 
 async def test_idle_connections_make_room_for_requests(agent: Serving, port: int) -> None:
@@ -188,7 +215,7 @@ async def test_a_topic_is_not_sealed_more_often_than_the_limit_says(
         await client.create("t")
         await client.create("u")
     at = f"http://127.0.0.1:{port}/topics"
-    async with ClientSession() as session:
+    async with ClientSession(headers={"X-Driftlog": "test"}) as session:
         answered = []
         for _ in range(20):
             async with session.post(f"{at}/t/seal") as answer:

@@ -25,7 +25,9 @@ async def test_a_seal_that_waits_for_the_bucket_does_not_hold_up_a_stop(tmp_path
         sockets = await take("127.0.0.1", 0, "--http-listener")
         await http.start(sockets)
         port = sockets[0].getsockname()[1]
-        asked = asyncio.create_task(session.post(f"http://127.0.0.1:{port}/topics/t/seal"))
+        asked = asyncio.create_task(
+            session.post(f"http://127.0.0.1:{port}/topics/t/seal", headers={"X-Driftlog": "test"})
+        )
         await eventually(lambda: agent.objects.writes.waiting == 1)
 
         async with asyncio.timeout(10):

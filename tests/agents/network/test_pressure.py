@@ -371,7 +371,10 @@ async def test_a_little_batch_does_not_keep_the_large_request_that_it_came_in(
         await client.produce("t", {1: batch(2_000, 5)})
         read = await client.fetch("t", {1: 0})
     views = [
-        view for data in agent.engine.flusher._cached for view in data.views or () if len(view)
+        view
+        for data in agent.engine.flusher.memory.committed
+        for view in data.views or ()
+        if len(view)
     ]
 
     assert [(ErrorCode.CORRUPT_MESSAGE, 0)] * 5 == [
@@ -523,7 +526,7 @@ async def test_what_many_wait_for_is_news_to_a_few_in_each_iteration(tmp_path: P
 
         def answers() -> int:
             return sum(
-                slot.answer is not None for c in server.connections for slot in c._slots
+                slot.answer is not None for c in server.connections for slot in c.writer.slots
             ) + sum(c.source.answers for c in server.connections)
 
         for client in clients:

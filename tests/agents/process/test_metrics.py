@@ -1,6 +1,9 @@
 """What an agent counts is in its metrics, from the start of the process on."""
 
+from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
+from time import time
 
 from driftlog_agents.process.metrics import collect
 from tests.agents.network.serving import Serving
@@ -48,3 +51,26 @@ def _without(name: str, suffixes: tuple[str, ...]) -> str:
     for suffix in suffixes:
         name = name.removesuffix(suffix)
     return name
+
+
+async def test_the_process_is_shown_under_the_names_that_prometheus_has(tmp_path: Path) -> None:
+    """
+    Dashboards and alerts for any process, such as one on `process_open_fds`, find this one.
+    """
+    async with Serving(tmp_path) as agent:
+        found = {
+            sample.name: (sample.value, sample.labels)
+            for metric in collect(agent.observed)
+            for sample in metric.samples
+        }
+
+    labels = found["driftlog_build_info"][1]
+    assert {"version": version("driftlog"), "python": python_version()} == labels
+    assert 1 == found["driftlog_build_info"][0]
+    assert 0 < found["process_cpu_seconds_total"][0]
+    assert abs(found["process_start_time_seconds"][0] - time()) < 600
+    assert 10 << 20 < found["process_resident_memory_bytes"][0]
+    # Two figures of the kernel, which counts pages of threads a little later.
+    peak = found["process_max_resident_memory_bytes"][0] + (16 << 20)
+    assert found["process_resident_memory_bytes"][0] <= peak
+    assert 3 < found["process_open_fds"][0] < found["process_max_fds"][0]

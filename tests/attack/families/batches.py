@@ -66,7 +66,8 @@ def header_bomb(headers: int = _HEADERS) -> bytearray:
 
 def seal(agent: DriftlogProcess, topic: str) -> int:
     """Ask for it over HTTP; the status, 0 where there is no answer."""
-    request = urllib.request.Request(f"{agent.http}/topics/{topic}/seal", method="POST")
+    url, headers = f"{agent.http}/topics/{topic}/seal", {"X-Driftlog": "test"}
+    request = urllib.request.Request(url, headers=headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_SEAL_S) as answer:
             json.load(answer)

@@ -115,11 +115,15 @@ class HttpForeign(Attack):
 
     def run(self, target: Target) -> None:
         """None of them may do or tell anything; a monitor may read under any name."""
+        seal, ours = f"/topics/{VICTIM}/seal", {"X-Driftlog": "test"}
         foreign = {"Origin": "http://evil.example"}
         rebound = {"Host": "evil.example"}
+        neighbour = {"Origin": "http://127.0.0.1:8000"}
         for method, path, headers in (
-            ("POST", f"/topics/{VICTIM}/seal", foreign),
-            ("POST", f"/topics/{VICTIM}/seal", rebound),
+            ("POST", seal, foreign | ours),
+            ("POST", seal, rebound | ours),
+            ("POST", seal, neighbour),
+            ("POST", seal, {"Content-Type": "application/x-www-form-urlencoded"}),
             ("GET", "/partitions/offline", rebound),
             ("GET", "/partitions/offline", foreign),
         ):

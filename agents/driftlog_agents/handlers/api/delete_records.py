@@ -11,7 +11,7 @@ from typing import Final
 
 from driftlog_agents.foundation.loop_slices import each_within, sliced
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.common.cluster_metadata import INTERNAL_TOPICS, led_partition, not_led
+from driftlog_agents.handlers.common.cluster_metadata import led_partition, not_led
 from driftlog_agents.handlers.context import RequestContext
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.partition.partition import PartitionLog
@@ -97,8 +97,6 @@ def _checked(
     topic = broker.topics.by_name.get(name)
     if not_led(broker, topic, partition) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if name in INTERNAL_TOPICS:
-        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     engine, log = led_partition(broker, name, partition, -1)
     limits = broker.topics.limits.get(name)
     policies = "" if topic is None else topic.configs.get("cleanup.policy", "")

@@ -31,8 +31,7 @@ from driftlog_agents.protocol.messages.describe_quorum import (
     ReplicaState,
     TopicData,
 )
-
-METADATA_TOPIC: Final = "__cluster_metadata"
+from driftlog_agents.topics.validation import METADATA_TOPIC
 
 _UNKNOWN: Final = -1
 

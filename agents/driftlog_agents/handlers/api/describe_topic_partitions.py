@@ -12,7 +12,6 @@ from typing import Final
 from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import (
-    INTERNAL_TOPICS,
     TOPIC_OPERATIONS,
     Node,
     nodes,
@@ -27,7 +26,7 @@ from driftlog_agents.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from driftlog_agents.topics.validation import check_topic_name
+from driftlog_agents.topics.validation import INTERNAL_TOPICS, check_topic_name
 from driftlog_metadata.schema.model import Topic
 
 MAX_PARTITIONS: Final = 2_000

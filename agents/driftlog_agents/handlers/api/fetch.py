@@ -33,41 +33,25 @@ from driftlog_agents.configs.limits import FETCH_MAX_BYTES
 from driftlog_agents.foundation.fair_queue import Client
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced
 from driftlog_agents.handlers.common.broker import Broker
-from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.handlers.common.fetch_reads import FetchReads, log_of
 from driftlog_agents.handlers.common.leader_hints import add_to_fetch
-from driftlog_agents.log.log_session import Engine, TopicLogs
-from driftlog_agents.log.partition.local_reads import MOST_BATCHES
 from driftlog_agents.log.partition.partition import PartitionLog, State
-from driftlog_agents.log.reading.reader import holds_zstd
 from driftlog_agents.network.answers import SMALL_BYTES
 from driftlog_agents.network.queued_requests import REQUEST_BYTES, QueuedRequest
-from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_agents.protocol.messages.fetch import (
     API,
-    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    PartitionData,
 )
-from driftlog_agents.protocol.types import NULL_UUID
-from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
-from driftlog_tiering.stores.object_store import Buffer
 
-_ZSTD_FROM_VERSION: Final = 10
-_TOPIC_IDS_FROM_VERSION: Final = 13
-_READ_COMMITTED: Final = 1
-_INVALID_EPOCH: Final = -1
 _INITIAL_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
-
-_SMALL_BYTES: Final = 1024
-"""Batches that are smaller, on average, are joined once: each buffer of an answer is looked at five
-times until it is written."""
 
 _PARTITION_BYTES: Final = 512
 """What a Fetch that waits keeps for each: 450 with what its log and the others know of it."""
@@ -108,6 +92,10 @@ class FetchHandler:
         )
         self._unread = 0
 
+    def damaged(self, log: PartitionLog, client_host: str, error: str) -> None:
+        """What *log* has cannot be decoded."""
+        self.log.error("log_damaged", client=client_host, log=repr(log), error=error)
+
     def handle(
         self, slot: QueuedRequest, version: int, correlation_id: int, request: FetchRequest
     ) -> None:
@@ -133,11 +121,11 @@ class _Fetch:
     __slots__ = (
         "_broker",
         "_correlation_id",
-        "_cut",
         "_done",
         "_expired",
         "_moved",
         "_owner",
+        "_reads",
         "_ready",
         "_ready_bytes",
         "_request",
@@ -164,8 +152,7 @@ class _Fetch:
         self._request = request
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
-        self._cut = False
-        """There is more than an answer takes, whatever its bytes."""
+        self._reads = FetchReads(broker, version, request, slot.connection.client_host, owner)
         self._expired = False
         """It waits no longer, whatever there is."""
         self._waits_for: dict[PartitionLog, FetchPartition] = {}
@@ -190,7 +177,7 @@ class _Fetch:
             self._spawn(self._begin_large)
             return
         _named_once(request)
-        found, size, cold = self._read()
+        found, size, cold = self._reads.read()
         if cold:
             self._go_cold()
         elif found is not None and (self._enough(found, size) or not self._may_wait()):
@@ -204,7 +191,7 @@ class _Fetch:
         """As `begin`, in slices.  Never leaves its slot unanswered."""
         try:
             await off_the_loop(_named_once, self._request)
-            here = await self._read_slowly(bucket=False)
+            here = await self._reads.read_slowly(bucket=False)
             if here is None:
                 self._go_cold()
                 return
@@ -235,7 +222,7 @@ class _Fetch:
         request = self._request
         return (
             size >= request.min_bytes
-            or self._cut
+            or self._reads.cut
             or request.max_wait_ms <= 0
             or _has_error(found)
             or not any(topic.partitions for topic in request.topics)
@@ -256,9 +243,9 @@ class _Fetch:
         if engine is None:
             return
         for topic in self._request.topics:
-            entry = self._topic(engine, topic.topic, topic.topic_id)
+            entry = self._reads.topic(engine, topic.topic, topic.topic_id)
             for asked in topic.partitions:
-                log = _log(entry, asked.partition)
+                log = log_of(entry, asked.partition)
                 if log is not None and log.state is not State.CLOSED:
                     yield log, asked
 
@@ -335,7 +322,7 @@ class _Fetch:
             if self._slot.connection.answers.room(self._most_bytes(), self._out_of_time):
                 self._spawn(self._read_cold)
             return
-        found, size, cold = self._read()
+        found, size, cold = self._reads.read()
         if cold:
             self._go_cold()
         else:
@@ -354,134 +341,6 @@ class _Fetch:
         self._slot.connection.on_close.discard(self._forget)
         self._slot.connection.share.leave(self)
 
-    # ── Reading what is here ──
-
-    def _read(self) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
-        """(answers, bytes, whether some of it is only in the bucket)."""
-        engine = self._broker.engine
-        responses: list[FetchableTopicResponse] = []
-        size = count = 0
-        for topic in self._request.topics:
-            entry = None if engine is None else self._topic(engine, topic.topic, topic.topic_id)
-            partitions: list[PartitionData] = []
-            for asked in topic.partitions:
-                data, log = self._check(engine, entry, topic.topic, topic.topic_id, asked)
-                partitions.append(data)
-                if log is None or asked.fetch_offset >= log.high_watermark:
-                    continue
-                room = self._request.max_bytes - size
-                if size and (room <= 0 or count >= MOST_BATCHES):
-                    continue
-                limit = min(asked.partition_max_bytes, room)
-                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
-                if buffers is None:
-                    if size == 0:
-                        return None, 0, True
-                    continue  # the next request will begin with it
-                count += len(buffers)
-                self._cut = count >= MOST_BATCHES
-                size += self._put(data, buffers, limit, first=size == 0)
-            responses.append(
-                FetchableTopicResponse(
-                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
-                )
-            )
-        return responses, size, False
-
-    def _put(self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool) -> int:
-        size = sum(map(len, buffers))
-        if size > limit and not first:
-            return 0  # a first batch larger than what is left is only for the first partition
-        if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
-            data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-            return 0
-        if len(buffers) >= MOST_BATCHES:
-            self._cut = True
-        small = size < len(buffers) * _SMALL_BYTES
-        data.records = [b"".join(buffers)] if small else buffers
-        return size
-
-    def _topic(self, engine: Engine, name: str, topic_id: UUID) -> TopicLogs | None:
-        if self._version >= _TOPIC_IDS_FROM_VERSION:
-            return engine.topics_by_id.get(topic_id)
-        return engine.topics.get(name)
-
-    def _not_led(self, name: str, topic_id: UUID, partition: int) -> ErrorCode:
-        topics = self._broker.topics
-        if self._version < _TOPIC_IDS_FROM_VERSION:
-            return not_led(self._broker, topics.by_name.get(name), partition)
-        topic = topics.by_id.get(topic_id)
-        if topic is None and topics.known and topic_id != NULL_UUID:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        return not_led(self._broker, topic, partition)
-
-    def _check(
-        self,
-        engine: Engine | None,
-        entry: TopicLogs | None,
-        topic: str,
-        topic_id: UUID,
-        asked: FetchPartition,
-    ) -> tuple[PartitionData, PartitionLog | None]:
-        """The partition's answer without records, and its log if it can be read."""
-        data = PartitionData(
-            partition_index=asked.partition,
-            high_watermark=-1,
-            last_stable_offset=-1,
-            log_start_offset=-1,
-            aborted_transactions=[] if self._request.isolation_level == _READ_COMMITTED else None,
-            records=[],
-        )
-        if engine is None or not engine.ready.is_set():
-            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return data, None
-        log = _log(entry, asked.partition)
-        if log is None:
-            data.error_code = self._not_led(topic, topic_id, asked.partition)
-            return data, None
-        if log.state is State.CLOSED or not engine.session.alive:
-            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return data, None
-        if log.state is State.OFFLINE:
-            # Where it ends is not known: no offset is out of range, and none is the end.
-            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            return data, None
-        if not self._check_epochs(data, log, asked):
-            return data, None
-        data.high_watermark = log.high_watermark
-        data.last_stable_offset = log.high_watermark
-        data.log_start_offset = log.log_start
-        if not log.log_start <= asked.fetch_offset <= max(log.log_end, log.high_watermark):
-            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-            return data, None
-        return data, log
-
-    def _check_epochs(self, data: PartitionData, log: PartitionLog, asked: FetchPartition) -> bool:
-        """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch."""
-        current = asked.current_leader_epoch
-        if current not in (_INVALID_EPOCH, log.leader_epoch):
-            data.error_code = (
-                ErrorCode.FENCED_LEADER_EPOCH
-                if current < log.leader_epoch
-                else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-            return False
-        last = asked.last_fetched_epoch
-        # While it is loaded only the epochs of the tail are known.
-        known = log.state is State.ONLINE or (log.epochs and last >= log.epochs[0][0])
-        if last != _INVALID_EPOCH and known:
-            epoch, end = log.end_offset_for_epoch(last)
-            if epoch < 0 or end < 0 or asked.fetch_offset < log.log_start:
-                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-                return False
-            if epoch < last or end < asked.fetch_offset:
-                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
-                data.high_watermark = log.high_watermark
-                data.last_stable_offset = log.high_watermark
-                data.log_start_offset = log.log_start
-                return False
-        return True
-
     # ── Reading what is in the bucket ──
 
     def _go_cold(self) -> None:
@@ -499,7 +358,7 @@ class _Fetch:
         answers = self._slot.connection.answers
         answers.read_begins()
         try:
-            found = await self._read_slowly(bucket=True)
+            found = await self._reads.read_slowly(bucket=True)
             assert found is not None
             await self._answer_slowly(*found)
         except Exception:  # a bug here costs one connection, not the agent
@@ -507,67 +366,6 @@ class _Fetch:
             self._slot.connection.close()
         finally:
             answers.read_ended()
-
-    async def _read_slowly(
-        self, *, bucket: bool
-    ) -> tuple[list[FetchableTopicResponse], int] | None:
-        """As `_read`, in slices.  None: some is only in the bucket, which is not to be read."""
-        responses: list[FetchableTopicResponse] = []
-        size = 0
-        async for topic in sliced(self._request.topics):
-            partitions: list[PartitionData] = []
-            async for asked in sliced(topic.partitions):
-                one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
-                if one is None:
-                    return None
-                partitions.append(one[0])
-                size += one[1]
-            responses.append(
-                FetchableTopicResponse(
-                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
-                )
-            )
-        return responses, size
-
-    async def _read_one(
-        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int, *, bucket: bool
-    ) -> tuple[PartitionData, int] | None:
-        engine = self._broker.engine
-        entry = None if engine is None else self._topic(engine, topic, topic_id)
-        data, log = self._check(engine, entry, topic, topic_id, asked)
-        room = self._request.max_bytes - size
-        if log is None or asked.fetch_offset >= log.high_watermark or (size and room <= 0):
-            return data, 0
-        limit = min(asked.partition_max_bytes, room)
-        try:
-            buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
-            if buffers is None and size:
-                buffers = []  # the next request will begin with it
-            elif buffers is None:
-                if not bucket:
-                    return None
-                limits = self._broker.topics.limits.get(log.topic)
-                buffers = await self._broker.reader.read(
-                    log,
-                    asked.fetch_offset,
-                    limit,
-                    zstd=self._version >= _ZSTD_FROM_VERSION,
-                    codec=None if limits is None else limits.codec,
-                )
-        except RefusedError as error:
-            data.error_code = error.code
-            return data, 0
-        except CorruptError as error:
-            # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
-            client = self._slot.connection.client_host
-            self._owner.log.error("log_damaged", client=client, log=repr(log), error=str(error))
-            data.error_code = ErrorCode.CORRUPT_MESSAGE
-            return data, 0
-        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
-            self._owner.not_read(log, str(error) or repr(error))
-            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            return data, 0
-        return data, self._put(data, buffers, limit, first=size == 0)
 
     def _keep_little(self) -> None:
         """Ask for less while answers that nobody takes hold much."""
@@ -615,12 +413,6 @@ class _Fetch:
             self._slot.respond(
                 API.encode_response_parts(self._version, self._correlation_id, response)
             )
-
-
-def _log(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
-    if entry is None or not 0 <= partition < len(entry.logs):
-        return None
-    return entry.logs[partition]
 
 
 def _is_large(request: FetchRequest) -> bool:

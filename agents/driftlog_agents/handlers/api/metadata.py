@@ -13,7 +13,6 @@ from driftlog_agents.foundation.loop_slices import sliced
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import (
     CLUSTER_OPERATIONS,
-    INTERNAL_TOPICS,
     NOT_ASKED,
     TOPIC_OPERATIONS,
     Node,
@@ -33,7 +32,12 @@ from driftlog_agents.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from driftlog_agents.protocol.types import NULL_UUID
-from driftlog_agents.topics.validation import MAX_TOPICS, check_topic_name
+from driftlog_agents.topics.validation import (
+    INTERNAL_TOPICS,
+    MAX_TOPICS,
+    RESERVED_TOPICS,
+    check_topic_name,
+)
 from driftlog_metadata.schema.model import Topic
 
 _CREATION_WAIT_S: Final = 0.5
@@ -140,7 +144,7 @@ async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, Err
     refused: dict[str, ErrorCode] = {}
     asked: dict[str, asyncio.Task[ErrorCode] | None] = {}
     async for name in sliced(names):
-        if name in topics.by_name:
+        if name in topics.by_name or name in RESERVED_TOPICS:
             continue
         refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
         try:

@@ -9,27 +9,24 @@ Shell.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from driftlog_agents.cluster.view import ClusterView
 from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.configs.agent_settings import BrokerSettings
 from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
 from driftlog_agents.groups.coordinator.placement import Coordinators
+from driftlog_agents.handlers.common.producer_ids import ProducerIds
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.reading.reader import LogReader
 from driftlog_agents.protocol.errors import (
     ErrorCode,
     RefusedError,
 )
+from driftlog_agents.topics.service import Topics
 from driftlog_metadata.schema.model import Agent
 from driftlog_metadata.stores.store import MetadataStore
 from driftlog_tiering.stores.object_store import ObjectStore
-
-if TYPE_CHECKING:
-    from driftlog_agents.groups.coordinator.coordinator import GroupCoordinator
-    from driftlog_agents.handlers.common.producer_ids import ProducerIds
-    from driftlog_agents.topics.service import Topics
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,18 +42,28 @@ class Broker:
     wall_ms: Callable[[], int]
     """Milliseconds since 1970, for timestamps that people see."""
     engine: Engine | None = None
-    groups: "GroupCoordinator | None" = None
+    groups: GroupCoordinator | None = None
     """The groups that this agent coordinates; None between two sessions."""
     coordinators: Coordinators = field(init=False)
     """Which agent coordinates which group, by the view of the cluster."""
     refusals: Refusals = field(default_factory=Refusals)
     cluster: ClusterWatch = field(init=False)
-    topics: "Topics" = field(init=False)
-    producer_ids: "ProducerIds" = field(init=False)
+    topics: Topics = field(init=False)
+    producer_ids: ProducerIds = field(init=False)
 
     def __post_init__(self) -> None:
         self.cluster = ClusterWatch(self.metadata)
         self.coordinators = Coordinators(self.cluster.view)
+        self.topics = Topics(self)
+        self.producer_ids = ProducerIds(self)
+
+    def begin(self, engine: Engine, groups: GroupCoordinator) -> None:
+        """A session begins: requests are answered by it from now on."""
+        self.engine, self.groups = engine, groups
+
+    def end(self) -> None:
+        """The session is over."""
+        self.engine = self.groups = None
 
     @property
     def view(self) -> ClusterView:

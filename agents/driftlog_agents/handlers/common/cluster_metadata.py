@@ -32,11 +32,6 @@ TOPIC_OPERATIONS: Final = sum(1 << op for op in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << op for op in (5, 7, 8, 9, 10, 11, 12))
 """Bits of AclOperation#code.  Without an authorizer everything is allowed (AuthHelper)."""
 
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-)
-"""Topic#INTERNAL_TOPICS.  None of them exists here; a client that makes one means Kafka's."""
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

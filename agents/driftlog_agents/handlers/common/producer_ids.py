@@ -22,13 +22,14 @@ Shell.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor, next_block
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_metadata.schema.model import Agent
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 
 _PAUSE_MS: Final = 1_000.0
@@ -36,11 +37,33 @@ _PAUSE_MS: Final = 1_000.0
 wait longer after an outage; shorter: more attempts, and each may cost a block."""
 
 
+class ProducerIdHost(Protocol):
+    """The agent that gives the ids out."""
+
+    @property
+    def agent(self) -> Agent:
+        """In its present session."""
+        ...
+
+    @property
+    def node_id(self) -> int:
+        """Kafka's broker id of this agent."""
+        ...
+
+    def led(self) -> Engine:
+        """The engine, while it is ready to serve.
+
+        Raises:
+            RefusedError: between two sessions; retriable.
+        """
+        ...
+
+
 class ProducerIds:
     """See the module."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: ProducerIdHost) -> None:
+        self._host = host
         self._lock = asyncio.Lock()
         self._session_id = ""
         """Whose block it is: the metadata store may have gone back between two sessions."""
@@ -73,7 +96,7 @@ class ProducerIds:
         floor = self._floor
         return (
             self._next < self._end
-            and self._session_id == self._broker.agent.session_id
+            and self._session_id == self._host.agent.session_id
             and floor is not None
             and floor.settled
             and floor.raised == self._raised
@@ -81,7 +104,7 @@ class ProducerIds:
 
     async def _allocate(self) -> None:
         try:
-            engine = self._broker.led()
+            engine = self._host.led()
             floor = engine.producer_ids
             await floor.settle()
             if self._has_one():
@@ -94,7 +117,7 @@ class ProducerIds:
             if engine.ports.now_ms() < failed_ms + _PAUSE_MS:
                 raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, why)
             try:
-                block = await next_block(session, engine.ports.objects, self._broker.node_id)
+                block = await next_block(session, engine.ports.objects, self._host.node_id)
             except UnavailableError as error:
                 # Also for all that wait behind this: they come one by one.
                 self._failed = engine.ports.now_ms(), str(error)

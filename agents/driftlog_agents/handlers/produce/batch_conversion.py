@@ -2,7 +2,9 @@
 
 * `compression.type` of the topic is a codec, and the batch has another: recompressed.
 * The topic is compacted: records without a key are refused.
-* The client left max timestamp unset: it is computed from the records.
+* A timestamp may be out of range, by the header or for the topic refuses old ones: records whose
+  timestamps are, are refused.
+* The client left max timestamp unset, or it is out of range: it is computed from the records.
 
 Runs on a worker thread, per batch.  Source: LogValidator#validateMessagesAndAssignOffsets.
 
@@ -12,11 +14,14 @@ Pure.
 from dataclasses import dataclass
 from typing import Final
 
+from driftlog_agents.configs.definitions import INT64_MAX
 from driftlog_agents.configs.topic import TopicLimits
+from driftlog_agents.handlers.produce.record_errors import check_records
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
 from driftlog_tiering.batches.batch import HEADER_BYTES, Codec
+from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import compress, decompress
 
 _CODEC_MASK: Final = 0x07
@@ -31,26 +36,35 @@ class Rewrite:
     checked: tuple[int, ...]
 
 
-def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...]) -> bool:
-    """Whether the batch must be looked into."""
-    codec = limits.codec
-    return (
-        limits.compacted
-        or (codec is not None and checked[1] & _CODEC_MASK != codec)
-        or (checked[6] < 0 and not limits.log_append_time)
+def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...], now_ms: int) -> bool:
+    """Whether the batch must be looked into.  *now_ms*: the agent's wall clock."""
+    codec, max_timestamp = limits.codec, checked[6]
+    if limits.compacted or (codec is not None and checked[1] & _CODEC_MASK != codec):
+        return True
+    if limits.log_append_time:
+        return False
+    return (  # of every batch: as `_is_unsure` and `bounds_age`, without a call
+        max_timestamp < 0
+        or max_timestamp > now_ms + limits.timestamp_after_max_ms
+        or limits.timestamp_before_max_ms != INT64_MAX
     )
 
 
+def _is_unsure(limits: TopicLimits, max_timestamp: int, now_ms: int) -> bool:
+    """Whether this max timestamp of a header is to be computed anew."""
+    return max_timestamp < 0 or max_timestamp > now_ms + limits.timestamp_after_max_ms
+
+
 def rewrite(
-    limits: TopicLimits, records: memoryview, checked: tuple[int, ...], most_bytes: int
+    now_ms: int, limits: TopicLimits, records: memoryview, checked: tuple[int, ...], most_bytes: int
 ) -> Rewrite:
     """Look into the batch, and make the one that is to be admitted.
 
     *most_bytes*: of its records, decompressed.
 
     Raises:
-        RefusedError: INVALID_RECORD for a null key on a compacted topic; MESSAGE_TOO_LARGE: it
-            would be.
+        RefusedRecordsError: for some of its records.
+        RefusedError: MESSAGE_TOO_LARGE: it would be.
         CorruptRecordsError: it cannot be decoded.
         OverBatchLimitError: the same, for it is too much.
     """
@@ -59,14 +73,12 @@ def rewrite(
     section = records[HEADER_BYTES:]
     plain = decompress(codec, section, most_bytes)
     sizes = kernel.scan(plain, header.record_count, header.last_offset_delta, header.base_timestamp)
-    if limits.compacted and sizes[5]:
-        raise RefusedError(
-            ErrorCode.INVALID_RECORD,
-            f"{sizes[5]} records have no key, and the topic's cleanup.policy is compact",
-        )
     max_timestamp = header.max_timestamp
-    if max_timestamp < 0 and not limits.log_append_time:
+    if not limits.log_append_time and _is_unsure(limits, max_timestamp, now_ms):
         max_timestamp, _ = kernel.max_timestamp(plain, header.record_count, header.base_timestamp)
+    too_new = not limits.log_append_time and max_timestamp > now_ms + limits.timestamp_after_max_ms
+    if (limits.compacted and sizes[5]) or too_new or limits.bounds_age:
+        check_records(limits, records, BatchLimits(decompressed_bytes=most_bytes), now_ms)
     target = codec if limits.codec is None else Codec(limits.codec)
     body = (
         records[HEADER_BYTES:]

@@ -15,6 +15,7 @@ Shell.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -25,7 +26,9 @@ from driftlog_agents.foundation.loop_slices import sliced, time_for_large
 from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.handlers.common.broker import Broker
 from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.handlers.produce.batch_checks import BatchChecks, bad_batch, too_large
 from driftlog_agents.handlers.produce.batch_conversion import Rewrite, needs_rewrite, rewrite
+from driftlog_agents.handlers.produce.record_errors import RefusedRecordsError
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.handlers.produce.waiters import (
     OPEN,
@@ -51,42 +54,17 @@ from driftlog_agents.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from driftlog_agents.protocol.one_batch import OneBatch
+from driftlog_agents.topics.validation import INTERNAL_TOPICS
 from driftlog_metadata.stores.errors import CorruptError, UnavailableError
 from driftlog_tiering.batches import batch as batches
 from driftlog_tiering.batches import kernel
-from driftlog_tiering.batches.batch import Reason
 
-_TRANSACTIONAL: Final = 0x10
 _LOG_APPEND_TIME: Final = 0x08
-_CODEC_MASK: Final = 0x07
-_ZSTD: Final = 4
 _MAX_TIMESTAMP_AT: Final = 35
 """Its first byte, in a batch."""
-_LEAST_RECORD_BYTES: Final = 7
-"""Length, attributes, two deltas, no key, no value, no headers."""
-_BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
-
-_REASONS: Final = {
-    Reason.LENGTH: (ErrorCode.CORRUPT_MESSAGE, "the batch's length is not what there is"),
-    Reason.MAGIC: (ErrorCode.INVALID_RECORD, "only record batches of magic 2 are taken"),
-    Reason.CRC: (ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match"),
-    Reason.COUNT: (
-        ErrorCode.INVALID_RECORD,
-        "the record count does not agree with the last offset delta",
-    ),
-    Reason.CODEC: (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "an unknown compression codec"),
-    Reason.NEGATIVE: (ErrorCode.INVALID_RECORD, "a negative offset, sequence, epoch or count"),
-    Reason.TIMESTAMP: (
-        ErrorCode.INVALID_TIMESTAMP,
-        "a timestamp that does not fit int64 microseconds",
-    ),
-    Reason.CONTROL: (ErrorCode.INVALID_RECORD, "clients may not write control batches"),
-    Reason.BASE_OFFSET: (ErrorCode.INVALID_RECORD, "the batch's base offset is not 0"),
-    Reason.OFFSET_OVERFLOW: (ErrorCode.INVALID_RECORD, "the batch's offsets pass int64"),
-}
 
 
 class ProduceHandler:
@@ -96,7 +74,8 @@ class ProduceHandler:
         self._broker = broker
         self._offload = offload
         self._spawn = spawn
-        self._most_records = broker.settings.limits.driftlog_max_batch_records
+        most = broker.settings.limits.driftlog_max_batch_records
+        self._checks = BatchChecks(most, broker.refusals)
         self._log = structlog.get_logger()
         self._timeouts = ProduceTimeouts(broker)
         self.requests = 0
@@ -195,8 +174,9 @@ class ProduceHandler:
         limits, records = self._broker.topics.limits.get(topic), data.records
         if limits is None or records is None or len(records) < batches.HEADER_BYTES:
             return False
-        unset = records[_MAX_TIMESTAMP_AT] >= 0x80  # it is negative
-        return limits.compacted or limits.codec is not None or unset
+        at, end = _MAX_TIMESTAMP_AT, _MAX_TIMESTAMP_AT + 8
+        checked = (*(0,) * 6, int.from_bytes(records[at:end], "big", signed=True))
+        return limits.codec is not None or needs_rewrite(limits, checked, self._broker.wall_ms())
 
     def any_may_wait(self, version: int, request: ProduceRequest) -> bool:
         """The same of a request."""
@@ -294,6 +274,8 @@ class ProduceHandler:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = engine.log(topic, partition)
         if log is None:
+            if topic in INTERNAL_TOPICS:  # as ReplicaManager#appendRecords
+                raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             known = self._broker.topics.by_name.get(topic)
             raise RefusedError(not_led(self._broker, known, partition))
         limits = self._broker.topics.limits.get(topic)
@@ -305,13 +287,13 @@ class ProduceHandler:
             )
         size = len(records)
         if size > limits.max_message_bytes:
-            raise _too_large(limits, records)  # before its CRC, which takes longest
+            raise too_large(limits, records)  # before its CRC, which takes longest
         checked = kernel.check(records, 0, size)
         if isinstance(checked, int):
-            raise _bad_batch(records, checked)
-        self._check_limits(limits, checked, size, version)
+            raise bad_batch(records, checked)
+        self._checks.check(limits, checked, size, version)
         self.bytes += size
-        if log.busy or needs_rewrite(limits, checked):
+        if log.busy or needs_rewrite(limits, checked, self._broker.wall_ms()):
             self._later(engine, log, limits, records, checked, acks, slot, waiter)
         elif (log.paused or log.state is State.LOADING) and engine.admission.parks(
             log, checked[2], checked[3], checked[4], checked[0]
@@ -325,39 +307,6 @@ class ProduceHandler:
             )
         else:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
-
-    def _check_limits(
-        self, limits: TopicLimits, checked: BatchHeaderFields, size: int, version: int
-    ) -> None:
-        attributes = checked[1]
-        records, most = checked[0], self._most_records
-        if records > most:
-            self._broker.refusals.count(_BATCH_RECORDS)
-            raise RefusedError(
-                ErrorCode.INVALID_RECORD,
-                f"a batch of {records} records, and {most} are allowed ({_BATCH_RECORDS})",
-            )
-        if not attributes & _CODEC_MASK and records * _LEAST_RECORD_BYTES > size:
-            raise RefusedError(
-                ErrorCode.INVALID_RECORD, f"a batch of {size} bytes does not hold {records} records"
-            )
-        if attributes & _CODEC_MASK == _ZSTD and version < 7:
-            raise RefusedError(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
-            )
-        if attributes & _TRANSACTIONAL:
-            raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
-        if not limits.log_append_time and checked[6] >= 0:
-            now_ms = self._broker.wall_ms()
-            if (
-                checked[6] > now_ms + limits.timestamp_after_max_ms
-                or checked[5] < now_ms - limits.timestamp_before_max_ms
-            ):
-                raise RefusedError(
-                    ErrorCode.INVALID_TIMESTAMP,
-                    f"timestamps {checked[5]} to {checked[6]} are outside of what "
-                    "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
-                )
 
     def _admit(
         self,
@@ -448,18 +397,21 @@ class ProduceHandler:
                 if acks != 0 and slot.connection.closed:
                     continue  # no client waits for it, and it may take long
                 await engine.admits(log)  # before it has become larger, perhaps
-                if needs_rewrite(limits, checked):
-                    done: Rewrite = await self._offload(rewrite, limits, records, checked)
+                now_ms = self._broker.wall_ms()
+                if needs_rewrite(limits, checked, now_ms):
+                    convert = partial(rewrite, now_ms)
+                    done: Rewrite = await self._offload(convert, limits, records, checked)
                     records, checked = done.records, done.checked
                     if len(records) > limits.max_message_bytes:
-                        raise _too_large(limits, records)
-                    self._check_limits(limits, checked, len(records), _NEWEST_VERSION)
+                        raise too_large(limits, records)
+                    self._checks.check(limits, checked, len(records), _NEWEST_VERSION)
                 await engine.admits(log)
                 self._admit(engine, log, limits, records, checked, acks, slot, waiter)
             except RefusedError as error:
                 self._refused_late(acks, slot, waiter, error)
             except CorruptError as error:
-                waiter.refuse(ErrorCode.INVALID_RECORD, str(error))
+                refused = RefusedError(ErrorCode.INVALID_RECORD, str(error))
+                self._refused_late(acks, slot, waiter, refused)
             except UnavailableError:
                 waiter.lost(log)
             except AssertionError:
@@ -478,34 +430,9 @@ class ProduceHandler:
         self.errors += 1
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
             self._broker.refusals.count(MAX_MESSAGE_BYTES)
-        waiter.refuse(error.code, str(error) or None)
+        named = error.records if isinstance(error, RefusedRecordsError) else ()
+        waiter.refuse(error.code, str(error) or None, named)
 
     def sweep(self, now_ms: float) -> None:
         """Answer requests whose timeout has passed; call it a few times a second."""
         self._timeouts.sweep(now_ms)
-
-
-def _too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
-    """The error of what is over max.message.bytes; several batches need not be, each for itself."""
-    size = len(records)
-    if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes < size:
-        return _bad_batch(records, Reason.LENGTH)
-    return RefusedError(
-        ErrorCode.MESSAGE_TOO_LARGE,
-        f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
-    )
-
-
-def _bad_batch(records: memoryview, reason: int) -> RefusedError:
-    """The error of a batch that the kernel refused.
-
-    More than one batch, or none whole, is found by its length: Kafka has words for it.
-    """
-    if reason == Reason.LENGTH and len(records) >= batches.HEADER_BYTES:
-        header = batches.parse_header(records)
-        if batches.HEADER_BYTES <= header.size_bytes < len(records):
-            return RefusedError(
-                ErrorCode.INVALID_RECORD, "more than one record batch for one partition"
-            )
-    code, text = _REASONS[Reason(reason)]
-    return RefusedError(code, text)

@@ -10,13 +10,14 @@ waiters in one go: an answer that cannot be made costs its connection, and raise
 Shell.
 """
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from driftlog_agents.foundation.loop_slices import off_the_loop, sliced, work_for
 from driftlog_agents.handlers.common.leader_hints import PRODUCE_SINCE, ProduceHints, add_to_produce
 from driftlog_agents.handlers.produce.answers import encode_success
+from driftlog_agents.handlers.produce.record_errors import MOST_NAMED
 from driftlog_agents.handlers.produce.timeouts import ProduceTimeouts
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.network.connection import Connection
@@ -29,6 +30,9 @@ from driftlog_agents.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+
+BadRecords = Sequence[tuple[int, str]]
+"""Index in the batch, and what is wrong with the record."""
 
 _ANSWER_BYTES: Final = 256
 """Of one partition's answer, as an object."""
@@ -46,6 +50,7 @@ class SeveralBatches:
         "correlation_id",
         "done",
         "expected",
+        "nameable",
         "slot",
         "timeout_ms",
         "timeouts",
@@ -73,6 +78,8 @@ class SeveralBatches:
         self.waiting = 0
         """Of its batches: so many wait to be admitted, and keep all of this."""
         self.timeout_ms = timeout_ms
+        self.nameable = MOST_NAMED
+        """Records that its answer may still name."""
         self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
         self.done = False
@@ -234,16 +241,16 @@ class OneBatchWaiter(Slot):
     def unsynced(self, log: PartitionLog) -> None:
         self.timeouts.expect(self, self, self.timeout_ms)
 
-    def refuse(self, code: ErrorCode, message: str | None) -> None:
-        """Answer with an error."""
+    def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
+        """Answer with an error; *named*: the records that it is about, if it is not the batch."""
         if self.done:
             return
         self.done = True
-        self.connection.on_loop(partial(self._refuse, code, message))
+        self.connection.on_loop(partial(self._refuse, code, message, named))
 
-    def _refuse(self, code: ErrorCode, message: str | None) -> None:
+    def _refuse(self, code: ErrorCode, message: str | None, named: BadRecords) -> None:
         answer = PartitionProduceResponse(index=self.partition)
-        _fail(answer, code, message)
+        _fail(answer, code, message, named)
         response = ProduceResponse(
             responses=[TopicProduceResponse(name=self.topic, partition_responses=[answer])]
         )
@@ -297,10 +304,12 @@ class PartitionWaiter:
     def unsynced(self, log: PartitionLog) -> None:
         self.pending.unsynced()
 
-    def refuse(self, code: ErrorCode, message: str | None) -> None:
-        """This partition's answer is an error."""
+    def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
+        """This partition's answer is an error; *named* as in `OneBatchWaiter.refuse`."""
         if self.answer.error_code == OPEN:
-            _fail(self.answer, code, message)
+            named = named[: self.pending.nameable]
+            self.pending.nameable -= len(named)
+            _fail(self.answer, code, message, named)
             self.pending.one_done()
 
     def lost(self, log: PartitionLog) -> None:
@@ -310,13 +319,15 @@ class PartitionWaiter:
 ProduceWaiter = OneBatchWaiter | PartitionWaiter
 
 
-def _fail(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
+def _fail(
+    answer: PartitionProduceResponse, code: ErrorCode, message: str | None, named: BadRecords = ()
+) -> None:
     answer.error_code = code
     answer.error_message = message
-    if code is ErrorCode.INVALID_RECORD or code is ErrorCode.INVALID_TIMESTAMP:
-        answer.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)
-        ]
+    answer.record_errors = [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+        for index, text in named
+    ]
     answer.base_offset = -1
     answer.log_append_time_ms = -1
     answer.log_start_offset = -1

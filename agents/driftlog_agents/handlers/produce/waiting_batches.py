@@ -19,7 +19,7 @@ from typing import Final
 
 from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.handlers.produce.waiters import ProduceWaiter
-from driftlog_agents.network.connection import Connection
+from driftlog_agents.network.client_connection import ClientConnection
 
 _MOST: Final = "driftlog.max.waiting.batch.bytes"
 
@@ -46,17 +46,17 @@ class WaitingBatches:
         self.held_bytes = 0
         self.full = False
         """A connection with a batch that may have to wait waits for room with it."""
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[ClientConnection, None] = {}
         self._requests: deque[asyncio.Future[None]] = deque()
 
-    def add(self, size_bytes: int, waiter: ProduceWaiter, connection: Connection) -> None:
+    def add(self, size_bytes: int, waiter: ProduceWaiter, connection: ClientConnection) -> None:
         """A batch waits."""
         held_bytes = size_bytes + _BESIDE_BYTES + waiter.waits()
         self.held_bytes += held_bytes
         self.full = self.held_bytes >= self._most_bytes
         connection.batches_wait(held_bytes)
 
-    def remove(self, size_bytes: int, waiter: ProduceWaiter, connection: Connection) -> None:
+    def remove(self, size_bytes: int, waiter: ProduceWaiter, connection: ClientConnection) -> None:
         """A batch waits no longer."""
         held_bytes = size_bytes + _BESIDE_BYTES + waiter.waits_no_longer()
         self.held_bytes -= held_bytes
@@ -65,13 +65,13 @@ class WaitingBatches:
             self.full = False
             asyncio.get_running_loop().call_soon(self._next)
 
-    def wait(self, connection: Connection) -> None:
+    def wait(self, connection: ClientConnection) -> None:
         """It is full: *connection* goes on when there is room."""
         if connection not in self._connections:
             self._refusals.count(_MOST)
             self._connections[connection] = None
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         """*connection* is gone."""
         self._connections.pop(connection, None)
 

@@ -12,7 +12,6 @@ Shell.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
@@ -24,6 +23,7 @@ from driftlog_agents.foundation.failure_tracker import FailureTracker
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.ingest.buffer import BufferLog
 from driftlog_agents.log.ingest.flush_body import Payload
+from driftlog_agents.log.ingest.flush_memory import FlushMemory
 from driftlog_agents.log.ingest.flush_pipeline import (
     Abandon,
     Commit,
@@ -36,12 +36,11 @@ from driftlog_agents.log.ingest.flush_pipeline import (
     MiB,
     Publish,
     SessionFenced,
-    Stage,
     Upload,
 )
 from driftlog_agents.log.partition.batch import Batch, ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt, Waiter
-from driftlog_agents.log.partition.tail import FlushBatches, lay_out, tail_slice
+from driftlog_agents.log.partition.tail import lay_out, tail_slice
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_agents.log.session.session import CommitOutcome, Session
@@ -121,8 +120,7 @@ class Flusher:
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_when = 0.0
-        self._cached: deque[FlushBatches] = deque()
-        self._cached_bytes = 0
+        self.memory = FlushMemory(self._pipeline, memory_settings.memory_bytes)
         self._pending_bytes = 0
         self._pending_batches = 0
         self._idle = asyncio.Event()
@@ -266,7 +264,7 @@ class Flusher:
         counters.flush_hedges += pipeline.hedges - hedges
         if self._pipeline.idle:
             self._idle.set()
-        self._trim()
+        self.memory.trim()
         self._schedule(now_ms)
         self._press()
 
@@ -471,9 +469,7 @@ class Flusher:
         self._counters.committed_bytes += flush.size_bytes
         for batches in flush.batches.values():
             self._buffer.let_go(batches)
-        if data.views is not None:
-            self._cached.append(data)
-            self._cached_bytes += data.view_bytes
+        self.memory.keep(data)
         now_ms = self._now_ms()
         ready: list[tuple[Waiter, PartitionLog]] = []
         for log, s in payload.slices:
@@ -484,31 +480,3 @@ class Flusher:
         self._published(flush.seq, record, footer, payload.slices)
         for waiter, log in ready:
             waiter.committed(log)
-
-    # ── Memory ──
-
-    def _trim(self) -> None:
-        """Give up memory over the budget: cache first, then what waits and a file holds."""
-        budget = self._memory.memory_bytes
-        while self._cached and self._cached_bytes + self._resident_bytes() > budget:
-            data = self._cached.popleft()
-            self._cached_bytes -= data.view_bytes
-            data.views = None
-        over = self._resident_bytes() - budget
-        if over <= 0:
-            return
-        for flush in reversed(list(self._pipeline.flushes)):
-            if over <= 0 or flush.payload is None:
-                return  # cut because the session was lost: nothing is laid out any more
-            data = flush.payload.data
-            waits = flush.stage is not Stage.UPLOADING
-            if waits and data.views is not None and data.in_files:
-                data.views = None
-                over -= flush.size_bytes
-
-    def _resident_bytes(self) -> int:
-        return self._pipeline.open_bytes + sum(
-            flush.size_bytes
-            for flush in self._pipeline.flushes
-            if flush.payload is not None and flush.payload.data.views is not None
-        )

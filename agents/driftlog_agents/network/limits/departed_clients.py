@@ -13,12 +13,32 @@ import fcntl
 import select
 import termios
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from driftlog_agents.network.connection import Connection
+from typing import Final, Protocol
 
 _ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)  # Linux; others find out when they read
+
+
+class UnreadConnection(Protocol):
+    """A connection that may not be read just now."""
+
+    @property
+    def unread_file(self) -> int | None:
+        """Its socket, while it is not read for what its client does, or for memory."""
+        ...
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of a frame that waits for memory, and keeps its socket from being read."""
+        ...
+
+    @property
+    def got(self) -> tuple[int, int]:
+        """Other than before when its client has got something."""
+        ...
+
+    def close(self) -> None:
+        """Close now."""
+        ...
 
 
 def ended(files: Iterable[int]) -> list[int]:
@@ -40,10 +60,10 @@ class DepartedClients:
     """Looks when it is told to."""
 
     def __init__(self) -> None:
-        self._ended: dict[Connection, tuple[int, int]] = {}
+        self._ended: dict[UnreadConnection, tuple[int, int]] = {}
         """Whose client wrote no more at the last look, and what it had got."""
 
-    def look(self, connections: Iterable["Connection"]) -> None:
+    def look(self, connections: Iterable[UnreadConnection]) -> None:
         """Close those that are not read, and of which nobody is at the other end."""
         unread = {file: c for c in connections if (file := c.unread_file) is not None}
         before, self._ended = self._ended, {}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Final, Protocol
 
-from driftlog_agents.foundation.fair_queue import Client, FairQueue
+from driftlog_agents.foundation.fair_queue import Client, FairQueue, Turn
 
 _SHARE_S: Final = 0.005
 """Longer: fewer iterations, and fewer writes, for the same requests (of 2 ms: 5 % more CPU for
@@ -27,17 +27,36 @@ _TURN_S: Final = 0.0005
 """Longer: fewer changes of turns.  Shorter: less to wait for where many connections have work."""
 
 
-class Turn(Protocol):
-    """Who waits."""
+class StepOwner(Protocol):
+    """A connection that does a step in its turn."""
 
     @property
     def client(self) -> Client:
         """Whose it is."""
         ...
 
-    def take_turn(self) -> None:
-        """Its turn has come: it takes what it has until the share is `used_up`."""
+    def on_loop(self, step: Callable[[], None], /) -> None:
+        """Do *step*; an error in it costs this connection only."""
         ...
+
+
+class Step:
+    """What a connection does in a turn."""
+
+    __slots__ = ("_owner", "_step")
+
+    def __init__(self, owner: StepOwner, step: Callable[[], None]) -> None:
+        self._owner = owner
+        self._step = step
+
+    @property
+    def client(self) -> Client:
+        """Whose it is."""
+        return self._owner.client
+
+    def take_turn(self) -> None:
+        """Its turn has come."""
+        self._owner.on_loop(self._step)
 
 
 class LoopShare:

@@ -5,25 +5,99 @@
     answers    those that hold most, and are not taken
 
 A look every half a second, while anybody waits; a connection is closed when it has stood still for
-`Server.stalled_ms`.
+`Budgets.stalled_ms`.
 
 Shell.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from driftlog_agents.network.connection import Connection
-    from driftlog_agents.network.server import Server
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 _SHARE: Final = 8
 """Of the room for answers, one part in so many is made at each look."""
 
 
+class HeldAnswers(Protocol):
+    """Answers of one connection."""
+
+    held_bytes: int
+
+    def forget(self) -> None:
+        """Nobody waits for room."""
+        ...
+
+
+class HoldingConnection(Protocol):
+    """A connection that may hold memory."""
+
+    @property
+    def request_bytes(self) -> int:
+        """What its requests hold."""
+        ...
+
+    @property
+    def answers(self) -> HeldAnswers:
+        """What its answers hold."""
+        ...
+
+    def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
+        """Others wait for memory: hang up if this holds some for nothing."""
+        ...
+
+    def forget_progress(self) -> None:
+        """Nobody waits any more."""
+        ...
+
+    def takes_nothing(self, now_ms: float) -> bool:
+        """Whether it holds answers that its client does not take."""
+        ...
+
+    def hang_up(self, event: str, reason: str, /) -> None:
+        """Close, and say so once."""
+        ...
+
+
+class Budgets(Protocol):
+    """What all connections may hold."""
+
+    @property
+    def connections(self) -> Collection[HoldingConnection]:
+        """All of them."""
+        ...
+
+    @property
+    def frame_budget(self) -> MemoryBudget:
+        """Incomplete frames of Produce."""
+        ...
+
+    @property
+    def request_budget(self) -> MemoryBudget:
+        """Other requests."""
+        ...
+
+    @property
+    def answers(self) -> MemoryBudget:
+        """Answers."""
+        ...
+
+    @property
+    def refusals(self) -> Refusals:
+        """Counts what is closed."""
+        ...
+
+    @property
+    def stalled_ms(self) -> float:
+        """How long what holds memory may stand still while others wait for it."""
+        ...
+
+
 class StalledConnections:
     """Looks when it is told to."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: Budgets) -> None:
         self._server = server
         self._welcomed = 0
         self._granted: tuple[float, int] | None = None
@@ -35,11 +109,11 @@ class StalledConnections:
         self._frames(now_ms)
         self._requests(now_ms)
         self._answers(now_ms)
-        return server.frame_budget.pressed or server.requests.budget.pressed or _crowded(server)
+        return server.frame_budget.pressed or server.request_budget.pressed or _crowded(server)
 
     def _frames(self, now_ms: float) -> None:
         server = self._server
-        budgets = (server.frame_budget, server.requests.budget)
+        budgets = (server.frame_budget, server.request_budget)
         welcomed = sum(budget.welcomed for budget in budgets)
         strangers_progress, self._welcomed = welcomed != self._welcomed, welcomed
         pressed = any(budget.pressed for budget in budgets)
@@ -50,7 +124,7 @@ class StalledConnections:
                 connection.forget_progress()
 
     def _requests(self, now_ms: float) -> None:
-        server, budget = self._server, self._server.requests.budget
+        server, budget = self._server, self._server.request_budget
         if not budget.waiting:
             self._granted = None
             return
@@ -92,14 +166,14 @@ class StalledConnections:
             )
 
 
-def _crowded(server: "Server") -> bool:
+def _crowded(server: Budgets) -> bool:
     """Whether answers wait for room, or take more than there is."""
     return server.answers.waiting > 0 or server.answers.held_bytes > server.answers.limit_bytes
 
 
-def _request_bytes(connection: "Connection") -> int:
+def _request_bytes(connection: HoldingConnection) -> int:
     return connection.request_bytes
 
 
-def _answer_bytes(connection: "Connection") -> int:
+def _answer_bytes(connection: HoldingConnection) -> int:
     return connection.answers.held_bytes

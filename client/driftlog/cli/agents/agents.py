@@ -123,6 +123,13 @@ def _agent_options(
         choices=["debug", "info", "warning", "error"],
         help="write log lines of this level and above (default: %(default)s)",
     )
+    parser.add_argument(
+        "--log-format",
+        default="text",
+        choices=["text", "json"],
+        help="of the log on standard error; json: one object a line, with ts, level and event "
+        "(default: %(default)s)",
+    )
 
 
 def _session_timeout_ms(text: str) -> int:
@@ -241,6 +248,7 @@ def _run_agent(options: argparse.Namespace, *, etcd: Any, dev: bool) -> int:
                 DEV_REBALANCE_DELAY_MS if dev else REBALANCE_DELAY_MS
             ),
             log_level=options.log_level,
+            log_format=options.log_format,
             configs=tuple(options.config or ()),
             banner=lambda line: print(line, flush=True),
         )

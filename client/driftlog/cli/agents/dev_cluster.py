@@ -45,12 +45,16 @@ def run(options: argparse.Namespace) -> int:
             objects=options.store or str(directory / "objects"),
             etcd=local_etcd.settle(binary, directory, local_cluster.ports(agents)),
             agents=agents,
-            agent_command=(*_agent_command(), "--dev", *same, "--log-level", options.log_level),
+            agent_command=(*_agent_command(), "--dev", *same, *_log_options(options)),
         )
         return local_cluster.run(plan, lock)
     except (local_cluster.ClusterError, local_etcd.NoEtcdError, ListenError, OSError) as error:
         complain(str(error))
         return 1
+
+
+def _log_options(options: argparse.Namespace) -> tuple[str, ...]:
+    return "--log-level", options.log_level, "--log-format", options.log_format
 
 
 def _agent_command() -> list[str]:

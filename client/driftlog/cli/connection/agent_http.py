@@ -6,9 +6,12 @@ Shell.
 import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, Final
 
 from driftlog.cli.common.errors import CommandError
+
+_CHANGE_HEADERS: Final = {"Content-Type": "application/json", "X-Driftlog": "cli"}
+"""Of a POST: an agent refuses requests that a web page can send."""
 
 
 class Refusal(CommandError):
@@ -39,8 +42,7 @@ def post(address: str, path: str, body: dict[str, Any], timeout_s: float) -> dic
 
 
 def _ask(address: str, path: str, body: bytes | None, timeout_s: float) -> dict[str, Any]:
-    # No form of a web page can send this type.
-    headers = {} if body is None else {"Content-Type": "application/json"}
+    headers = {} if body is None else _CHANGE_HEADERS
     request = urllib.request.Request(f"http://{address}{path}", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:

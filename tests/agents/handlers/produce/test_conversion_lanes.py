@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ async def test_small_batches_pass_large_ones_that_are_being_rewritten() -> None:
             heavy_now.append(1)
             begun.set()
             assert hold.wait(10)
-        return rewrite(*args)
+        return rewrite(0, *args)
 
     limits = TopicLimits(max_message_bytes=MiB, codec=Codec.GZIP)
     large, small = bomb(20 * MiB), memoryview(good(b"x", codec=batches.Codec.ZSTD))
@@ -123,6 +124,6 @@ async def test_a_batch_that_comes_to_too_much_is_refused_and_counted() -> None:
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         work = lanes(one, two, decoding, [0.0])
         with pytest.raises(OverBatchLimitError):
-            await work.run(rewrite, limits, batch, kernel.check(batch, 0, len(batch)))
+            await work.run(partial(rewrite, 0), limits, batch, kernel.check(batch, 0, len(batch)))
 
     assert ["driftlog.max.batch.decompressed.bytes"] == counted

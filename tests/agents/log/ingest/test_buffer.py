@@ -384,7 +384,7 @@ async def test_memory_is_given_up_for_what_files_hold() -> None:
         requests.append(life.produce(b"%02d" % n * 200))
         await asyncio.sleep(0.01)
     flusher = life.engine.flusher
-    assert flusher._resident_bytes() < 2_000
+    assert flusher.memory.uncommitted_bytes < 2_000
     assert flusher.pending_bytes > 8_000
     world.bucket.away = False
 

@@ -1,0 +1,267 @@
+"""Reads what one Fetch request asks for: from memory and disk at once, from the bucket in slices.
+
+    each partition ──▶ led here, and its epoch and offset fit? ──no──▶ Kafka's error
+                            └─yes─▶ its batches, as far as the answer has room
+
+The first partition that has records gets one batch at least, however large; the others get what
+fits.  What is only in the bucket is read for the first of them alone.
+Source: kafka.server.ReplicaManager#readFromLog, Partition#checkCurrentLeaderEpoch.
+
+Shell.
+"""
+
+from typing import Final, Protocol
+from uuid import UUID
+
+from driftlog_agents.foundation.loop_slices import sliced
+from driftlog_agents.handlers.common.broker import Broker
+from driftlog_agents.handlers.common.cluster_metadata import not_led
+from driftlog_agents.log.log_session import Engine, TopicLogs
+from driftlog_agents.log.partition.local_reads import MOST_BATCHES
+from driftlog_agents.log.partition.partition import PartitionLog, State
+from driftlog_agents.log.reading.reader import holds_zstd
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_agents.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    PartitionData,
+)
+from driftlog_agents.protocol.types import NULL_UUID
+from driftlog_metadata.stores.errors import CorruptError, OutcomeUnknownError, UnavailableError
+from driftlog_tiering.stores.object_store import Buffer
+
+_ZSTD_FROM_VERSION: Final = 10
+_TOPIC_IDS_FROM_VERSION: Final = 13
+_READ_COMMITTED: Final = 1
+_INVALID_EPOCH: Final = -1
+_SMALL_BYTES: Final = 1024
+"""Batches that are smaller, on average, are joined once: each buffer of an answer is looked at five
+times until it is written."""
+
+
+class ReadFailures(Protocol):
+    """Logs reads that fail."""
+
+    def not_read(self, log: PartitionLog, error: str) -> None:
+        """The bucket did not give what *log* has."""
+        ...
+
+    def damaged(self, log: PartitionLog, client_host: str, error: str) -> None:
+        """What *log* has cannot be decoded."""
+        ...
+
+
+class FetchReads:
+    """Of one request."""
+
+    __slots__ = ("_broker", "_client_host", "_failures", "_request", "_version", "cut")
+
+    def __init__(
+        self,
+        broker: Broker,
+        version: int,
+        request: FetchRequest,
+        client_host: str,
+        failures: ReadFailures,
+    ) -> None:
+        self._broker = broker
+        self._version = version
+        self._request = request
+        self._client_host = client_host
+        self._failures = failures
+        self.cut = False
+        """There is more than an answer takes, whatever its bytes."""
+
+    def read(self) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
+        """(answers, bytes, whether some of it is only in the bucket)."""
+        engine = self._broker.engine
+        responses: list[FetchableTopicResponse] = []
+        size = count = 0
+        for topic in self._request.topics:
+            entry = None if engine is None else self.topic(engine, topic.topic, topic.topic_id)
+            partitions: list[PartitionData] = []
+            for asked in topic.partitions:
+                data, log = self._check(engine, entry, topic.topic, topic.topic_id, asked)
+                partitions.append(data)
+                if log is None or asked.fetch_offset >= log.high_watermark:
+                    continue
+                room = self._request.max_bytes - size
+                if size and (room <= 0 or count >= MOST_BATCHES):
+                    continue
+                limit = min(asked.partition_max_bytes, room)
+                buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+                if buffers is None:
+                    if size == 0:
+                        return None, 0, True
+                    continue  # the next request will begin with it
+                count += len(buffers)
+                self.cut = count >= MOST_BATCHES
+                size += self._put(data, buffers, limit, first=size == 0)
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return responses, size, False
+
+    def _put(self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool) -> int:
+        size = sum(map(len, buffers))
+        if size > limit and not first:
+            return 0  # a first batch larger than what is left is only for the first partition
+        if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
+            data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return 0
+        if len(buffers) >= MOST_BATCHES:
+            self.cut = True
+        small = size < len(buffers) * _SMALL_BYTES
+        data.records = [b"".join(buffers)] if small else buffers
+        return size
+
+    def topic(self, engine: Engine, name: str, topic_id: UUID) -> TopicLogs | None:
+        """The topic that is meant, by name or by id."""
+        if self._version >= _TOPIC_IDS_FROM_VERSION:
+            return engine.topics_by_id.get(topic_id)
+        return engine.topics.get(name)
+
+    def _not_led(self, name: str, topic_id: UUID, partition: int) -> ErrorCode:
+        topics = self._broker.topics
+        if self._version < _TOPIC_IDS_FROM_VERSION:
+            return not_led(self._broker, topics.by_name.get(name), partition)
+        topic = topics.by_id.get(topic_id)
+        if topic is None and topics.known and topic_id != NULL_UUID:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return not_led(self._broker, topic, partition)
+
+    def _check(
+        self,
+        engine: Engine | None,
+        entry: TopicLogs | None,
+        topic: str,
+        topic_id: UUID,
+        asked: FetchPartition,
+    ) -> tuple[PartitionData, PartitionLog | None]:
+        """The partition's answer without records, and its log if it can be read."""
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            aborted_transactions=[] if self._request.isolation_level == _READ_COMMITTED else None,
+            records=[],
+        )
+        if engine is None or not engine.ready.is_set():
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return data, None
+        log = log_of(entry, asked.partition)
+        if log is None:
+            data.error_code = self._not_led(topic, topic_id, asked.partition)
+            return data, None
+        if log.state is State.CLOSED or not engine.session.alive:
+            data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return data, None
+        if log.state is State.OFFLINE:
+            # Where it ends is not known: no offset is out of range, and none is the end.
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data, None
+        if not self._check_epochs(data, log, asked):
+            return data, None
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.high_watermark
+        data.log_start_offset = log.log_start
+        if not log.log_start <= asked.fetch_offset <= max(log.log_end, log.high_watermark):
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return data, None
+        return data, log
+
+    def _check_epochs(self, data: PartitionData, log: PartitionLog, asked: FetchPartition) -> bool:
+        """`Partition#checkCurrentLeaderEpoch`, and truncation found by the last fetched epoch."""
+        current = asked.current_leader_epoch
+        if current not in (_INVALID_EPOCH, log.leader_epoch):
+            data.error_code = (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if current < log.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return False
+        last = asked.last_fetched_epoch
+        # While it is loaded only the epochs of the tail are known.
+        known = log.state is State.ONLINE or (log.epochs and last >= log.epochs[0][0])
+        if last != _INVALID_EPOCH and known:
+            epoch, end = log.end_offset_for_epoch(last)
+            if epoch < 0 or end < 0 or asked.fetch_offset < log.log_start:
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+                return False
+            if epoch < last or end < asked.fetch_offset:
+                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+                data.high_watermark = log.high_watermark
+                data.last_stable_offset = log.high_watermark
+                data.log_start_offset = log.log_start
+                return False
+        return True
+
+    async def read_slowly(self, *, bucket: bool) -> tuple[list[FetchableTopicResponse], int] | None:
+        """As `read`, in slices.  None: some is only in the bucket, which is not to be read."""
+        responses: list[FetchableTopicResponse] = []
+        size = 0
+        async for topic in sliced(self._request.topics):
+            partitions: list[PartitionData] = []
+            async for asked in sliced(topic.partitions):
+                one = await self._read_one(topic.topic, topic.topic_id, asked, size, bucket=bucket)
+                if one is None:
+                    return None
+                partitions.append(one[0])
+                size += one[1]
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                )
+            )
+        return responses, size
+
+    async def _read_one(
+        self, topic: str, topic_id: UUID, asked: FetchPartition, size: int, *, bucket: bool
+    ) -> tuple[PartitionData, int] | None:
+        engine = self._broker.engine
+        entry = None if engine is None else self.topic(engine, topic, topic_id)
+        data, log = self._check(engine, entry, topic, topic_id, asked)
+        room = self._request.max_bytes - size
+        if log is None or asked.fetch_offset >= log.high_watermark or (size and room <= 0):
+            return data, 0
+        limit = min(asked.partition_max_bytes, room)
+        try:
+            buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
+            if buffers is None and size:
+                buffers = []  # the next request will begin with it
+            elif buffers is None:
+                if not bucket:
+                    return None
+                limits = self._broker.topics.limits.get(log.topic)
+                buffers = await self._broker.reader.read(
+                    log,
+                    asked.fetch_offset,
+                    limit,
+                    zstd=self._version >= _ZSTD_FROM_VERSION,
+                    codec=None if limits is None else limits.codec,
+                )
+        except RefusedError as error:
+            data.error_code = error.code
+            return data, 0
+        except CorruptError as error:
+            # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
+            self._failures.damaged(log, self._client_host, str(error))
+            data.error_code = ErrorCode.CORRUPT_MESSAGE
+            return data, 0
+        except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
+            self._failures.not_read(log, str(error) or repr(error))
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data, 0
+        return data, self._put(data, buffers, limit, first=size == 0)
+
+
+def log_of(entry: TopicLogs | None, partition: int) -> PartitionLog | None:
+    """The partition's log, if this agent leads it."""
+    if entry is None or not 0 <= partition < len(entry.logs):
+        return None
+    return entry.logs[partition]

@@ -1,0 +1,106 @@
+"""What a batch of a client must be, and Kafka's error for one that is not.
+
+Source: ProduceRequest#validateRecords, LogValidator#validateBatch.
+
+Pure.
+"""
+
+from typing import Final
+
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.configs.topic import TopicLimits
+from driftlog_agents.log.partition.batch import BatchHeaderFields
+from driftlog_agents.protocol.errors import ErrorCode, RefusedError
+from driftlog_tiering.batches import batch as batches
+from driftlog_tiering.batches.batch import Reason
+
+_TRANSACTIONAL: Final = 0x10
+_CODEC_MASK: Final = 0x07
+_ZSTD: Final = 4
+_BATCH_RECORDS: Final = "driftlog.max.batch.records"
+_LEAST_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, no key, no value, no headers."""
+
+_REASONS: Final = {
+    Reason.LENGTH: (ErrorCode.CORRUPT_MESSAGE, "the batch's length is not what there is"),
+    Reason.MAGIC: (ErrorCode.INVALID_RECORD, "only record batches of magic 2 are taken"),
+    Reason.CRC: (ErrorCode.CORRUPT_MESSAGE, "the batch's CRC-32C does not match"),
+    Reason.COUNT: (
+        ErrorCode.INVALID_RECORD,
+        "the record count does not agree with the last offset delta",
+    ),
+    Reason.CODEC: (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "an unknown compression codec"),
+    Reason.NEGATIVE: (ErrorCode.INVALID_RECORD, "a negative offset, sequence, epoch or count"),
+    Reason.TIMESTAMP: (
+        ErrorCode.INVALID_TIMESTAMP,
+        "a timestamp that does not fit int64 microseconds",
+    ),
+    Reason.CONTROL: (ErrorCode.INVALID_RECORD, "clients may not write control batches"),
+    Reason.BASE_OFFSET: (ErrorCode.INVALID_RECORD, "the batch's base offset is not 0"),
+    Reason.OFFSET_OVERFLOW: (ErrorCode.INVALID_RECORD, "the batch's offsets pass int64"),
+}
+
+
+class BatchChecks:
+    """Of batches whose length, CRC and header are sound.
+
+    Args:
+        most_records: of one batch.
+    """
+
+    def __init__(self, most_records: int, refusals: Refusals) -> None:
+        self._most_records = most_records
+        self._refusals = refusals
+
+    def check(
+        self, limits: TopicLimits, checked: BatchHeaderFields, size: int, version: int
+    ) -> None:
+        """Look at what the header says (*checked*); *version*: of the Produce request.
+
+        Raises:
+            RefusedError: the batch may not be appended.
+        """
+        attributes = checked[1]
+        records, most = checked[0], self._most_records
+        if records > most:
+            self._refusals.count(_BATCH_RECORDS)
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD,
+                f"a batch of {records} records, and {most} are allowed ({_BATCH_RECORDS})",
+            )
+        if not attributes & _CODEC_MASK and records * _LEAST_RECORD_BYTES > size:
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD, f"a batch of {size} bytes does not hold {records} records"
+            )
+        if attributes & _CODEC_MASK == _ZSTD and version < 7:
+            raise RefusedError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
+            )
+        if attributes & _TRANSACTIONAL:
+            raise RefusedError(ErrorCode.INVALID_TXN_STATE, "this release has no transactions yet")
+
+
+def too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
+    """The error of what is over max.message.bytes; several batches need not be, each for itself."""
+    size = len(records)
+    if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes < size:
+        return bad_batch(records, Reason.LENGTH)
+    return RefusedError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes is over max.message.bytes ({limits.max_message_bytes})",
+    )
+
+
+def bad_batch(records: memoryview, reason: int) -> RefusedError:
+    """The error of a batch that the kernel refused.
+
+    More than one batch, or none whole, is found by its length: Kafka has words for it.
+    """
+    if reason == Reason.LENGTH and len(records) >= batches.HEADER_BYTES:
+        header = batches.parse_header(records)
+        if batches.HEADER_BYTES <= header.size_bytes < len(records):
+            return RefusedError(
+                ErrorCode.INVALID_RECORD, "more than one record batch for one partition"
+            )
+    code, text = _REASONS[Reason(reason)]
+    return RefusedError(code, text)

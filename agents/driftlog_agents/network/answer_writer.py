@@ -1,0 +1,181 @@
+"""Writes the answers of one connection, in the order of its requests.
+
+    queue ──▶ slots ──▶ answered ──▶ once an iteration of the loop: those in turn ──▶ transport
+                                                                      │
+                                              the next request begins ┘
+
+While the transport keeps what the client does not take, no request begins.
+
+Shell.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from driftlog_agents.log.partition.batch import ConnectionActivity
+from driftlog_agents.network.answers import Answers
+from driftlog_agents.network.queued_requests import QueuedRequest, RequestQueue
+from driftlog_agents.network.slots import Buffer, Slot
+
+_JOIN_BYTES: Final = 16 * 1024
+"""Buffers up to this size are joined into one write: cheaper than an iovec each."""
+
+
+class WrittenConnection(Protocol):
+    """The connection whose answers are written."""
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is written any more."""
+        ...
+
+    def on_loop(self, step: Callable[[], None], /) -> None:
+        """Do *step*; an error in it costs this connection only."""
+        ...
+
+    def written(self) -> None:
+        """Answers were written: there may be room for more requests."""
+        ...
+
+
+class AnswerWriter:
+    """See the module."""
+
+    __slots__ = (
+        "_connection",
+        "_flush_scheduled",
+        "_handed_bytes",
+        "_largest_bytes",
+        "_loop",
+        "_requests",
+        "_source",
+        "_transport",
+        "answers",
+        "paused",
+        "queued",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        connection: WrittenConnection,
+        requests: RequestQueue,
+        answers: Answers,
+        source: ConnectionActivity,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._connection = connection
+        self._requests = requests
+        self._source = source
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self.answers = answers
+        self.slots: deque[Slot] = deque()
+        """Requests that are not answered, or whose answers wait for their turn."""
+        self.queued = 0
+        """Of them: other than Produce."""
+        self.paused = False
+        """The transport keeps something."""
+        self._flush_scheduled = False
+        self._handed_bytes = self._largest_bytes = 0
+        """Of the buffers that the transport may have: all, and one."""
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        """Write to *transport*."""
+        transport.set_write_buffer_limits(high=0)  # paused while it keeps anything
+        self._transport = transport
+
+    def queue(self, slot: Slot) -> None:
+        """Give *slot* the next turn."""
+        self.slots.append(slot)
+        self._requests.unanswered += 1
+        self._source.requests += 1
+
+    def may_begin(self, slot: Slot) -> bool:
+        """Whether it is the turn of *slot*."""
+        return self.slots[0] is slot and not self.paused
+
+    def answered(self) -> None:
+        """Some slot has its answer: write what is in turn, once this turn of the loop."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._connection.on_loop, self.flush)
+
+    def flush(self) -> None:
+        """Write the answers that are in turn, and begin the request behind them."""
+        self._flush_scheduled = False
+        if self._transport is None or self._connection.closed:
+            return
+        slots = self.slots
+        before = len(slots)
+        ready: list[Buffer] = []
+        small: list[Buffer] = []
+        while slots and slots[0].answer is not None:
+            slot = slots.popleft()
+            answer = slot.answer
+            self._source.answers += 1
+            assert answer is not None
+            if slot.queued:
+                assert isinstance(slot, QueuedRequest)
+                self.queued -= 1
+                slot.release()
+            if self.answers.unwritten_bytes:
+                self.answers.written(sum(map(len, answer)))
+            for buffer in answer:
+                if len(buffer) <= _JOIN_BYTES:
+                    small.append(buffer)
+                else:
+                    if small:
+                        ready.append(b"".join(small))
+                        small = []
+                    ready.append(buffer)
+        if before := before - len(slots):
+            self._requests.answered(before)
+        if small:
+            ready.append(b"".join(small))
+        if len(ready) == 1:
+            self._transport.write(ready[0])
+        elif ready:
+            self._transport.writelines(ready)
+        if ready and self.paused:
+            self._handed_bytes += sum(map(len, ready))
+            self._largest_bytes = max(self._largest_bytes, *map(len, ready))
+        if self.answers.held_bytes or self.paused:
+            self.answers.settle(self.untaken_bytes)
+        if slots and not self.paused and not self._connection.closed:
+            begin, slots[0].begin = slots[0].begin, None
+            if begin is not None:
+                begin()
+        self._connection.written()
+
+    def taken(self) -> None:
+        """The client has taken all that the transport kept."""
+        self.paused = False
+        self._handed_bytes = self._largest_bytes = 0
+        self.answers.settle(0)
+        self.answered()
+
+    @property
+    def untaken_bytes(self) -> int:
+        """Memory of the answers that the client has not taken whole: the first buffer is kept
+        whole until its last byte is taken."""
+        if not self.paused or self._transport is None:
+            return 0
+        most = self._transport.get_write_buffer_size() + self._largest_bytes
+        return min(most, self._handed_bytes)
+
+    @property
+    def request_bytes(self) -> int:
+        """What the requests hold."""
+        slots = (slot for slot in self.slots if isinstance(slot, QueuedRequest))
+        return sum(slot.held_bytes for slot in slots)
+
+    def lost(self) -> None:
+        """The connection is gone: nobody waits for the answers."""
+        for slot in self.slots:
+            if isinstance(slot, QueuedRequest) and not slot.runs:
+                slot.release()
+        self._requests.answered(len(self.slots))
+        self.slots.clear()

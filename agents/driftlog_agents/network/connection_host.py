@@ -1,0 +1,45 @@
+"""What a connection has from the server that it came in through.
+
+`network/server.Server` is the only one; what it has are the shells of all connections.
+
+Shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from driftlog_agents.configs.limits import Refusals
+from driftlog_agents.network.limits.loop_share import LoopShare
+from driftlog_agents.network.limits.memory_budget import MemoryBudget
+from driftlog_agents.network.queued_requests import RequestQueue
+from driftlog_tiering.stores.buffer_pool import BufferPool
+
+
+class ConnectionHost(Protocol):
+    """See the module; a connection is `Any`, for it is made of this."""
+
+    requests: RequestQueue
+    frame_budget: MemoryBudget
+    answers: MemoryBudget
+    loop: asyncio.AbstractEventLoop
+    loop_share: LoopShare
+    shared: memoryview
+    pool: BufferPool
+    connections: set[Any]
+    dispatch: Callable[[Any, memoryview], None]
+    now_ms: Callable[[], float]
+    socket_request_max_bytes: int
+    max_queued: int
+    stalled_ms: float
+    overloaded: bool
+    refusals: Refusals
+    log: Any
+
+    def left(self, connection: Any, /) -> None:
+        """A connection is gone."""
+        ...
+
+    def refuse_foreign(self, connection: Any, protocol: str, /) -> None:
+        """Close the connection of a client that speaks *protocol*."""
+        ...

@@ -1,0 +1,34 @@
+"""Whether a connection whose frame holds memory brings more of it, while others wait.
+
+Pure.
+"""
+
+from typing import Final
+
+_SLOWEST_BYTES: Final = 256 * 1024
+"""A client that brings less of a frame in `stalled_ms` is stalled."""
+
+
+class FrameProgress:
+    """Of one connection."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, int, int] | None = None
+        """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
+
+    def forget(self) -> None:
+        """Nobody waits, or it holds nothing: the next look is the first."""
+        self._seen = None
+
+    def stalled_since_ms(self, now_ms: float, completed: int, arrived_bytes: int) -> float:
+        """Since when it has brought nothing, or hardly anything, as far as looks have seen.
+
+        *completed*: frames so far; *arrived_bytes*: of the incomplete one.
+        """
+        since_ms, frames, before_bytes = self._seen or (now_ms, -1, 0)
+        if frames != completed or arrived_bytes - before_bytes >= _SLOWEST_BYTES:
+            self._seen = now_ms, completed, arrived_bytes
+            return now_ms
+        return since_ms

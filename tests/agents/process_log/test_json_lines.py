@@ -1,0 +1,92 @@
+"""The log as JSON: every line is one object, whatever it is about."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from driftlog_agents.process_log.json_lines import json_line
+from tests.clients.sockets import Raw
+from tests.support.driftlog_process import DriftlogProcess
+
+JSON = ("--log-format", "json")
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Each line of *text*, which must be an object with the three keys first."""
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(["ts", "level", "event"] == list(line)[:3] for line in found)
+    return found
+
+
+def test_a_log_of_an_agent_is_json(tmp_path: Path) -> None:
+    """
+    Lines of the start, of a client that sends no request, and the reason for which a second agent
+    on the directory does not start.
+    """
+    data = tmp_path / "data"
+    with DriftlogProcess(data, arguments=JSON) as agent:
+        with Raw(agent.port) as raw:
+            raw.send(b"\0\0\0\1\x1b")
+            assert raw.is_closed()
+        lines = objects(agent.log)
+        second = DriftlogProcess(data, arguments=JSON)
+        second.launch()
+        code = second.wait(60)
+        (refused,) = objects(second.log)[-1:]
+        second.close()
+
+    (line,) = (line for line in lines if line["event"] == "frame_refused")
+    assert "warning" == line["level"]
+    assert "cannot have 1 bytes" in line["reason"]
+    assert 1 == code
+    assert ("text_written", "error") == (refused["event"], refused["level"])
+    assert "driftlog: " in refused["text"]
+
+
+def test_the_log_is_text_unless_json_is_asked_for(tmp_path: Path) -> None:
+    """
+    As people read it in a terminal.
+    """
+    with DriftlogProcess(tmp_path / "data") as agent:
+        said = agent.log.splitlines()
+
+    assert said
+    assert not any(line.startswith("{") for line in said)
+
+
+def test_a_traceback_is_in_one_line(tmp_path: Path) -> None:
+    """
+    Of an error that nobody caught, of an event's `exc_info`, of a record of `logging`.
+    """
+    script = (
+        "import logging, structlog\n"
+        "from driftlog_agents.process_log.process_log import JSON, ProcessLog\n"
+        "ProcessLog('info', JSON).install()\n"
+        "try:\n    1 / 0\n"
+        "except ZeroDivisionError:\n"
+        "    structlog.get_logger().exception('handler_bug', wait_s=float('inf'))\n"
+        "logging.getLogger('x').error('said\\nin two lines')\n"
+        "raise ValueError('nobody caught it')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    bug, record, *uncaught = objects(done.stderr)
+
+    assert ("error", "handler_bug", "inf") == (bug["level"], bug["event"], bug["wait_s"])
+    assert bug["exception"].splitlines()[-1].endswith("ZeroDivisionError: division by zero")
+    assert ("error", "x") == (record["level"], record["logger"])
+    assert "nobody caught it" in "".join(line["text"] for line in uncaught)
+
+
+def test_the_keys_that_every_line_has_come_first() -> None:
+    """
+    Then those of the event, in their order; what is no JSON is shown as Python shows it.
+    """
+    fields = {"b": 1, "event": "agent_stopped", "a": {1}, "level": "info", "timestamp": "now"}
+
+    line = json_line(None, "", fields)
+
+    assert '{"ts": "now", "level": "info", "event": "agent_stopped", "b": 1, "a": "{1}"}' == line
