@@ -26,6 +26,11 @@ FORWARDED: Final = {
 
 VARIABLES: Final = {
     ("log/ingest/flusher.py", "event"): (),
+    ("log/objects/object_retry.py", "self._event"): (
+        "footer_read_repeated",
+        "manifest_check_repeated",
+        "partition_load_repeated",
+    ),
     ("network/connection.py", "event"): (),
     ("health/metadata_store_monitor.py", "evidence.event"): (REPLACED, WENT_BACK),
 }
