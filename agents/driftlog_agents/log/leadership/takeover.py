@@ -109,6 +109,8 @@ class Taken:
     """Not claimed: somebody else leads them, or their topic is gone."""
     unreadable: dict[TopicPartition, str] = field(default_factory=dict)
     """What cannot be read of them now, and why: their claims were given back."""
+    damaged: dict[TopicPartition, str] = field(default_factory=dict)
+    """Not claimed: one of their keys is missing or cannot be read, and why."""
 
     without_records: set[str] = field(default_factory=set)
     """Sessions of which no flush record was there."""
@@ -156,11 +158,11 @@ class Takeover:
         """Batches since others had their turn."""
         self._told: set[str] = set()
         """What could not be read, as it was logged."""
-        self.damaged: dict[TopicPartition, str] = {}
-        """Partitions that were not claimed at the last attempt because one of their keys is
-        missing or cannot be read, and why."""
-        self.unreadable: dict[TopicPartition, str] = {}
-        """Partitions that were given back at the last attempt, and what the bucket did not give."""
+
+    @property
+    def session_id(self) -> str:
+        """The session that it claims for."""
+        return self._session.session_id
 
     async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
         """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
@@ -252,8 +254,7 @@ class Takeover:
     def _refuse_damaged(self, taken: Taken, tp: TopicPartition, error: CorruptError) -> None:
         self._say_damaged(error)
         way_out = "" if isinstance(error, MissingKeyError) else f"; {_DAMAGED_KEY}"
-        self.damaged[tp] = f"{error}{way_out}"
-        taken.refused.add(tp)
+        taken.damaged[tp] = f"{error}{way_out}"
 
     async def _claim_all(
         self, taken: Taken, wanted: Collection[TopicPartition], old_sessions: frozenset[str]
@@ -271,7 +272,6 @@ class Takeover:
             except CorruptError as error:
                 self._refuse_damaged(taken, tp, error)
                 continue
-            self.damaged.pop(tp, None)
             leader = claim.leader
             if leader is None or leader.session_id is None or claim.same_disk:
                 claims.append(claim)
@@ -430,9 +430,6 @@ class Takeover:
                 await self._read_flushes(taken, now_ms)
         await self._compare(taken, listing.result())
         await self._producer_ids.settle()
-        for tp in taken.logs:
-            self.unreadable.pop(tp, None)
-        self.unreadable |= taken.unreadable
         if live is not None:  # also of what is given back, or each attempt makes its key larger
             await drop_finished(self._session, taken.logs, live, taken.needing, taken.joined)
         await self.give_back(taken, taken.unreadable)
