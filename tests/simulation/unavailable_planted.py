@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from driftlog_agents.log.leadership.handover import Handover
-from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects import object_retry
 from driftlog_agents.log.objects.availability import Availability

@@ -42,7 +42,8 @@ from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
 from driftlog_agents.log.leadership.partition_claims import PartitionClaims
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
 from driftlog_agents.log.leadership.session_status import SessionStatus
-from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.flush_records import MovedBatches
 from driftlog_agents.log.objects.footer_cache import FooterCache
@@ -330,8 +331,7 @@ class Engine:
             objects=ports.objects,
             sealer=self.sealer,
             keys=keys,
-            claims=self.claims,
-            handover=self.handover,
+            leading=self.handover,
             find=self.find,
             topics=cluster.view.topics,
             now_ms=ports.now_ms,

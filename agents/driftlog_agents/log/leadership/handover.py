@@ -47,9 +47,19 @@ from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.waiters import Arrival
 from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import UnavailableError
 
 _PROBED_MS: Final = 1_000.0
 """How old a probe of the bucket may be when partitions are stopped."""
+
+
+_HELD_MS: Final = 20_000.0
+"""How long `hold` waits for an attempt to claim the partition, which looks for a missing object for
+five seconds."""
+
+_LOOK_S: Final = 0.005
+"""Between two looks at whether an attempt has ended.  Shorter: more work meanwhile; longer: an
+operator waits longer."""
 
 
 class ServedPartitions(Protocol):
@@ -139,21 +149,6 @@ class Handover:
             self._flush_deadline.met()
         await self._led_by_others([*idle, *moved])
 
-    async def give_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Flush, stop and release *logs*, for good: each as soon as nothing of it is in flight.
-        What cannot be flushed is served until it can.
-
-        Raises:
-            FencedError: the session is over.
-        """
-        left = flushed = list(logs)
-        while left:
-            await self._stop(flushed)
-            left = [log for log in left if self._assignments.is_led(log)]
-            await self._cluster.until(self._assignments.none_is_stopping(left))
-            flushed = await self._flush(left)
-        self._flush_deadline.met()
-
     async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
         """Of *logs*: those of which all that is in flight now is committed soon."""
         arrivals = {log: _wait_for_end(log, Arrival()) for log in logs if not is_flushed(log)}
@@ -234,6 +229,40 @@ class Handover:
             ),
             self._settings.taken_ms / 1000,
         )
+
+    # ── For an operator's command ──
+
+    async def hold(self, tp: TopicPartition) -> None:
+        """Do not claim *tp* until `let`: something is done about it under a claim of its own.
+
+        Raises:
+            UnavailableError: it is being claimed all the time, or held already.
+        """
+        until_ms = self._now_ms() + _HELD_MS
+        while not self._assignments.hold(tp):
+            if self._now_ms() >= until_ms:
+                raise UnavailableError("it is being claimed just now: try again")
+            await asyncio.sleep(_LOOK_S)
+
+    def let(self, tp: TopicPartition) -> None:
+        """Claim *tp* as before, at once."""
+        self._assignments.let(tp)
+        self._cluster.wake()
+
+    async def give_up(self, logs: Sequence[PartitionLog]) -> None:
+        """Flush, stop and release *logs*, for good: each as soon as nothing of it is in flight.
+        What cannot be flushed is served until it can.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        left = flushed = list(logs)
+        while left:
+            await self._stop(flushed)
+            left = [log for log in left if self._assignments.is_led(log)]
+            await self._cluster.until(self._assignments.none_is_stopping(left))
+            flushed = await self._flush(left)
+        self._flush_deadline.met()
 
 
 def _wait_for_end(log: PartitionLog, arrival: Arrival) -> Arrival:

@@ -27,11 +27,11 @@ from driftlog_agents.foundation.offload import Offload
 from driftlog_agents.foundation.tasks import spawn
 from driftlog_agents.log.leadership.assignment import AttemptResult, PartitionAssignments
 from driftlog_agents.log.leadership.session_status import SessionStatus
-from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.session.counters import LogCounters
 from driftlog_metadata.schema.model import Stage, TopicPartition
-from driftlog_metadata.stores.errors import UnavailableError
 
 _ALONE_S: Final = 1.0
 """A takeover that takes longer does not hold up the next one.  Shorter: more of them, each of which
@@ -42,10 +42,6 @@ _TAKES: Final = 4
 
 _TOGETHER_S: Final = 0.005
 """Changes of so long are looked at together: thousands of claims come one by one."""
-
-_HELD_MS: Final = 20_000.0
-"""How long `hold` waits for an attempt to claim the partition, which looks for a missing object for
-five seconds."""
 
 _STARTS_S: Final = 1.5
 """How long a start with thousands of partitions waits for others that start as well."""
@@ -207,25 +203,6 @@ class PartitionClaims:
             )
         if report.readable_again:
             self._log.info("partitions_readable_again", partitions=report.readable_again)
-        self._cluster.wake()
-
-    # ── Held for an operator's command ──
-
-    async def hold(self, tp: TopicPartition) -> None:
-        """Do not claim *tp* until `let`: something is done about it under a claim of its own.
-
-        Raises:
-            UnavailableError: it is being claimed all the time, or held already.
-        """
-        until_ms = self._now_ms() + _HELD_MS
-        while not self._assignments.hold(tp):
-            if self._now_ms() >= until_ms:
-                raise UnavailableError("it is being claimed just now: try again")
-            await asyncio.sleep(_TOGETHER_S)
-
-    def let(self, tp: TopicPartition) -> None:
-        """Claim *tp* as before, at once."""
-        self._assignments.let(tp)
         self._cluster.wake()
 
     # ── Before partitions come ──

@@ -130,8 +130,8 @@ class _Found:
     """Those that are gone, where nothing else is lost."""
 
 
-class HeldClaims(Protocol):
-    """What is asked of `leadership/partition_claims`."""
+class Leads(Protocol):
+    """What is asked of `leadership/handover`."""
 
     async def hold(self, tp: TopicPartition) -> None:
         """Do not claim *tp*; UnavailableError: it is being claimed."""
@@ -140,10 +140,6 @@ class HeldClaims(Protocol):
     def let(self, tp: TopicPartition) -> None:
         """Claim it again, if it is placed here."""
         ...
-
-
-class PartitionRelease(Protocol):
-    """What is asked of `leadership/handover`."""
 
     async def give_up(self, logs: Sequence[PartitionLog]) -> None:
         """Release *logs*."""
@@ -167,8 +163,7 @@ class LossAcceptance:
         objects: ObjectStore,
         sealer: Sealer,
         keys: PartitionKeys,
-        claims: HeldClaims,
-        handover: PartitionRelease,
+        leading: Leads,
         find: Callable[[TopicPartition], PartitionLog | None],
         topics: Mapping[UUID, TopicEntry],
         now_ms: Callable[[], float],
@@ -179,8 +174,7 @@ class LossAcceptance:
         self._shown_ends = FlushObjectEnds(objects)
         self._sealer = sealer
         self._keys = keys
-        self._claims = claims
-        self._handover = handover
+        self._leading = leading
         self._find_log = find
         self._topics = topics
         self._now_ms = now_ms
@@ -248,7 +242,7 @@ class LossAcceptance:
     async def _accept_held(
         self, tp: TopicPartition, shown: dict[str, Any], wall_ms: int
     ) -> AcceptedLoss:
-        await self._claims.hold(tp)
+        await self._leading.hold(tp)
         try:
             log = self._check(tp)
             sealed = _is_served(log)
@@ -256,12 +250,12 @@ class LossAcceptance:
                 if log.damage or sealed:  # it serves: not without need
                     found = await self._find(self._topic(tp), tp, _reason(log), sealed=sealed)
                     _agree(found, shown)
-                await self._handover.give_up([log])
+                await self._leading.give_up([log])
             return await self._accept(
                 self._topic(tp), tp, shown, _reason(log), wall_ms, sealed=sealed
             )
         finally:
-            self._claims.let(tp)
+            self._leading.let(tp)
 
     def _topic(self, tp: TopicPartition) -> TopicEntry:
         entry = self._topics.get(tp.topic_id)
