@@ -605,6 +605,8 @@ class Engine:
         await self._say_that_we_leave()
         for task in background:
             task.cancel()
+        # An attempt that ends now would open a partition behind those that are retired here.
+        await asyncio.wait(background)
         self.assignments.close()
         self.ready.clear()
         # Not released: who goes on from it on this disk appends what is buffered for it where it

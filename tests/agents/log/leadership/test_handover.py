@@ -283,6 +283,36 @@ async def test_what_an_agent_led_is_led_by_the_others(end: str) -> None:
 
 
 @on_virtual_time
+async def test_what_is_claimed_in_the_moment_of_leaving_is_released_too() -> None:
+    """
+    The attempt ends behind the decision to leave: the agent ends in order, and the partition needs
+    no lease to end.
+    """
+    world = World(t=1)
+    life = await world.start()
+    gate, there = asyncio.Event(), asyncio.Event()
+    take = life.engine.takeover.take
+
+    async def held(*args: Any) -> Any:
+        taken = await take(*args)
+        there.set()
+        await gate.wait()
+        return taken
+
+    life.engine.takeover.take = held  # type: ignore[assignment,method-assign]
+    topic = Topic(name="u", topic_id=UUID(int=50), partitions=1)
+    await world.metadata.txn((), [Put(topic_key(topic.name), encode_topic(topic))])
+    await there.wait()
+    life.engine.stop()
+    gate.set()
+    await life.task
+
+    assert {None} == {leader.session_id for leader, _ in (await leaders(world)).values()}
+    assert 2 == len(await leaders(world))
+    assert [] == world.directories
+
+
+@on_virtual_time
 async def test_a_partition_that_comes_back_has_what_was_written_before_and_meanwhile() -> None:
     """
     Of the same session that led it before: its own records are read like another's.
