@@ -5,7 +5,7 @@ What one agent can do wrong is in `planted`.
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +24,7 @@ from driftlog_agents.health.write_health_monitor import WriteHealthMonitor
 from driftlog_agents.log.consolidation import gc as keeper
 from driftlog_agents.log.consolidation.gc import FlushRecordGc
 from driftlog_agents.log.leadership import takeover
+from driftlog_agents.log.leadership.assignment import PartitionAssignments
 from driftlog_agents.log.leadership.handover import Handover
 from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
@@ -54,19 +55,18 @@ def _without(build: Callable[..., Txn], dropped: Callable[[Compare], bool]) -> C
 async def _release_all(self: Handover, logs: Iterable[PartitionLog]) -> None:
     """As `Handover.release`, whatever is on its way."""
     logs = list(logs)
-    releases = [Release(_tp(log), log.leader_epoch, log.leader_revision) for log in logs]
-    await takeover.release(self._session, releases)
+    await takeover.release(self._session, self._assignments.releases(logs, lost=True))
     for log in logs:
-        self._acted[_tp(log)] = log.leader_revision + 1
-        self._partitions.gone(log)
+        if self._assignments.released(log):
+            self._partitions.gone(log)
+    self._cluster.wake()
 
 
 def released_with_flushes_on_their_way(patch: pytest.MonkeyPatch) -> None:
     """A hand-over does not wait for the flushes that hold the partition."""
 
     async def stop(self: Handover, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
-        for log in logs:
-            self._partitions.retire(log)
+        self.retire_all(logs)
         await _release_all(self, logs)
         return list(logs)
 
@@ -91,7 +91,7 @@ def admission_goes_on_while_it_is_released(patch: pytest.MonkeyPatch) -> None:
     """A hand-over flushes and releases, and admits until it is answered."""
     original = Handover._retire
 
-    async def retire(self: Handover, logs: Collection[PartitionLog]) -> None:
+    async def retire(self: Handover, logs: Iterable[PartitionLog]) -> None:
         with pytest.MonkeyPatch.context() as admitting:
             admitting.setattr(Engine, "retire", Engine.resume)
             await original(self, logs)
@@ -166,7 +166,7 @@ def serves_until_somebody_says_so(patch: pytest.MonkeyPatch) -> None:
 def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
     """A release that is not answered is taken for none: the partition is served on."""
     kept: set[PartitionLog] = set()
-    moving = Handover._moving
+    to_move = PartitionAssignments.to_move
 
     async def release(self: Handover, logs: Iterable[PartitionLog]) -> None:
         for log in list(logs):
@@ -178,16 +178,15 @@ def released_without_an_answer_and_gone_on(patch: pytest.MonkeyPatch) -> None:
                 log.state = State.ONLINE
                 kept.add(log)
                 continue
-            self._acted[_tp(log)] = log.leader_revision + 1
-            self._partitions.gone(log)
+            if self._assignments.released(log):
+                self._partitions.gone(log)
+        self._cluster.wake()
 
-    def others(self: Handover) -> dict[int, list[PartitionLog]]:
-        groups = moving(self)
-        left = {node: [log for log in logs if log not in kept] for node, logs in groups.items()}
-        return {node: logs for node, logs in left.items() if logs}
+    def others(self: PartitionAssignments) -> Iterator[tuple[PartitionLog, int]]:
+        return ((log, node) for log, node in to_move(self) if log not in kept)
 
     patch.setattr(Handover, "release", release)
-    patch.setattr(Handover, "_moving", others)
+    patch.setattr(PartitionAssignments, "to_move", others)
 
 
 def late_releases_count(patch: pytest.MonkeyPatch) -> None:
@@ -255,14 +254,12 @@ def moved_without_producers(patch: pytest.MonkeyPatch) -> None:
 
 def two_plans(patch: pytest.MonkeyPatch) -> None:
     """Each agent places partitions on itself first: what one hands over comes back."""
-    original = Handover._make_plan
+    original = PartitionAssignments.placed
 
-    async def make_plan(self: Handover) -> None:
-        await original(self)
-        self._plan = dict.fromkeys(self._plan, self._node_id)
-        self._mine = list(self._plan)
+    def placed(self: PartitionAssignments, plan: Mapping[TopicPartition, int], at: float) -> None:
+        original(self, dict.fromkeys(plan, self._node_id), at)
 
-    patch.setattr(Handover, "_make_plan", make_plan)
+    patch.setattr(PartitionAssignments, "placed", placed)
 
 
 def offsets_from_memory(patch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from driftlog_agents.log.ingest.flusher import Flusher
 from driftlog_agents.log.leadership import claims as claimed_keys
 from driftlog_agents.log.leadership import takeover
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
+from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects.manifest_cache import ManifestCache
@@ -378,7 +379,7 @@ def disk_never_tried_again(patch: pytest.MonkeyPatch) -> None:
 def led_without_its_records(patch: pytest.MonkeyPatch) -> None:
     """What was led before goes on at its sealed end, without what else was committed."""
 
-    async def nothing(_: takeover.Takeover, __: takeover.Taken, ___: float) -> None:
+    async def nothing(_: takeover.Takeover, __: Taken, ___: float) -> None:
         return None
 
     patch.setattr(takeover.Takeover, "_open", nothing)

@@ -96,7 +96,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "claimed_beside_a_live_session": (2, 5, 8),
     "claimed_without_comparing_the_keys": (2, 8, 5),
     "records_of_the_warm_up": (8, 2, 5),
-    "commits_without_a_session": (92, 52),
+    "commits_without_a_session": (45, 62),
     "lease_counted_from_the_answer": (375, 395, 275),
     "serves_until_somebody_says_so": (22, 25, 28),
     "released_without_an_answer_and_gone_on": (512, 515, 508),
@@ -151,7 +151,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "fetch_ignores_log_start": (19, 39, 25),
     "fetch_leaves_out_the_first_batch": (16, 19, 22),
     "fetches_not_told_of_the_end": (566, 1539, 546),
-    "list_offsets_ignores_log_start": (325, 89),
+    "list_offsets_ignores_log_start": (119, 269),
 }
 """Seeds that notice a bug, tried first; the quickest first."""
 

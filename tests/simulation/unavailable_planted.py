@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from driftlog_agents.log.leadership.handover import Handover
-from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.log_session import Engine
 from driftlog_agents.log.objects import object_retry
 from driftlog_agents.log.objects.availability import Availability
@@ -54,15 +55,15 @@ def never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
 def _without_a_probe(patch: pytest.MonkeyPatch) -> None:
     async def hand_over(self: Handover) -> None:
         while True:
-            self._misplaced.clear()
-            if not self._moving():
-                await self._misplaced.wait()
+            version = self._assignments.version
+            if not self._next():
+                await self._cluster.until(self._assignments.is_newer_than(version))
             elif (wait_ms := self._not_yet_ms()) > 0:
                 await asyncio.sleep(wait_ms / 1000)
             else:
-                await self._move([log for group in self._moving().values() for log in group])
+                await self._move(self._next())
 
-    patch.setattr(Handover, "_hand_over", hand_over)
+    patch.setattr(Handover, "run", hand_over)
 
 
 def moved_without_a_probe(patch: pytest.MonkeyPatch) -> None:
@@ -73,16 +74,17 @@ def moved_without_a_probe(patch: pytest.MonkeyPatch) -> None:
     """
     _without_a_probe(patch)
     # Until the first flush has failed it is not known that none succeeds.
-    patch.setattr(Handover, "_not_yet_ms", lambda self: self._plan_ms + 300 - self._now_ms())
+    patch.setattr(
+        Handover, "_not_yet_ms", lambda self: self._assignments.planned_ms + 300 - self._now_ms()
+    )
 
 
-async def _stop_and_wait(leading: Handover, logs: Sequence[PartitionLog]) -> None:
-    for log in logs:
-        leading._partitions.retire(log)
-    leading._flusher.hurry()
+async def _stop_and_wait(handover: Handover, logs: Sequence[PartitionLog]) -> None:
+    handover.retire_all(logs)
+    handover._flusher.hurry()
     while any(log.high_watermark < log.log_end for log in logs):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    await leading._retire(logs)
+    await handover.release(logs)
 
 
 def stopped_and_released_together(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def stopped_and_released_together(patch: pytest.MonkeyPatch) -> None:
 
     async def move(self: Handover, logs: Sequence[PartitionLog]) -> None:
         await _stop_and_wait(self, logs)
-        await self._taken_by_others(logs)
+        await self._led_by_others(logs)
 
     patch.setattr(Handover, "_move", move)
 

@@ -136,23 +136,21 @@ class WriteHealthMonitor:
 
     async def _ask(self, engine: Engine) -> None:
         """Say whether we want to know which agents could commit."""
-        leading = engine.leading
+        status = engine.status
         while True:
             await asyncio.sleep(_TICK_S)
             asks = self._fitness.asks(self._now_ms()) and bool(self._others())
-            if asks != leading.asks and not self.unfit:
-                leading.asks = asks
-                await leading.tell()
+            if asks != status.asks and not self.unfit:
+                await status.ask(asks)
 
     async def _answer(self, engine: Engine) -> None:
         """Say that we could, as often as others look, while one of them asks."""
-        leading = engine.leading
+        status = engine.status
         while True:
             await asyncio.sleep(_TICK_S)
-            if not leading.asks and engine.ready.is_set() and self._is_asked():
+            if not status.asks and engine.ready.is_set() and self._is_asked():
                 if await self._probe_bucket() is None:
-                    leading.proofs += 1
-                    await leading.tell()
+                    await status.prove()
                 await asyncio.sleep(self._every_s - _TICK_S)
 
     def _is_asked(self) -> bool:

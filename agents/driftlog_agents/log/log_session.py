@@ -35,10 +35,15 @@ from driftlog_agents.log.ingest.admission import SETTLED_MS, Admission
 from driftlog_agents.log.ingest.buffer import BufferLog, BufferSettings
 from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.ingest.flusher import Flusher, MemorySettings
-from driftlog_agents.log.leadership.handover import Handover, LeadingSettings
+from driftlog_agents.log.leadership.assignment import PartitionAssignments
+from driftlog_agents.log.leadership.handover import Handover
+from driftlog_agents.log.leadership.handover_policy import LeadershipSettings
 from driftlog_agents.log.leadership.metadata_loader import MetadataLoader
+from driftlog_agents.log.leadership.partition_claims import PartitionClaims
 from driftlog_agents.log.leadership.partition_keys import PartitionKeys
-from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.session_status import SessionStatus
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.flush_records import MovedBatches
 from driftlog_agents.log.objects.footer_cache import FooterCache
@@ -90,7 +95,7 @@ class EngineSettings:
     memory: MemorySettings = field(default_factory=MemorySettings)
     buffer: BufferSettings = field(default_factory=BufferSettings)
     seal: SealSettings = field(default_factory=SealSettings)
-    leading: LeadingSettings = field(default_factory=LeadingSettings)
+    leadership: LeadershipSettings = field(default_factory=LeadershipSettings)
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     drain_ms: float = 20_000
@@ -293,25 +298,40 @@ class Engine:
             look_again=self._relocation.look_again,
             decoding=ports.decoding,
         )
-        self.leading = Handover(
+        self.assignments = PartitionAssignments(
             node_id=agent.node_id,
-            session=self.session,
+            session_id=agent.session_id,
+            deleted=self._going,
+            jitter=Random(agent.session_id).random,
+            retry_ms=settings.leadership.retry_ms,
+        )
+        self.status = SessionStatus(agent.node_id, self.session, cluster)
+        self.claims = PartitionClaims(
             cluster=cluster,
             takeover=self.takeover,
-            flusher=self.flusher,
-            probes=self.footers.probes,
+            assignments=self.assignments,
+            status=self.status,
             partitions=self,
-            settings=settings.leading,
             now_ms=ports.now_ms,
             offload=offload_read,
             counters=ports.counters,
+        )
+        self.handover = Handover(
+            session=self.session,
+            cluster=cluster,
+            assignments=self.assignments,
+            flusher=self.flusher,
+            probes=self.footers.probes,
+            partitions=self,
+            settings=settings.leadership,
+            now_ms=ports.now_ms,
         )
         self.losses = LossAcceptance(
             session=self.session,
             objects=ports.objects,
             sealer=self.sealer,
             keys=keys,
-            leading=self.leading,
+            leading=self.handover,
             find=self.find,
             topics=cluster.view.topics,
             now_ms=ports.now_ms,
@@ -348,12 +368,12 @@ class Engine:
         led here, and those placed here that cannot be claimed or opened.  Each reason ends with
         the way out."""
         unreadable = {
-            tp: f"{why}; {self._way_back(tp)}" for tp, why in self.takeover.unreadable.items()
+            tp: f"{why}; {self._way_back(tp)}" for tp, why in self.assignments.unreadable.items()
         }
         found = {
             tp: why
-            for tp, why in (unreadable | self.takeover.damaged).items()
-            if self.cluster.view.plan.get(tp) == self.agent.node_id and self.find(tp) is None
+            for tp, why in (unreadable | self.assignments.damaged).items()
+            if self.assignments.is_placed_here(tp)
         }
         for log in self.logs():
             if log.state is State.OFFLINE:
@@ -423,7 +443,7 @@ class Engine:
         if any(not log.damage for log in loading):
             return "producers are loaded"
         at_first = self.ports.now_ms() < self._ready_ms + _KNOWN_MS
-        if at_first and (loading or self.takeover.unreadable):
+        if at_first and (loading or self.assignments.unreadable):
             return "producers cannot be read yet"
         return ""
 
@@ -497,15 +517,19 @@ class Engine:
             background.append(tasks.create_task(self.buffer.run()))
             background.append(tasks.create_task(self.flusher.run()))
             if await self._unless_stopped(self._begin(tasks, background)):
-                leading = spawn(tasks, self.leading.run())
-                background.append(leading)
+                leadership = [
+                    spawn(tasks, self.status.keep_told()),
+                    spawn(tasks, self.claims.run()),
+                    spawn(tasks, self.handover.run()),
+                ]
+                background.extend(leadership)
                 background.append(spawn(tasks, self.keeper.run()))
                 background.append(spawn(tasks, self.sealer.run()))
                 background.append(spawn(tasks, self.producers.run(self.logs)))
                 background.append(spawn(tasks, self.sealer.hold_back()))
                 await self._stop.wait()
                 await self.losses.close()
-                await self._leave([leading])
+                await self._leave(leadership)
                 await self.cluster.until(lambda: not self.changing, _CHANGES_S)
             # Otherwise the directories stay for the next start.
             self.deletion.close()
@@ -540,11 +564,9 @@ class Engine:
             now_ms=self.ports.now_ms,
         )
         await recovery.append_leftovers(taken.old_sessions)
-        self.opened(taken)
-        self.leading.could_not_read(taken)
+        self.claims.serve_own(taken)
         background.append(spawn(tasks, recovery.remove_directories()))
-        await self.leading.serve()
-        await self.leading.begin()
+        await self.claims.begin()
         self._log.info(
             "session_ready",
             session=mine,
@@ -582,13 +604,15 @@ class Engine:
         """Flush, release every partition for good, and remove what is not needed any more."""
         await self._say_that_we_leave()
         for task in background:
-            task.cancel()  # nothing more is claimed
+            task.cancel()
+        # An attempt that ends now would open a partition behind those that are retired here.
+        await asyncio.wait(background)
+        self.assignments.close()
         self.ready.clear()
         # Not released: who goes on from it on this disk appends what is buffered for it where it
         # stood.  (Others may claim it once the session is over; then that goes elsewhere.)
         waiting = [log for log in self.logs() if log.state is State.OFFLINE]
-        for log in self.logs():
-            self.retire(log)
+        self.handover.retire_all(self.logs())
         if not await self._drained():
             outage = self.health.flushes
             self._log.warning(
@@ -599,7 +623,7 @@ class Engine:
                 "next start on DIR; acks=all was not answered, and producers send it again",
             )
             return
-        await self.leading.release([log for log in self.logs() if log not in waiting])
+        await self.handover.release([log for log in self.logs() if log not in waiting])
         if not waiting:
             await self.ports.disk.remove_session(self.agent.session_id)
 
@@ -608,11 +632,11 @@ class Engine:
         settings = self.settings
         try:
             async with asyncio.timeout(settings.session.request_deadline_ms / 1000):
-                if not await self.leading.leave():
+                if not await self.claims.leave():
                     return
         except TimeoutError:
             return  # they will see that this session is over
-        await asyncio.sleep(settings.leading.warm_up_ms / 1000)
+        await asyncio.sleep(settings.leadership.warm_up_ms / 1000)
 
     async def _drained(self) -> bool:
         """Wait until everything is committed; False: not while it makes sense to wait."""
@@ -664,8 +688,9 @@ class Engine:
         entry.topic = topic
         entry.logs.extend([None] * (topic.partitions - len(entry.logs)))
 
-    def opened(self, taken: Taken) -> None:
-        """Serve partitions that were claimed."""
+    def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
+        """Serve partitions that were claimed; returns those, which is all but deleted topics'."""
+        served: dict[TopicPartition, PartitionLog] = {}
         for tp, log in taken.logs.items():
             entry = self.topics_by_id.get(tp.topic_id)
             if entry is None:
@@ -674,17 +699,17 @@ class Engine:
             if tp not in taken.fresh:
                 log.settled_ms = self.ports.now_ms() + SETTLED_MS
             log.start_epoch(log.leader_epoch, log.log_end)
-            entry.logs[tp.partition] = log
+            entry.logs[tp.partition] = served[tp] = log
             if log.state is State.LOADING:
                 self._loading.begin(self._spawn, log)
-        self.cluster.wake()
+        return served
 
     def pause(self, log: PartitionLog) -> None:
         """Admit nothing for a while: batches wait, and who reads notices nothing."""
         log.paused = True
 
     def resume(self, log: PartitionLog) -> None:
-        """Admit what waits; if it was retired meanwhile, that is refused."""
+        """Admit what waits."""
         log.paused = False
         if log.state is not State.LOADING or log.damage:
             log.unpark()
@@ -699,6 +724,7 @@ class Engine:
     def gone(self, log: PartitionLog) -> None:
         """It was released: others may lead it."""
         log.close()
+        self.counters.partitions_handed_over += 1
         self.manifests.forget(log)
         entry = self.topics_by_id.get(log.topic_id)
         if entry is not None and entry.logs[log.partition] is log:
@@ -710,6 +736,7 @@ class Engine:
         entry = self.topics_by_id.pop(topic_id, None)
         if entry is None:
             return
+        self.assignments.topic_deleted(TopicPartition(topic_id, n) for n in range(len(entry.logs)))
         if self.topics.get(entry.topic.name) is entry:
             del self.topics[entry.topic.name]
         for log in entry.logs:

@@ -181,7 +181,7 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     yield _gauge(
         "driftlog_unavailable_partitions",
         "Partitions placed here that have no leader while an object cannot be read: see the log",
-        engine.leading.unavailable,
+        len(engine.assignments.unreadable),
     )
     yield _gauge(
         "driftlog_damaged_partitions",

@@ -155,7 +155,7 @@ async def test_a_partition_of_a_session_that_lives_is_not_taken() -> None:
     world = World(t=2)
     first = await world.start()
     assert await first.produce(b"still here").answer() == "committed"
-    await first.engine.leading.give_up([first.log(1)])
+    await first.engine.handover.give_up([first.log(1)])
     before = await leaders(world)
     tp, free = (TopicPartition(world.topics["t"].topic_id, n) for n in range(2))
     session = await opened(world)

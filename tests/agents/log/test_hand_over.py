@@ -150,9 +150,7 @@ async def hang(after_ms: float) -> tuple[bool, set[int]]:
         load.lives.append(second)
         await asyncio.sleep(after_ms / 1000)
         world.bucket.away = True
-        moved = len(led(second)) > 0 and not any(
-            map(first.engine.leading._receiver, first.engine.logs())
-        )
+        moved = len(led(second)) > 0 and not any(first.engine.assignments.to_move())
         unserved: set[int] = set()
         await asyncio.sleep(2)
         for _ in range(8):
@@ -198,7 +196,7 @@ async def test_each_partition_is_given_up_as_soon_as_nothing_of_it_is_in_flight(
     waiting = [first.produce(b"w", partition=0)]
     logs = [first.log(partition) for partition in range(10)]
     log = logs[0]
-    giving = asyncio.create_task(first.engine.leading.give_up(logs))
+    giving = asyncio.create_task(first.engine.handover.give_up(logs))
     await asyncio.sleep(0.1)
     held = [n for n in range(10) if first.engine.log("t", n) is logs[n]]  # others: claimed again
     with pytest.raises(RefusedError) as refusal:
@@ -236,7 +234,7 @@ async def test_what_is_loaded_is_not_paused_for_a_hand_over() -> None:
     log = life.log()
     world.bucket.away = True
     assert await life.produce(b"a", acks=ONE).answer() == "synced"
-    move = asyncio.create_task(life.engine.leading._stop([log]))
+    move = asyncio.create_task(life.engine.handover._stop([log]))
     await asyncio.sleep(0.1)
     loading = log.state
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driftlog_agents.log.leadership.takeover import Taken
+from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_metadata.schema.keys import leader_key, partition_key
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError

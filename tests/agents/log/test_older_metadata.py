@@ -424,7 +424,7 @@ async def test_a_manifest_that_is_not_shown_at_once_is_looked_for_again() -> Non
     life = await world.start()
 
     assert (0, State.OFFLINE) == (untrue, life.log().state)
-    assert not life.engine.takeover.unreadable
+    assert not life.engine.assignments.unreadable
     assert 1 == life.log().leader_epoch  # one claim before the backup, and this one
 
 

@@ -117,7 +117,7 @@ async def test_no_session_begins_and_nothing_is_claimed_without_the_clusters_key
     await world.metadata.txn((), [change])
 
     with suppress(FencedError):
-        await life.engine.leading.give_up(life.engine.logs())
+        await life.engine.handover.give_up(life.engine.logs())
     await _ended(life)
     evidence = life.metadata.witness.evidence
 

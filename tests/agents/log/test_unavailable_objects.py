@@ -198,7 +198,7 @@ async def test_leftovers_go_to_the_log_when_the_manifest_that_judges_them_was_mi
     life = await world.start()
     assert "committed" == await life.produce(b"old").answer()
     log = life.log()
-    await life.engine.leading.give_up([log])
+    await life.engine.handover.give_up([log])
     while life.engine.log("t", 0) in (None, log):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     assert "committed" == await life.produce(b"new").answer()

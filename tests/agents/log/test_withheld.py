@@ -14,7 +14,7 @@ _MANIFESTS_OF_0 = Keys({"/00000/manifest/"})
 async def led_again(life: Life, partition: int) -> None:
     """Hand over a partition, and lead it in a later epoch."""
     log = life.log(partition)
-    await life.engine.leading.give_up([log])
+    await life.engine.handover.give_up([log])
     while life.engine.log("t", partition) in (None, log):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""A partition's two keys as they were read, and the claim that may be made of them.
+"""Partitions' two keys as they were read, and the claims that may be made of them.
 
     leader key   partition key
        ─             ─          nobody has led it: a fresh partition
@@ -9,15 +9,36 @@ Both keys are made by the first claim, in one transaction, and deleted with thei
 transaction.  So one without the other was lost: without the leader key epochs would begin again,
 and without the partition key offsets would.
 
+    keys, live sessions ──▶ ClaimPlan ──▶ one transaction for many claims ──holds──▶ claimed
+                              │ ▲                │ does not
+        a leader key names ◀──┘ │                ▼
+        this session: release   └───────── RefusedClaims: which of them are claimed after all, and
+        it first                           what is there now
+
+A claim is repeated until it is answered.  So a key that names this session with the epoch that was
+asked for is the claim's own attempt, its answer lost.  A key that names this session before
+anything was asked for is a claim that was given up without an answer: nothing was written in it,
+and it is released.
+
 Pure.
 """
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from driftlog_metadata.schema.codec import decode_at, decode_leader, decode_partition_state
 from driftlog_metadata.schema.keys import leader_key, partition_key
 from driftlog_metadata.schema.model import Leader, PartitionState, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue
-from driftlog_metadata.transactions.session_transactions import Claim
+from driftlog_metadata.transactions.session_transactions import Claim, Release
+
+_DAMAGED_KEY: Final = (
+    "put that key back (from a backup of the metadata store), or upgrade the agent, where the key "
+    "is of a later release; `driftlog partitions accept-loss` goes on without a key that is gone, "
+    "not with one that cannot be read"
+)
 
 
 class MissingKeyError(CorruptError):
@@ -70,3 +91,96 @@ def as_claim(
         state_revision=state_kv.mod_revision if state_kv else 0,
         same_disk=leader is not None and leader.session_id in old_sessions,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """What is done about partitions that are wanted, by what their keys say."""
+
+    claims: list[Claim] = field(default_factory=list)
+    strays: list[Release] = field(default_factory=list)
+    """Claims of this session that were given up without an answer."""
+    refused: list[TopicPartition] = field(default_factory=list)
+    """Led by a live session; or strays, until they are released."""
+    damaged: dict[TopicPartition, CorruptError] = field(default_factory=dict)
+
+
+def plan_claims(
+    wanted: Iterable[TopicPartition],
+    keys: Mapping[str, KeyValue],
+    live: Collection[str],
+    session_id: str,
+    old_sessions: frozenset[str],
+) -> ClaimPlan:
+    """*keys*: those of *wanted* that are there; *live*: sessions whose keys are there."""
+    plan = ClaimPlan()
+    for tp in wanted:
+        leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
+        try:
+            claim = as_claim(tp, leader_kv, state_kv, old_sessions)
+        except CorruptError as error:
+            plan.damaged[tp] = error
+            continue
+        leader = claim.leader
+        if leader is not None and leader.session_id == session_id:
+            plan.strays.append(Release(tp, leader.leader_epoch, claim.leader_revision))
+            plan.refused.append(tp)
+        elif claim.needs_gone in live:
+            plan.refused.append(tp)
+        else:
+            plan.claims.append(claim)
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class StoredClaim:
+    """A claim that holds, and the revisions of its keys."""
+
+    claim: Claim
+    leader_revision: int
+    state_revision: int
+
+
+@dataclass(slots=True)
+class RefusedClaims:
+    """Claims of one transaction that did not hold, by what is there now."""
+
+    stored: list[StoredClaim] = field(default_factory=list)
+    """An earlier attempt of the same transaction held, its answer lost."""
+    left: list[Claim] = field(default_factory=list)
+    """What may be claimed now."""
+    damaged: dict[TopicPartition, CorruptError] = field(default_factory=dict)
+    changed: bool = False
+    """Whether something is not as it was claimed; otherwise the same transaction is refused again:
+    the session of a leader lives, or a topic is gone."""
+
+
+def judge_refused(
+    claims: Sequence[Claim],
+    reads: Sequence[Sequence[KeyValue]],
+    session_id: str,
+    old_sessions: frozenset[str],
+) -> RefusedClaims:
+    """*reads*: leader key and partition key of each of *claims*, in order."""
+    found = RefusedClaims()
+    for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
+        leader_kv = leader_kvs[0] if leader_kvs else None
+        state_kv = state_kvs[0] if state_kvs else None
+        try:
+            now = as_claim(claim.tp, leader_kv, state_kv, old_sessions)
+        except CorruptError as error:
+            found.damaged[claim.tp] = error
+            continue
+        if now.leader is not None and now.leader.session_id == session_id:
+            assert now.leader.leader_epoch == claim.epoch
+            found.stored.append(StoredClaim(claim, now.leader_revision, now.state_revision))
+            found.changed = True
+        else:
+            found.left.append(now)
+            found.changed |= now != claim
+    return found
+
+
+def way_out(error: CorruptError) -> str:
+    """What an operator is told of a partition that is not claimed for *error*."""
+    return str(error) if isinstance(error, MissingKeyError) else f"{error}; {_DAMAGED_KEY}"

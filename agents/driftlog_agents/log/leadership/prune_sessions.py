@@ -18,51 +18,45 @@ Of a partition that is offline nothing is dropped that a session may have flushe
 missing may be put back.  Our own session goes, which this claim put into the list: a partition that
 is offline admits nothing, so our session flushes nothing of it without another claim.
 
-Shell.
+Pure.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.partition.tail import unsealed_sessions
-from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.codec import decode_partition_state
 from driftlog_metadata.schema.model import PartitionState, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
-from driftlog_metadata.stores.store import KeyValue
-from driftlog_metadata.transactions import session_transactions as transactions
-from driftlog_metadata.transactions.session_transactions import STATES_PER_TXN, StateWrite
+from driftlog_metadata.stores.store import KeyValue, TxnResult
+from driftlog_metadata.transactions.session_transactions import StateWrite
 
 _FINISHED_SESSIONS: Final = 4
 """A list is written again when so many in it are finished.  Fewer: more writes at each start;
 more: larger keys.  10,000 idle partitions take 157 transactions at every fourth start."""
 
 
-async def drop_finished(
-    session: Session,
+def shorter_lists(
+    session_id: str,
     logs: Mapping[TopicPartition, PartitionLog],
     live: set[str],
-    buffering: Callable[[TopicPartition], set[str]],
+    needing: Callable[[TopicPartition], set[str]],
     joined: Collection[TopicPartition],
-) -> None:
-    """Shorten the lists that name many sessions that are finished for their partition.
+) -> list[StateWrite]:
+    """Writes of the lists that name many sessions that are finished for their partition.
 
-    *live*: sessions whose keys were there before the flush records were read; *buffering*: those
-    that stay in the partition's list, for their directories; *joined*: partitions whose lists did
-    not name our session before it claimed them.
-
-    Raises:
-        FencedError: our own session ended first.
+    *session_id*: ours; *live*: sessions whose keys were there before the flush records were read;
+    *needing*: those that stay in the partition's list, for their directories; *joined*: partitions
+    whose lists did not name our session before it claimed them.
     """
     writes: list[StateWrite] = []
     for tp, log in logs.items():
-        mine = session.session_id
         if log.state is State.OFFLINE:
-            kept = tuple(s for s in log.sessions if s != mine or tp not in joined)
+            kept = tuple(s for s in log.sessions if s != session_id or tp not in joined)
             least = 1  # at a later start nothing says that it flushed nothing
         else:
-            needed = live | buffering(tp) | unsealed_sessions(log, log.sealed_end) | {mine}
+            needed = live | needing(tp) | unsealed_sessions(log, log.sealed_end) | {session_id}
             kept = tuple(s for s in log.sessions if s in needed)
             least = _FINISHED_SESSIONS
         if len(log.sessions) - len(kept) >= least:
@@ -80,24 +74,29 @@ async def drop_finished(
                     state=state,
                 )
             )
-    for at in range(0, len(writes), STATES_PER_TXN):
-        batch = writes[at : at + STATES_PER_TXN]
-        result = await session.transact(transactions.write_states(batch))
-        for i, write in enumerate(batch):
-            revision = result.revision
-            if not result.succeeded:
-                leader, current = result.reads[2 * i : 2 * i + 2]
-                if (
-                    not leader
-                    or leader[0].mod_revision != write.leader_revision
-                    or not current
-                    or not _says(current[0], write.state)
-                ):
-                    continue  # not ours any more, or its neighbour is not: another time
-                revision = current[0].mod_revision  # our own attempt, its answer lost
-            log = logs[write.tp]
-            log.sessions = write.state.sessions
-            log.partition_revision = revision
+    return writes
+
+
+def note_written(
+    logs: Mapping[TopicPartition, PartitionLog], writes: Sequence[StateWrite], result: TxnResult
+) -> None:
+    """Note in *logs* what of *writes*, one transaction, is stored by its *result*.  What is not is
+    left for another time: the partition is not ours any more, or its neighbour is not."""
+    for i, write in enumerate(writes):
+        revision = result.revision
+        if not result.succeeded:
+            leader, current = result.reads[2 * i : 2 * i + 2]
+            if (
+                not leader
+                or leader[0].mod_revision != write.leader_revision
+                or not current
+                or not _says(current[0], write.state)
+            ):
+                continue
+            revision = current[0].mod_revision  # our own attempt, its answer lost
+        log = logs[write.tp]
+        log.sessions = write.state.sessions
+        log.partition_revision = revision
 
 
 def _says(kv: KeyValue, state: PartitionState) -> bool:

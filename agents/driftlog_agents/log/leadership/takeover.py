@@ -22,7 +22,6 @@ Shell.
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -30,28 +29,19 @@ import structlog
 
 from driftlog_agents.cluster.view import TopicEntry
 from driftlog_agents.foundation.loop_slices import sliced
-from driftlog_agents.log.leadership.claims import MissingKeyError, as_claim
-from driftlog_agents.log.leadership.prune_sessions import drop_finished
+from driftlog_agents.log.leadership.claims import StoredClaim, judge_refused, plan_claims, way_out
+from driftlog_agents.log.leadership.prune_sessions import note_written, shorter_lists
+from driftlog_agents.log.leadership.taken_partitions import Taken, restoring
 from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest, repair
-from driftlog_agents.log.partition.partition import (
-    NO_PRODUCER_ID,
-    PartitionLog,
-    State,
-    StoredAt,
-    TailSlice,
-)
+from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
 from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, tail_slice
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session, close_head
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.schema.codec import (
-    decode_at,
-    decode_flush_record,
-    decode_leader,
-)
+from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_leader
 from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
@@ -61,11 +51,11 @@ from driftlog_metadata.schema.keys import (
     parse_session_key,
     partition_key,
 )
-from driftlog_metadata.schema.model import FlushRecord, Leader, Topic, TopicPartition
+from driftlog_metadata.schema.model import FlushRecord, Leader, TopicPartition
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 from driftlog_metadata.stores.store import MAX_TXN_OPS, Get, KeyValue
 from driftlog_metadata.transactions import session_transactions as transactions
-from driftlog_metadata.transactions.session_transactions import Claim, claim_batches
+from driftlog_metadata.transactions.session_transactions import STATES_PER_TXN, Claim, claim_batches
 from driftlog_tiering.formats.flush_object import Footer
 
 _TXNS_AT_ONCE: Final = 4
@@ -78,52 +68,9 @@ _COMPARED_AT_ONCE: Final = 64
 _READ_ALL: Final = 2_000
 """So many partitions are not read one by one, but all that there are."""
 
-_DAMAGED_KEY: Final = (
-    "put that key back (from a backup of the metadata store), or upgrade the agent, where the key "
-    "is of a later release; `driftlog partitions accept-loss` goes on without a key that is gone, "
-    "not with one that cannot be read"
-)
-
 _BREATHE_BATCHES: Final = 2_000
 _BREATHE_SLICES: Final = 2_000
 """Let the loop run after so many: keep-alives and other partitions must not wait."""
-
-
-@dataclass(slots=True)
-class Taken:
-    """What a takeover found."""
-
-    old_sessions: list[str] = field(default_factory=list)
-    """Dead ones of this disk, oldest first."""
-    buffered: set[str] = field(default_factory=set)
-    """Of these, whose directories are still there: what they promised may be nowhere else."""
-    topics: dict[UUID, Topic] = field(default_factory=dict)
-    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
-    continued: set[TopicPartition] = field(default_factory=set)
-    """Claimed from a session whose buffer files are ours."""
-    fresh: set[TopicPartition] = field(default_factory=set)
-    """Nobody ever led them."""
-    joined: set[TopicPartition] = field(default_factory=set)
-    """Their keys did not list our session before it claimed them."""
-    refused: set[TopicPartition] = field(default_factory=set)
-    """Not claimed: somebody else leads them, or their topic is gone."""
-    unreadable: dict[TopicPartition, str] = field(default_factory=dict)
-    """What cannot be read of them now, and why: their claims were given back."""
-
-    without_records: set[str] = field(default_factory=set)
-    """Sessions of which no flush record was there."""
-
-    def needing(self, tp: TopicPartition) -> set[str]:
-        """Sessions that stay in the partition's list whatever its log shows."""
-        if tp not in self.unreadable:
-            return self.buffering(tp)
-        # Its log is not whole: what is not read may be of any session that has flushed something.
-        return self.buffering(tp) | set(self.logs[tp].sessions) - self.without_records
-
-    def buffering(self, tp: TopicPartition) -> set[str]:
-        """Sessions that stay in the partition's list, because their directories may have what
-        was promised there: once others have led since, that has no place in its log any more."""
-        return self.buffered if tp in self.continued else set()
 
 
 class Takeover:
@@ -156,11 +103,11 @@ class Takeover:
         """Batches since others had their turn."""
         self._told: set[str] = set()
         """What could not be read, as it was logged."""
-        self.damaged: dict[TopicPartition, str] = {}
-        """Partitions that were not claimed at the last attempt because one of their keys is
-        missing or cannot be read, and why."""
-        self.unreadable: dict[TopicPartition, str] = {}
-        """Partitions that were given back at the last attempt, and what the bucket did not give."""
+
+    @property
+    def session_id(self) -> str:
+        """The session that it claims for."""
+        return self._session.session_id
 
     async def own(self, old_sessions: Sequence[str], now_ms: float) -> Taken:
         """Go on leading what *old_sessions* led, whose directories are ours: they are dead.
@@ -249,11 +196,10 @@ class Takeover:
             "agent, where the key is of a later release",
         )
 
-    def _refuse_damaged(self, taken: Taken, tp: TopicPartition, error: CorruptError) -> None:
-        self._say_damaged(error)
-        way_out = "" if isinstance(error, MissingKeyError) else f"; {_DAMAGED_KEY}"
-        self.damaged[tp] = f"{error}{way_out}"
-        taken.refused.add(tp)
+    def _refuse_damaged(self, taken: Taken, damaged: Mapping[TopicPartition, CorruptError]) -> None:
+        for tp, error in damaged.items():
+            self._say_damaged(error)
+            taken.damaged[tp] = way_out(error)
 
     async def _claim_all(
         self, taken: Taken, wanted: Collection[TopicPartition], old_sessions: frozenset[str]
@@ -261,29 +207,10 @@ class Takeover:
         wanted = [tp for tp in wanted if tp.topic_id in self._topics]
         keys = await self._read_keys(wanted)
         live = await self._live()
-        mine = self._session.session_id
-        claims: list[Claim] = []
-        strays: list[transactions.Release] = []
-        for tp in wanted:
-            leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
-            try:
-                claim = as_claim(tp, leader_kv, state_kv, old_sessions)
-            except CorruptError as error:
-                self._refuse_damaged(taken, tp, error)
-                continue
-            self.damaged.pop(tp, None)
-            leader = claim.leader
-            if leader is None or leader.session_id is None or claim.same_disk:
-                claims.append(claim)
-            elif leader.session_id == mine:
-                # A claim of ours that was given up, and happened: nothing was written in it.
-                strays.append(transactions.Release(tp, leader.leader_epoch, claim.leader_revision))
-                taken.refused.add(tp)
-            elif leader.session_id in live:
-                taken.refused.add(tp)
-            else:
-                claims.append(claim)
-        await self._release(strays)
+        plan = plan_claims(wanted, keys, live, self._session.session_id, old_sessions)
+        self._refuse_damaged(taken, plan.damaged)
+        taken.refused.update(plan.refused)
+        await self._release(plan.strays)
         limit = asyncio.Semaphore(_TXNS_AT_ONCE)
 
         async def limited(batch: list[Claim]) -> None:
@@ -291,7 +218,7 @@ class Takeover:
                 await self._claim(taken, batch, old_sessions)
 
         async with asyncio.TaskGroup() as tasks:
-            for batch in claim_batches(claims):
+            for batch in claim_batches(plan.claims):
                 tasks.create_task(limited(batch))
 
     async def _read_keys(self, wanted: Sequence[TopicPartition]) -> dict[str, KeyValue]:
@@ -349,41 +276,24 @@ class Takeover:
         )
         if result.succeeded:
             for claim in claims:
-                self._claimed(taken, claim, result.revision, result.revision)
+                taken.add(StoredClaim(claim, result.revision, result.revision), session.session_id)
             return
         *reads, mine, cluster = result.reads
         session.check_cluster(cluster)
         if not mine or mine[0].create_revision != session.revision:
             raise FencedError("the session ended while it claimed its partitions")
-        left: list[Claim] = []
-        changed = False
-        for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
-            leader_kv = leader_kvs[0] if leader_kvs else None
-            state_kv = state_kvs[0] if state_kvs else None
-            try:
-                now = as_claim(claim.tp, leader_kv, state_kv, old_sessions)
-            except CorruptError as error:
-                self._refuse_damaged(taken, claim.tp, error)
-                continue
-            if now.leader is not None and now.leader.session_id == session.session_id:
-                # Our own attempt, its answer lost: it is ours with the epoch we asked for.
-                assert now.leader.leader_epoch == claim.epoch
-                assert leader_kv is not None
-                assert state_kv is not None
-                self._claimed(taken, claim, leader_kv.mod_revision, state_kv.mod_revision)
-                changed = True
-            else:
-                left.append(now)
-                changed |= now != claim
-        if changed:
+        found = judge_refused(claims, reads, session.session_id, old_sessions)
+        self._refuse_damaged(taken, found.damaged)
+        for stored in found.stored:
+            taken.add(stored, session.session_id)
+        left = found.left
+        if found.changed:
             live = set[str]() if all(one.is_free for one in left) else await self._live()
             taken.refused.update(one.tp for one in left if one.needs_gone in live)
             left = [one for one in left if one.needs_gone not in live]
             if left:
                 await self._claim(taken, left, old_sessions)
         elif len(left) > 1:
-            # As the store has them and still refused: the session of one's leader lives, or its
-            # topic is gone.
             for one in left:
                 await self._claim(taken, [one], old_sessions)
         else:
@@ -391,31 +301,6 @@ class Takeover:
 
     async def _release(self, releases: list[transactions.Release]) -> None:
         await release(self._session, releases)
-
-    def _claimed(
-        self, taken: Taken, claim: Claim, leader_revision: int, state_revision: int
-    ) -> None:
-        state = claim.state_under(self._session.session_id)
-        log = PartitionLog(
-            topic=taken.topics[claim.tp.topic_id].name,
-            topic_id=claim.tp.topic_id,
-            partition=claim.tp.partition,
-            leader_epoch=claim.epoch,
-            log_start=state.log_start,
-            sealed_end=state.sealed_end,
-        )
-        log.sessions = state.sessions
-        log.leader_revision = leader_revision
-        log.partition_revision = state_revision
-        log.manifest_version = state.manifest_version
-        log.state = State.LOADING if state.manifest_version else State.ONLINE
-        taken.logs[claim.tp] = log
-        if claim.same_disk:
-            taken.continued.add(claim.tp)
-        if claim.leader is None:
-            taken.fresh.add(claim.tp)
-        if self._session.session_id not in claim.state.sessions:
-            taken.joined.add(claim.tp)
 
     # ── What was committed ──
 
@@ -430,12 +315,16 @@ class Takeover:
                 await self._read_flushes(taken, now_ms)
         await self._compare(taken, listing.result())
         await self._producer_ids.settle()
-        for tp in taken.logs:
-            self.unreadable.pop(tp, None)
-        self.unreadable |= taken.unreadable
         if live is not None:  # also of what is given back, or each attempt makes its key larger
-            await drop_finished(self._session, taken.logs, live, taken.needing, taken.joined)
+            await self._drop_finished(taken, live)
         await self.give_back(taken, taken.unreadable)
+
+    async def _drop_finished(self, taken: Taken, live: set[str]) -> None:
+        session = self._session
+        writes = shorter_lists(session.session_id, taken.logs, live, taken.needing, taken.joined)
+        for at in range(0, len(writes), STATES_PER_TXN):
+            some = writes[at : at + STATES_PER_TXN]
+            note_written(taken.logs, some, await session.transact(transactions.write_states(some)))
 
     async def _compare(self, taken: Taken, newest: Newest) -> None:
         """Serve nothing of which the bucket has more than the metadata store knows."""
@@ -538,33 +427,15 @@ class Takeover:
     async def _restore(
         self, log: PartitionLog, found: list[tuple[TailSlice, Footer]], now_ms: float
     ) -> None:
-        for tail, footer in found:
-            if tail.base > log.high_watermark or (
-                tail.base < log.high_watermark and log.high_watermark != log.sealed_end
-            ):
-                log.offline_reason = (
-                    f"committed data does not join: [{tail.base}, {tail.end}) follows "
-                    f"{log.high_watermark}; a flush record is missing; {repair(log)}"
-                )
-                return
-            log.restore(tail, now_ms)
-            for index in range(tail.first, tail.first + tail.count):
-                self._restored += 1
-                if self._restored >= _BREATHE_BATCHES:
-                    self._restored = 0
-                    await asyncio.sleep(0)
-                batch = footer.batch(index)
-                log.start_epoch(batch.leader_epoch, batch.base_offset)
-                if batch.producer_id != NO_PRODUCER_ID:
-                    self._producer_ids.saw(batch.producer_id)
-                    log.producers.append(
-                        batch.producer_id,
-                        batch.producer_epoch,
-                        batch.base_sequence,
-                        batch.last_offset_delta + 1,
-                        batch.base_offset,
-                        now_ms,
-                    )
+        for batches, producers in restoring(log, found, now_ms):
+            for producer_id in producers:
+                self._producer_ids.saw(producer_id)
+            self._restored += batches
+            if self._restored >= _BREATHE_BATCHES:
+                self._restored = 0
+                await asyncio.sleep(0)
+        if log.offline_reason:
+            log.offline_reason = f"{log.offline_reason}; {repair(log)}"
 
 
 async def release(session: Session, releases: Sequence[transactions.Release]) -> None:

@@ -43,7 +43,7 @@ from typing import Final, TypeVar
 import structlog
 
 from driftlog_agents.log.ingest.flusher import Flusher
-from driftlog_agents.log.leadership.takeover import Taken
+from driftlog_agents.log.leadership.taken_partitions import Taken
 from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
 from driftlog_agents.log.local.disk import AgentDisk
 from driftlog_agents.log.objects.availability import ObjectUnavailableError

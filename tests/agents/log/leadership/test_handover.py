@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.cluster.placement import place
-from driftlog_agents.log.leadership.handover import LeadingSettings
+from driftlog_agents.log.leadership.handover_policy import LeadershipSettings
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.protocol.errors import RefusedError
@@ -196,7 +196,7 @@ async def test_few_partitions_are_without_a_leader_at_a_time() -> None:
     The next are stopped when the receiver leads these.
     """
     world = World(t=40)
-    settings = replace(SETTINGS, leading=LeadingSettings(group=3))
+    settings = replace(SETTINGS, leadership=LeadershipSettings(group=3))
     first = await world.start(settings)
     load = Load(world, first)
     async with load.running():
@@ -218,7 +218,7 @@ async def test_a_receiver_that_takes_nothing_gets_only_as_much_as_it_was_given_t
     lease ends, and no more than a group a second is.
     """
     world = World(t=40)
-    settings = replace(SETTINGS, leading=LeadingSettings(group=2, idle_group=2))
+    settings = replace(SETTINGS, leadership=LeadershipSettings(group=2, idle_group=2))
     first = await world.start(settings)
     deaf = False
 
@@ -280,6 +280,36 @@ async def test_what_an_agent_led_is_led_by_the_others(end: str) -> None:
         assert TTL_MS * 0.6 < took < TTL_MS + 1_500
     load.lives.remove(second)
     await load.check()
+
+
+@on_virtual_time
+async def test_what_is_claimed_in_the_moment_of_leaving_is_released_too() -> None:
+    """
+    The attempt ends behind the decision to leave: the agent ends in order, and the partition needs
+    no lease to end.
+    """
+    world = World(t=1)
+    life = await world.start()
+    gate, there = asyncio.Event(), asyncio.Event()
+    take = life.engine.takeover.take
+
+    async def held(*args: Any) -> Any:
+        taken = await take(*args)
+        there.set()
+        await gate.wait()
+        return taken
+
+    life.engine.takeover.take = held  # type: ignore[assignment,method-assign]
+    topic = Topic(name="u", topic_id=UUID(int=50), partitions=1)
+    await world.metadata.txn((), [Put(topic_key(topic.name), encode_topic(topic))])
+    await there.wait()
+    life.engine.stop()
+    gate.set()
+    await life.task
+
+    assert {None} == {leader.session_id for leader, _ in (await leaders(world)).values()}
+    assert 2 == len(await leaders(world))
+    assert [] == world.directories
 
 
 @on_virtual_time
@@ -355,7 +385,7 @@ async def test_what_was_admitted_is_committed_before_it_is_released_and_nothing_
     fetch = _Fetch()
     log = first.log(moving)
     log.waiting_fetches[fetch] = None
-    giving = asyncio.create_task(first.engine.leading.give_up([log]))
+    giving = asyncio.create_task(first.engine.handover.give_up([log]))
     await asyncio.sleep(0.1)
     late = asyncio.create_task(first.engine.admits(log))
     second = await joined(first)
@@ -452,6 +482,32 @@ async def test_a_release_without_an_answer_is_repeated_and_a_late_copy_does_noth
     await load.check()
     assert {0, 1} == {leader.leader_epoch for leader, _ in (await leaders(world)).values()}
     assert not first.task.done()
+
+
+@on_virtual_time
+async def test_a_partition_that_two_tasks_give_up_is_released_once() -> None:
+    """
+    The release of one is answered, and the partition claimed again, before the other's is: what is
+    led then stays so, in the metadata store, too.
+    """
+    world = World(t=1)
+    stores: list[LossyReleases] = []
+
+    def losing(store: MetadataStore) -> MetadataStore:
+        stores.append(LossyReleases(store, ["", "before", "before", "before"]))
+        return cast(MetadataStore, stores[-1])
+
+    life = await world.start(metadata=losing)
+    log = life.log()
+    give_up = life.engine.handover.give_up
+    await asyncio.gather(give_up([log]), give_up([log]))
+    await asyncio.sleep(5)
+
+    again = life.log()
+    ((leader, revision),) = (await leaders(world)).values()
+    assert again is not log
+    assert (Leader(life.session_id, 1), again.leader_revision) == (leader, revision)
+    assert await life.produce(b"v").answer() == "committed"
 
 
 @pytest.mark.parametrize("fates", FATES)
@@ -689,7 +745,7 @@ async def test_an_object_that_the_bucket_does_not_give_costs_only_what_needs_it(
 
     with capture_logs() as lines:
         first.kill()
-        await asyncio.sleep(100)
+        await asyncio.sleep(150)  # the lease, a minute between two lines, and one between two looks
         load.lives = [second, third]
         held = [tp for tp in lost if load.leading(tp)]
         assert all(load.leading(tp) for tp in owners if tp not in lost)

@@ -507,7 +507,7 @@ async def test_what_another_agent_leads_is_that_agents_to_give_up() -> None:
     await other.engine.ready.wait()
     await asyncio.sleep(10)
     offline = life.engine.offline()
-    tp = next(tp for tp in offline if other.engine.leading.is_placed_here(tp))
+    tp = next(tp for tp in offline if other.engine.assignments.is_placed_here(tp))
 
     with pytest.raises(LedElsewhereError):
         await other.engine.losses.examine(tp)

@@ -1,0 +1,498 @@
+"""Where each partition stands at one session: from its placement to its claim to its release.
+
+                       a leader that lives, or the view is older than our release: wait
+    placed here            ┌──┐
+    ─────────────▶ UNCLAIMED ─┴──free──▶ CLAIMING ──stored, read──▶ LEADING ──pause──▶ PAUSED
+                    ▲      ▲                │                        ▲   │                │ │
+                    │      │ due, or its    │ refused, unreadable,   └───┼──not flushed───┘ │
+                    │      │ key changed    │ or damaged                 │ flushed          │
+                    │      └── PUT_OFF ◀────┘                            ▼                  │
+                    └───────── RELEASED ◀──release answered──────── RETIRING ◀──flushed─────┘
+                    the view shows it; placed
+                    elsewhere: UNASSIGNED
+
+Placed elsewhere, UNCLAIMED and PUT_OFF become UNASSIGNED; LEADING is moved (`handover_policy`).
+A topic that is deleted takes its partitions out of every state.  `hold` keeps a partition from
+being claimed, in any state, while an operator's command works on it under a claim of its own.
+Where the session ends, `close` makes no claim due any more, and all that is led is retired.
+
+1. LEADING, PAUSED and RETIRING have a log with a stored claim of this session; no other state has
+   a log.
+2. A partition is claimed by one attempt at a time, and by none while it is led or held.  So a
+   leader key that names this session and is read by an attempt is a claim without an answer: the
+   attempt releases it before anything else (`claims`).
+3. A partition is retired once.  Its release is sent when nothing of it is in flight, and until it
+   is answered; then it is led again only by a new claim.
+4. After its release a partition is claimed when the view is no older than the release.
+5. Every attempt ends for each of its partitions in LEADING, PUT_OFF or UNASSIGNED.
+
+`partition_claims` and `handover` perform the effects: an attempt for what `claims_due` returns, a
+transaction for what `releases` returns.
+
+Pure.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from driftlog_agents.cluster.view import ClusterView
+from driftlog_agents.log.leadership.handover_policy import is_flushed
+from driftlog_agents.log.objects.availability import Availability
+from driftlog_agents.log.partition.deleted_topics import DeletedTopics
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.transactions.session_transactions import Release
+
+_LONGEST_KEY_MS: Final = 5_000.0
+"""Between two looks at a partition that lacks a key.  Longer: it is led later when the key is back;
+shorter: more reads for what is gone for good."""
+
+
+class LeadershipState(Enum):
+    """Where a partition stands; see the module."""
+
+    UNASSIGNED = "unassigned"
+    UNCLAIMED = "unclaimed"
+    CLAIMING = "claiming"
+    PUT_OFF = "put off"
+    LEADING = "leading"
+    PAUSED = "paused"
+    RETIRING = "retiring"
+    RELEASED = "released"
+
+
+LED: Final = frozenset((LeadershipState.LEADING, LeadershipState.PAUSED, LeadershipState.RETIRING))
+"""States in which the partition has a log."""
+
+
+class Obstacle(Enum):
+    """Why the last attempt did not end in leading."""
+
+    REFUSED = "refused"
+    """Another session leads the partition, or its topic is gone."""
+    UNREADABLE = "unreadable"
+    """The bucket does not give an object that the partition needs: its claim was given back."""
+    DAMAGED = "damaged"
+    """One of the partition's keys is missing or cannot be read: it was not claimed."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    state: LeadershipState = LeadershipState.UNASSIGNED
+    log: PartitionLog | None = None
+    obstacle: Obstacle | None = None
+    """Of the last attempt; kept while the next one runs."""
+    why: str = ""
+    """What an operator is told of it."""
+    due_ms: float = 0.0
+    """PUT_OFF: when it is claimed again."""
+    key_revision: int = 0
+    """Of the leader key in the view when the last attempt began; 0: none that can be read."""
+    released_revision: int = 0
+    """RELEASED: a view that shows a smaller revision of the leader key is older than that."""
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResult:
+    """How an attempt ended for each of its partitions; those in none of these were refused."""
+
+    logs: Mapping[TopicPartition, PartitionLog]
+    """Claimed, read, and served."""
+    unreadable: Mapping[TopicPartition, str]
+    damaged: Mapping[TopicPartition, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """What of an attempt is worth a log line."""
+
+    unreadable: Mapping[str, int]
+    """Partitions by what they lack; each at most once a minute."""
+    readable_again: int
+
+
+class PartitionAssignments:
+    """See the module.
+
+    Args:
+        deleted: topics that are being deleted, or are gone.
+        jitter: a random number in [0, 1).
+        retry_ms: between two attempts to claim what was refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        session_id: str,
+        deleted: DeletedTopics,
+        jitter: Callable[[], float],
+        retry_ms: float,
+    ) -> None:
+        self._node_id = node_id
+        self._session_id = session_id
+        self._deleted = deleted
+        self._retry_ms = retry_ms
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._not_led: dict[TopicPartition, _Partition] = {}
+        """Of these, those that have no log: a claim comes for few of very many."""
+        self._unreadable = Availability[TopicPartition](jitter)
+        self._damaged = Availability[TopicPartition](jitter, longest_ms=_LONGEST_KEY_MS)
+        """When those with these obstacles are looked at again."""
+        self._is_closed = False
+        self._is_planned = False
+        """Before the first plan, what could not be claimed is not known to be placed elsewhere."""
+        self.plan: Mapping[TopicPartition, int] = {}
+        """Node id by partition."""
+        self.planned_ms = 0.0
+        """Since when partitions are placed on the agents that they are placed on now."""
+        self.placed_here: list[TopicPartition] = []
+        self.version = 0
+        """Counts plans and attempts: after each there may be something to hand over."""
+
+    # ── What is asked ──
+
+    def state(self, tp: TopicPartition) -> LeadershipState:
+        """Where *tp* stands."""
+        partition = self._partitions.get(tp)
+        return LeadershipState.UNASSIGNED if partition is None else partition.state
+
+    def is_placed_here(self, tp: TopicPartition) -> bool:
+        """Whether this session is to lead *tp*."""
+        return self.plan.get(tp) == self._node_id
+
+    def is_leading(self, log: PartitionLog) -> bool:
+        """Whether *log* is served, and its batches do not wait."""
+        return self._of(log).state is LeadershipState.LEADING
+
+    def is_led(self, log: PartitionLog) -> bool:
+        """Whether *log* has not been released."""
+        return self._of(log).log is log
+
+    def none_is_stopping(self, logs: Collection[PartitionLog]) -> Callable[[], bool]:
+        """What says whether no task waits to release one of *logs*."""
+        stopping = (LeadershipState.PAUSED, LeadershipState.RETIRING)
+        return lambda: all(self._of(log).state not in stopping for log in logs)
+
+    def is_replanned(self) -> Callable[[], bool]:
+        """What says whether there is another plan than now."""
+        plan = self.plan
+        return lambda: self.plan is not plan
+
+    def is_newer_than(self, version: int) -> Callable[[], bool]:
+        """What says whether there is another `version`."""
+        return lambda: self.version != version
+
+    @property
+    def not_led(self) -> int:
+        """Partitions that are placed here and not led."""
+        return sum(self.is_placed_here(tp) for tp in self._not_led)
+
+    @property
+    def unreadable(self) -> dict[TopicPartition, str]:
+        """Partitions that need an object that the bucket does not give, and which."""
+        return self._with(Obstacle.UNREADABLE)
+
+    @property
+    def damaged(self) -> dict[TopicPartition, str]:
+        """Partitions of which a key is missing or cannot be read, and which."""
+        return self._with(Obstacle.DAMAGED)
+
+    def _with(self, obstacle: Obstacle) -> dict[TopicPartition, str]:
+        found = self._not_led.items()
+        return {tp: partition.why for tp, partition in found if partition.obstacle is obstacle}
+
+    def to_move(self) -> Iterator[tuple[PartitionLog, int]]:
+        """What is led here and placed elsewhere, and where."""
+        for tp, partition in self._partitions.items():
+            if partition.state is LeadershipState.LEADING:
+                node = self.plan.get(tp, self._node_id)
+                if node != self._node_id:
+                    assert partition.log is not None
+                    yield partition.log, node
+
+    def shows_release(self, view: ClusterView, tp: TopicPartition) -> bool:
+        """Whether *view* is no older than our release of *tp*."""
+        partition = self._partitions.get(tp)
+        if partition is None or partition.state is not LeadershipState.RELEASED:
+            return True
+        return _key_revision(view, tp) >= partition.released_revision
+
+    # ── Placement ──
+
+    def placed(self, plan: Mapping[TopicPartition, int], since_ms: float) -> None:
+        """Partitions are placed as in *plan* from now on, and on its agents since *since_ms*."""
+        self.plan, self.planned_ms, self._is_planned = plan, since_ms, True
+        self.placed_here = [tp for tp, node in plan.items() if node == self._node_id]
+        for tp in self.placed_here:
+            if self._entry(tp).state is LeadershipState.UNASSIGNED:
+                self._unclaim(tp)
+        for tp, partition in list(self._not_led.items()):
+            # Of a topic that is gone no view will show the release.
+            if partition.state is not LeadershipState.CLAIMING and (
+                partition.state is not LeadershipState.RELEASED or tp not in plan
+            ):
+                self._unassign_unless_placed(tp)
+        self.version += 1
+
+    def topic_deleted(self, tps: Iterable[TopicPartition]) -> None:
+        """The topic of *tps* is deleted: their logs are closed."""
+        for tp in tps:
+            partition = self._partitions.pop(tp, None)
+            self._not_led.pop(tp, None)
+            self._forget_obstacle(tp)
+            if partition is not None and partition.is_held:
+                self._entry(tp).is_held = True
+
+    def close(self) -> None:
+        """The session ends: nothing is claimed any more."""
+        self._is_closed = True
+
+    # ── Claims ──
+
+    def claims_due(self, view: ClusterView, now_ms: float) -> list[TopicPartition]:
+        """What is to be claimed now: an attempt has begun for it."""
+        if self._is_closed:
+            return []
+        due: list[TopicPartition] = []
+        for tp, partition in list(self._not_led.items()):
+            if partition.state is LeadershipState.RELEASED and self.shows_release(view, tp):
+                self._unassign_unless_placed(tp)
+            if partition.is_held or not self._is_due(partition, _key_revision(view, tp), now_ms):
+                continue
+            if self._is_free(view, tp):
+                due.append(tp)
+            elif partition.state is not LeadershipState.UNCLAIMED:
+                self._unclaim(tp)
+        self._begin(due, view)
+        return due
+
+    def claims_own(self, tps: Collection[TopicPartition], view: ClusterView) -> None:
+        """An attempt has begun for what this disk's dead sessions led, wherever it is placed."""
+        for tp in tps:
+            self._entry(tp)
+        self._begin(tps, view)
+
+    def _begin(self, tps: Iterable[TopicPartition], view: ClusterView) -> None:
+        for tp in tps:
+            partition = self._not_led[tp]
+            assert partition.log is None
+            assert not partition.is_held
+            assert partition.state is not LeadershipState.CLAIMING
+            partition.state = LeadershipState.CLAIMING
+            partition.key_revision = _key_revision(view, tp)
+
+    @staticmethod
+    def _is_due(partition: _Partition, key_revision: int, now_ms: float) -> bool:
+        if partition.state is LeadershipState.PUT_OFF:
+            # Its claim that was given back has changed the key of what is unreadable.
+            is_new = key_revision != partition.key_revision
+            return now_ms >= partition.due_ms or (
+                is_new and partition.obstacle is not Obstacle.UNREADABLE
+            )
+        return partition.state is LeadershipState.UNCLAIMED
+
+    def _is_free(self, view: ClusterView, tp: TopicPartition) -> bool:
+        if tp.topic_id in self._deleted or tp.topic_id not in view.topics:
+            return False
+        entry = view.leaders.get(tp)
+        leader = None if entry is None else entry.leader.session_id
+        return leader is None or leader not in view.sessions or leader == self._session_id
+
+    def attempt_ended(
+        self, tps: Iterable[TopicPartition], result: AttemptResult, now_ms: float
+    ) -> AttemptReport:
+        """The attempt for *tps* has ended with *result*, and nothing of it is without an answer."""
+        readable_again = 0
+        unreadable: list[TopicPartition] = []
+        damaged: list[TopicPartition] = []
+        for tp in tps:
+            partition = self._partitions.get(tp)
+            if partition is None or partition.state is not LeadershipState.CLAIMING:
+                continue  # its topic was deleted meanwhile
+            if (log := result.logs.get(tp)) is not None:
+                readable_again += self._forget_obstacle(tp)
+                self._lead(tp, log)
+            elif tp in result.unreadable:
+                unreadable.append(tp)
+            elif tp in result.damaged:
+                damaged.append(tp)
+            else:
+                self._put_off(tp, Obstacle.REFUSED, "", now_ms + self._retry_ms)
+        said = self._unreadable.failed_all(unreadable, now_ms) if unreadable else []
+        for tp in unreadable:
+            due_ms = self._unreadable.due_ms(tp)
+            self._put_off(tp, Obstacle.UNREADABLE, result.unreadable[tp], due_ms)
+        if damaged:
+            self._damaged.failed_all(damaged, now_ms)
+        for tp in damaged:
+            due_ms = self._damaged.due_ms(tp)
+            self._put_off(tp, Obstacle.DAMAGED, result.damaged[tp], due_ms)
+        self.version += 1
+        reasons = [result.unreadable[tp] for tp in unreadable]
+        told = sorted({result.unreadable[tp] for tp in said})
+        return AttemptReport({why: reasons.count(why) for why in told}, readable_again)
+
+    def _lead(self, tp: TopicPartition, log: PartitionLog) -> None:
+        assert _tp(log) == tp
+        assert log.leader_revision > 0, "led without a stored claim"
+        partition = self._not_led.pop(tp)
+        assert partition.state is LeadershipState.CLAIMING
+        partition.state = LeadershipState.LEADING
+        partition.log = log
+
+    def _put_off(self, tp: TopicPartition, obstacle: Obstacle, why: str, due_ms: float) -> None:
+        partition = self._not_led[tp]
+        assert partition.state is LeadershipState.CLAIMING
+        if obstacle is not Obstacle.UNREADABLE:
+            self._unreadable.found(tp)
+        if obstacle is not Obstacle.DAMAGED:
+            self._damaged.found(tp)
+        partition.state = LeadershipState.PUT_OFF
+        partition.obstacle, partition.why, partition.due_ms = obstacle, why, due_ms
+        if self._is_planned:
+            self._unassign_unless_placed(tp)
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """When to ask for `claims_due` next; None: when the view has changed."""
+        due = [
+            partition.due_ms
+            for partition in self._not_led.values()
+            if partition.state is LeadershipState.PUT_OFF and not partition.is_held
+        ]
+        return min(due, default=None) if not self._is_closed else None
+
+    # ── Held for an operator's command ──
+
+    def hold(self, tp: TopicPartition) -> bool:
+        """Claim *tp* no more until `let`; False: it is being claimed, or held already."""
+        partition = self._entry(tp)
+        if partition.is_held or partition.state is LeadershipState.CLAIMING:
+            return False
+        partition.is_held = True
+        return True
+
+    def let(self, tp: TopicPartition) -> None:
+        """Claim *tp* as before, at once."""
+        partition = self._entry(tp)
+        assert partition.is_held
+        partition.is_held = False
+        if partition.state in (LeadershipState.PUT_OFF, LeadershipState.UNASSIGNED):
+            self._unclaim(tp)
+            self._unassign_unless_placed(tp)
+
+    # ── Release ──
+
+    def pause(self, log: PartitionLog) -> bool:
+        """The batches of *log* wait, for its last flush; False: it is not LEADING."""
+        partition = self._of(log)
+        if partition.state is not LeadershipState.LEADING:
+            return False
+        partition.state = LeadershipState.PAUSED
+        return True
+
+    def resume(self, log: PartitionLog) -> bool:
+        """Its last flush takes too long; False: it is not PAUSED any more."""
+        partition = self._of(log)
+        if partition.state is not LeadershipState.PAUSED:
+            return False
+        partition.state = LeadershipState.LEADING
+        return True
+
+    def retire(self, log: PartitionLog) -> bool:
+        """*log* admits nothing any more; False: it was retired before, or is not led."""
+        partition = self._of(log)
+        if partition.state not in (LeadershipState.LEADING, LeadershipState.PAUSED):
+            return False
+        partition.state = LeadershipState.RETIRING
+        return True
+
+    def releases(self, logs: Iterable[PartitionLog], *, lost: bool = False) -> list[Release]:
+        """What says that *logs*, which are retired, are free; *lost*: nothing that is in flight
+        will be committed any more."""
+        found: list[Release] = []
+        for log in logs:
+            assert self._of(log).state is LeadershipState.RETIRING, f"{log!r} is not retired"
+            assert lost or is_flushed(log), f"{log!r} is not flushed"
+            found.append(Release(_tp(log), log.leader_epoch, log.leader_revision))
+        return found
+
+    def released(self, log: PartitionLog) -> bool:
+        """The release of *log* is answered; False: its topic was deleted meanwhile."""
+        partition = self._of(log)
+        if partition.log is not log:
+            return False
+        assert partition.state is LeadershipState.RETIRING
+        partition.log = None
+        partition.state = LeadershipState.RELEASED
+        partition.released_revision = log.leader_revision + 1
+        self._not_led[_tp(log)] = partition
+        return True
+
+    # ── Entries ──
+
+    def _entry(self, tp: TopicPartition) -> _Partition:
+        partition = self._partitions.get(tp)
+        if partition is None:
+            partition = self._partitions[tp] = self._not_led[tp] = _Partition()
+        return partition
+
+    def _of(self, log: PartitionLog) -> _Partition:
+        """The partition, while *log* is its log; otherwise one that is UNASSIGNED."""
+        partition = self._partitions.get(_tp(log))
+        return partition if partition is not None and partition.log is log else _Partition()
+
+    def _forget_obstacle(self, tp: TopicPartition) -> bool:
+        """Whether an object of *tp* could not be read before."""
+        partition = self._partitions.get(tp)
+        if partition is not None:
+            partition.obstacle, partition.why = None, ""
+        self._damaged.found(tp)
+        return self._unreadable.found(tp)
+
+    def _unclaim(self, tp: TopicPartition) -> None:
+        self._forget_obstacle(tp)
+        self._not_led[tp].state = LeadershipState.UNCLAIMED
+
+    def _unassign_unless_placed(self, tp: TopicPartition) -> None:
+        """RELEASED becomes UNCLAIMED, where it is placed here."""
+        partition = self._not_led[tp]
+        if self.is_placed_here(tp):
+            if partition.state is LeadershipState.RELEASED:
+                self._unclaim(tp)
+            return
+        self._forget_obstacle(tp)
+        partition.state = LeadershipState.UNASSIGNED
+        if not partition.is_held:
+            del self._partitions[tp], self._not_led[tp]
+
+    def check(self) -> None:
+        """Assert what is true between any two events."""
+        for tp, partition in self._partitions.items():
+            log = partition.log
+            assert (log is not None) == (partition.state in LED)
+            assert (log is None) == (tp in self._not_led)
+            assert log is None or (_tp(log) == tp and log.leader_revision > 0)
+            assert not (partition.is_held and partition.state is LeadershipState.CLAIMING)
+            assert partition.state is not LeadershipState.UNASSIGNED or partition.is_held
+            assert (partition.obstacle is not None) <= (
+                partition.state in (LeadershipState.PUT_OFF, LeadershipState.CLAIMING)
+            )
+            assert partition.state is not LeadershipState.PUT_OFF or partition.obstacle is not None
+            assert (tp in self._unreadable) == (partition.obstacle is Obstacle.UNREADABLE)
+            assert (tp in self._damaged) == (partition.obstacle is Obstacle.DAMAGED)
+        assert self._not_led.keys() <= self._partitions.keys()
+
+
+def _tp(log: PartitionLog) -> TopicPartition:
+    return TopicPartition(log.topic_id, log.partition)
+
+
+def _key_revision(view: ClusterView, tp: TopicPartition) -> int:
+    """Of the leader key in *view*; 0: none that can be read."""
+    entry = view.leaders.get(tp)
+    return 0 if entry is None else entry.mod_revision

@@ -1,0 +1,226 @@
+"""Claims what is placed on a session, as the cluster changes.
+
+    view changes ──▶ plan: partition ──▶ node
+        placed here, led by no live session ──▶ claim, read what was committed ──▶ lead
+        needs an object that cannot be read, or lacks a key ──▶ again later (`assignment`)
+
+All agents compute the same plan from the same agents and topics (`cluster.placement`).  Where
+they see different ones for a moment, a claim is refused, or a partition moves once too often:
+nothing worse, for claims and releases compare what they were made from.
+
+A takeover that waits for the bucket does not hold up the next one: several run at once, each for
+partitions of its own.
+
+Shell.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from driftlog_agents.cluster.placement import place
+from driftlog_agents.cluster.watch import ClusterWatch
+from driftlog_agents.foundation.offload import Offload
+from driftlog_agents.foundation.tasks import spawn
+from driftlog_agents.log.leadership.assignment import AttemptResult, PartitionAssignments
+from driftlog_agents.log.leadership.session_status import SessionStatus
+from driftlog_agents.log.leadership.taken_partitions import Taken
+from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.partition.partition import PartitionLog
+from driftlog_agents.log.session.counters import LogCounters
+from driftlog_metadata.schema.model import Stage, TopicPartition
+
+_ALONE_S: Final = 1.0
+"""A takeover that takes longer does not hold up the next one.  Shorter: more of them, each of which
+reads what its sessions have flushed."""
+
+_TAKES: Final = 4
+"""Takeovers at once."""
+
+_TOGETHER_S: Final = 0.005
+"""Changes of so long are looked at together: thousands of claims come one by one."""
+
+_STARTS_S: Final = 1.5
+"""How long a start with thousands of partitions waits for others that start as well."""
+
+_PLACED_HERE: Final = 2_000
+"""So many partitions are placed on the event loop; more take it tens of milliseconds."""
+
+
+class ClaimedPartitions(Protocol):
+    """What serves partitions; see `log/log_session`."""
+
+    def open(self, taken: Taken) -> dict[TopicPartition, PartitionLog]:
+        """Serve what was claimed; returns what is served, which is all but deleted topics'."""
+        ...
+
+
+class PartitionClaims:
+    """See the module; for one session."""
+
+    def __init__(
+        self,
+        *,
+        cluster: ClusterWatch,
+        takeover: Takeover,
+        assignments: PartitionAssignments,
+        status: SessionStatus,
+        partitions: ClaimedPartitions,
+        now_ms: Callable[[], float],
+        offload: Offload,
+        counters: LogCounters,
+    ) -> None:
+        self._cluster = cluster
+        self._view = cluster.view
+        self._takeover = takeover
+        self._assignments = assignments
+        self._status = status
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._offload = offload
+        self._counters = counters
+        self._planned: tuple[tuple[int, ...], int] | None = None
+        """The agents and the version of the topics that the plan is made for."""
+        self._log = structlog.get_logger()
+
+    # ── Placement ──
+
+    async def leave(self) -> bool:
+        """Let the others know that everything here is theirs; False: there are none.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        if not self._status.others():
+            return False
+        self._status.leave()
+        await self._make_plan()  # clients are told which agents lead next
+        await self._status.set_stage(Stage.LEAVING)
+        return True
+
+    async def _make_plan(self) -> None:
+        view = self._view
+        while True:
+            nodes = self._status.nodes()
+            version = (nodes, view.topics_version)
+            if version == self._planned:
+                return
+            order = view.placement_order()
+            if len(nodes) > 1 and sum(count for _, count in order) > _PLACED_HERE:
+                plan = await self._offload(place, order, nodes)
+            else:
+                plan = place(order, nodes)
+            since_ms = self._assignments.planned_ms
+            if self._planned is None or self._planned[0] != nodes:
+                since_ms = self._now_ms()
+            self._planned = version
+            view.plan = plan
+            self._assignments.placed(plan, since_ms)
+            self._cluster.wake()
+
+    # ── Claims ──
+
+    def serve_own(self, own: Taken) -> None:
+        """Serve *own*, which was claimed from this disk's dead sessions."""
+        tps = {*own.logs, *own.unreadable, *own.damaged}
+        self._assignments.claims_own(tps, self._view)
+        self._ended(tps, own)
+
+    async def begin(self) -> None:
+        """Lead what is placed here and led by no live session, this session counted among those
+        that serve.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        await self._status.set_stage(Stage.SERVING)
+        await self._make_plan()
+        if self._assignments.not_led > _PLACED_HERE:
+            # What starts with this agent takes a share: better now than by hand-over.
+            await self._cluster.until(lambda: not self._status.others_start(), _STARTS_S)
+            await self._make_plan()
+        if due := self._assignments.claims_due(self._view, self._now_ms()):
+            await self._attempt(due)
+
+    async def run(self) -> None:
+        """Claim as the cluster changes, until cancelled.
+
+        Raises:
+            FencedError: the session is over.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._warm_up())
+            with self._cluster.changes() as changed:
+                attempts: set[asyncio.Task[None]] = set()
+                while True:
+                    changed.clear()
+                    await self._make_plan()
+                    due = self._assignments.claims_due(self._view, self._now_ms())
+                    if due:
+                        await self._some_ended(attempts, spawn(tasks, self._attempt(due)))
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._due_in_s()):
+                            await changed.wait()
+                    await asyncio.sleep(_TOGETHER_S)
+
+    def _due_in_s(self) -> float | None:
+        deadline_ms = self._assignments.deadline_ms
+        return None if deadline_ms is None else max(0.0, deadline_ms - self._now_ms()) / 1000
+
+    async def _some_ended(
+        self, attempts: set[asyncio.Task[None]], newest: asyncio.Task[None]
+    ) -> None:
+        """Wait until *newest* is over, or takes long and may go on beside others."""
+        attempts.add(newest)
+        await asyncio.wait([newest], timeout=_ALONE_S)
+        while len(attempts) >= _TAKES and not any(attempt.done() for attempt in attempts):
+            await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
+        attempts.difference_update([attempt for attempt in attempts if attempt.done()])
+
+    async def _attempt(self, due: Sequence[TopicPartition]) -> None:
+        taken = await self._takeover.take(due, self._now_ms())
+        self._ended(due, taken)
+        self._counters.partitions_taken_over += len(taken.logs)
+        if len(taken.logs) > len(taken.fresh):
+            self._log.info("partitions_taken_over", partitions=len(taken.logs), of=len(due))
+
+    def _ended(self, due: Collection[TopicPartition], taken: Taken) -> None:
+        result = AttemptResult(
+            logs=self._partitions.open(taken), unreadable=taken.unreadable, damaged=taken.damaged
+        )
+        report = self._assignments.attempt_ended(due, result, self._now_ms())
+        for why, count in report.unreadable.items():
+            self._log.error(
+                "partitions_cannot_be_read",
+                partitions=count,
+                error=why,
+                advice="these partitions have no leader until the bucket gives that object; no "
+                "restart is needed: the agent looks for it again, at least once a minute.  If it "
+                "is gone for good: driftlog partitions accept-loss",
+            )
+        if report.readable_again:
+            self._log.info("partitions_readable_again", partitions=report.readable_again)
+        self._cluster.wake()
+
+    # ── Before partitions come ──
+
+    async def _warm_up(self) -> None:
+        """Read the footers of sessions whose partitions are placed here, before they come."""
+        mine = self._takeover.session_id
+        warm: set[str] = set()
+        while True:
+            leaders = self._view.leaders
+            is_replanned = self._assignments.is_replanned()
+            wanted = {
+                session_id
+                for tp in self._assignments.placed_here
+                if (entry := leaders.get(tp)) is not None
+                and (session_id := entry.leader.session_id) is not None
+                and session_id != mine
+            }
+            await self._takeover.warm_up(sorted(wanted - warm))
+            warm = wanted
+            await self._cluster.until(is_replanned)
