@@ -48,3 +48,33 @@ def _without(name: str, suffixes: tuple[str, ...]) -> str:
     for suffix in suffixes:
         name = name.removesuffix(suffix)
     return name
+
+
+async def test_what_is_set_aside_is_shown_until_it_is_replayed(tmp_path: Path) -> None:
+    """
+    Records and bytes are counted; the gauge goes back when the directory is gone, without a start.
+    """
+    async with Serving(tmp_path) as agent:
+
+        def shown() -> list[float]:
+            return [
+                sample.value
+                for metric in collect(agent.observed)
+                for sample in metric.samples
+                if "set_aside" in sample.name and not sample.name.endswith("_created")
+            ]
+
+        before, counted = shown(), agent.process.counters
+        counted.buffer_set_aside_records, counted.buffer_set_aside_bytes = 3, 400
+        assert agent.process.broker.engine is not None
+        disk = agent.process.broker.engine.ports.disk
+        session_id = "0" * 32
+        await disk.create_kept(session_id)
+        path = Path(await disk.finish_kept(session_id, b"note"))
+        during = shown()
+        (path / "leftovers.json").unlink()
+        path.rmdir()
+
+        assert [0, 0, 0] == before
+        assert [3, 400, 1] == during
+        assert [3, 400, 0] == shown()
