@@ -199,6 +199,7 @@ def test_a_run_goes_on_where_the_last_one_was_interrupted(
     done = run("buffer", "replay", str(tmp_path), bootstrap=agent.bootstrap)
 
     assert 0 < noted < len(values), said_first
+    assert f"{noted:,} records replayed; interrupted".encode() in said_first
     assert (130, 0) == (process.returncode, done.returncode)
     assert f"{noted:,} were before".encode() in done.stderr
     counts = Counter(r.value for r in stored(agent, topic[0]))

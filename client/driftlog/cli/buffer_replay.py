@@ -5,40 +5,31 @@
                                           ╳ refused: said, and left for the next run
         all of it is acknowledged ──▶ the directory goes
 
-``replayed.json`` has, for each file, ranges of the records that are acknowledged, by their number
-in the file.  It is written after the acknowledgements that it names, so a record is never left
-out; a process that is killed between the two produces that record again at its next run.
-
 Shell.
 """
 
 import argparse
 import base64
-import fcntl
-import json
-import os
 import shutil
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from driftlog.cli.connection import Cluster, close_on_sigterm, properties, reason
-from driftlog.cli.errors import FAILED, OK, CommandError
+from driftlog.cli.buffer_kept import KeptDirectory, find, locked
+from driftlog.cli.connection import Cluster, properties, reason
+from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError
 from driftlog.cli.output import Bad, Progress, complain, plural, print_table, size
 from driftlog.cli.produce import topic_batch_bytes
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import DeliveryError, DriftlogError
 from driftlog.producer.producer import Producer
 from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
-from driftlog_agents.log.recovery.leftovers import Leftovers, decode_leftovers
 from driftlog_metadata.schema.model import TopicPartition
 from driftlog_metadata.stores.errors import CorruptError
 from driftlog_tiering.batches.batch import (
@@ -51,8 +42,6 @@ from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.batches.compression import decompress
 from driftlog_tiering.batches.kernel_py import Record, iterate_records
 
-_NOTE: Final = "leftovers.json"
-_PROGRESS: Final = "replayed.json"
 _SAVE_S: Final = 1.0
 """Between two writes of what is acknowledged.  Longer: a process that is killed repeats more."""
 _SAID_FAILURES: Final = 10
@@ -63,7 +52,7 @@ _SET_BY_US: Final = ("bootstrap.servers", "client.id", "log_level")
 
 def replay(options: argparse.Namespace) -> int:
     """Do what the command line says; the exit status."""
-    kept = _find(options.directory)
+    kept = find(options.directory)
     if not kept:
         complain(f"nothing is set aside in {options.directory}")
         return OK
@@ -78,65 +67,37 @@ def replay(options: argparse.Namespace) -> int:
             f"nothing is produced: {names}.  --skip-deleted produces the others, and leaves these "
             "records where they are"
         )
-    close_on_sigterm()
-    replayer = _Replayer(options, cluster, deleted)
+    interruption = _Interruption()
+    replayer = _Replayer(options, cluster, deleted, interruption)
     status = OK
     for directory in kept:
-        with _locked(directory.path):
+        with locked(directory.path):
             if not replayer.replay(directory):
                 status = FAILED
+        if interruption.asked:
+            return INTERRUPTED
     return status
+
+
+class _Interruption:
+    """Ctrl-C and SIGTERM end a run between two batches, when what is on its way is acknowledged;
+    the second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
 
 
 # ── What there is ──
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A directory that an agent has set aside."""
-
-    path: Path
-    leftovers: Leftovers
-    done: "_Done"
-
-
-def _find(directory: Path) -> list[_Kept]:
-    """The directories to replay, oldest first.
-
-    Raises:
-        CommandError: there is no such directory, or it cannot be read.
-    """
-    try:
-        paths = [directory]
-        if not (directory / _NOTE).exists():
-            root = directory / "kept"
-            names = sorted(os.listdir(directory)) if not root.exists() else []
-            if not root.exists() and "buffer" not in names and "node_id.json" not in names:
-                raise CommandError(
-                    f"{directory} is no agent's directory: give the DIR of its --dir, or the "
-                    "directory that its log line `records_set_aside` names"
-                )
-            there = sorted(root.iterdir()) if root.exists() else []
-            paths = [path for path in there if (path / _NOTE).exists()]
-        kept = [_open(path) for path in paths]
-    except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}") from error
-    return sorted(kept, key=lambda one: one.leftovers.set_aside_at_ms or 0)
-
-
-def _open(path: Path) -> _Kept:
-    try:
-        leftovers = decode_leftovers((path / _NOTE).read_bytes())
-    except CorruptError as error:
-        raise CommandError(f"{path}: {error}") from error
-    if leftovers.set_aside_at_ms is None:
-        raise CommandError(
-            f"{path} is not set aside yet: start the agent, which decides what of it is in the log"
-        )
-    return _Kept(path, leftovers, _Done.load(path))
-
-
-def _deleted(cluster: Cluster, kept: list[_Kept]) -> dict[TopicPartition, tuple[str, str]]:
+def _deleted(cluster: Cluster, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
     """Partitions whose topics are gone: the name that the topic had, and what there is instead.
 
     Raises:
@@ -169,7 +130,7 @@ def _uuid(text: str) -> UUID:
     return UUID(bytes=base64.urlsafe_b64decode(standard.rstrip("=") + "=="))
 
 
-def _show(kept: list[_Kept], deleted: Mapping[TopicPartition, tuple[str, str]]) -> None:
+def _show(kept: list[KeptDirectory], deleted: Mapping[TopicPartition, tuple[str, str]]) -> None:
     for one in kept:
         at_ms = one.leftovers.set_aside_at_ms or 0
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
@@ -192,100 +153,6 @@ def _show(kept: list[_Kept], deleted: Mapping[TopicPartition, tuple[str, str]]) 
     complain("nothing is produced: --dry-run")
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One replay of a directory at a time.
-
-    Raises:
-        CommandError: another one runs.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise CommandError(f"{path}: another replay of it runs") from error
-    finally:
-        os.close(descriptor)
-
-
-# ── What is acknowledged ──
-
-
-@dataclass(slots=True)
-class _Done:
-    """Of each file: which of its records are acknowledged, a byte each."""
-
-    path: Path
-    files: dict[int, bytearray] = field(default_factory=dict)
-    changed: bool = False
-
-    @classmethod
-    def load(cls, path: Path) -> "_Done":
-        """
-        Raises:
-            CommandError: it cannot be read.
-        """
-        found = cls(path)
-        try:
-            stored = json.loads((path / _PROGRESS).read_bytes())
-            for number, ranges in stored["files"].items():
-                for first, end in ranges:
-                    found._file(int(number), end)[first:end] = b"\1" * (end - first)
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(f"{path / _PROGRESS} cannot be read: {error}") from error
-        return found
-
-    def _file(self, number: int, size: int) -> bytearray:
-        flags = self.files.setdefault(number, bytearray())
-        flags.extend(bytes(max(0, size - len(flags))))
-        return flags
-
-    def has(self, number: int, record: int) -> bool:
-        """Whether the record is acknowledged."""
-        flags = self.files.get(number, b"")
-        return record < len(flags) and flags[record] == 1
-
-    def add(self, number: int, record: int) -> None:
-        """The record is acknowledged."""
-        self._file(number, record + 1)[record] = 1
-        self.changed = True
-
-    def count(self, number: int) -> int:
-        """How many of a file are."""
-        return self.files.get(number, b"").count(1)
-
-    def save(self) -> None:
-        """Write it, whole or not at all, durably."""
-        if not self.changed:
-            return
-        self.changed = False
-        body = json.dumps({"files": {str(n): list(_ranges(f)) for n, f in self.files.items()}})
-        temporary = self.path / f".{_PROGRESS}.tmp"
-        with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / _PROGRESS)
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _ranges(flags: bytearray) -> Iterator[tuple[int, int]]:
-    """Of bytes that are 1: first, and behind the last."""
-    first = flags.find(1)
-    while first >= 0:
-        end = flags.find(0, first)
-        end = len(flags) if end < 0 else end
-        yield first, end
-        first = flags.find(1, end)
-
-
 # ── Producing ──
 
 
@@ -306,7 +173,9 @@ class _Replayer:
         options: argparse.Namespace,
         cluster: Cluster,
         deleted: Mapping[TopicPartition, tuple[str, str]],
+        interruption: _Interruption,
     ) -> None:
+        self._interruption = interruption
         self._cluster = cluster
         given = properties(options)
         self._servers = str(given["bootstrap.servers"])
@@ -315,9 +184,9 @@ class _Replayer:
         self._deleted = deleted
         self._progress = Progress(quiet=options.quiet)
 
-    def replay(self, kept: _Kept) -> bool:
+    def replay(self, kept: KeptDirectory) -> bool:
         """Produce one directory; whether all of it is in the log, or left out as it was asked."""
-        run = _Run(kept, self._deleted, self._progress)
+        run = _Run(kept, self._deleted, self._progress, self._interruption)
         partitions = kept.leftovers.partitions.items()
         topics = {str(of.topic) for tp, of in partitions if tp not in self._deleted}
         settings = ProducerSettings(
@@ -343,7 +212,7 @@ class _Replayer:
             self._progress.clear()
             kept.done.save()
         self._summarize(run)
-        if run.failed or run.left:
+        if run.failed or run.left or self._interruption.asked:
             return not run.failed
         for file in kept.path.glob("*.buf"):
             file.unlink()
@@ -363,6 +232,8 @@ class _Replayer:
         text = f"{path}: {plural(run.written, 'record')} replayed"
         if run.before:
             text += f", {run.before:,} were before"
+        if self._interruption.asked:
+            text += "; interrupted: the same command goes on with the others"
         if run.left:
             topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
             text += (
@@ -383,10 +254,12 @@ class _Run:
 
     def __init__(
         self,
-        kept: _Kept,
+        kept: KeptDirectory,
         deleted: Mapping[TopicPartition, tuple[str, str]],
         progress: Progress,
+        interruption: _Interruption,
     ) -> None:
+        self._interruption = interruption
         self.kept = kept
         self.written = 0
         self.before = 0
@@ -412,7 +285,7 @@ class _Run:
                 if self.kept.done.count(number):
                     continue  # nobody can say which of its records are acknowledged
             for entry, header in batches:
-                if self._timed_out:
+                if self._timed_out or self._interruption.asked:
                     return
                 first += self._produce(producer, number, first, entry, header)
             producer.flush()
