@@ -3,6 +3,7 @@ batches.
 """
 
 import asyncio
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.ingest.buffer import BufferSettings
-from driftlog_agents.log.leadership.takeover import Taken, Takeover
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.recovery import recovery
 from driftlog_agents.log.recovery.leftovers import decode_leftovers
+from driftlog_agents.log.session.session import Session
 from driftlog_metadata.schema.keys import FLUSHES_PREFIX, topic_key
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_metadata.stores.store import Put
+from driftlog_metadata.stores.store import KeyValue, Put
 from driftlog_tiering.batches.batch import check_batch
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
@@ -499,19 +501,28 @@ async def test_what_is_sealed_while_it_is_read_is_read_again(
     await life.committed()
     life.kill()
     await overtaken(world, records=1)
-    read = Takeover._read_flushes
+    look, read_prefix = Takeover.look, Session.read_prefix
+    in_a_look = ContextVar("in_a_look", default=False)
     sealed: list[int] = []
+    one_at_a_time = asyncio.Lock()
 
-    async def sealed_before(self: Takeover, taken: Taken, now_ms: float) -> None:
-        if not taken.topics and not sealed:  # of a look, not of a claim
-            await back.ready()
-            await back.engine.loaded(back.log())
-            sealed.append(await back.seal())
-            await asyncio.sleep(30)
-            assert ([], 2) == ((await world.metadata.get_prefix(FLUSHES_PREFIX))[1], sealed[0])
-        await read(self, taken, now_ms)
+    async def looking(self: Takeover, *args: Any) -> Any:
+        await back.ready()
+        await back.engine.loaded(back.log())
+        in_a_look.set(True)
+        return await look(self, *args)
 
-    monkeypatch.setattr(Takeover, "_read_flushes", sealed_before)
+    async def sealed_before(self: Session, prefix: str) -> list[KeyValue]:
+        if in_a_look.get() and prefix.startswith(FLUSHES_PREFIX):
+            async with one_at_a_time:
+                if not sealed:
+                    sealed.append(await back.seal())
+                    await asyncio.sleep(30)
+                    assert [] == (await world.metadata.get_prefix(FLUSHES_PREFIX))[1]
+        return await read_prefix(self, prefix)
+
+    monkeypatch.setattr(Takeover, "look", looking)
+    monkeypatch.setattr(Session, "read_prefix", sealed_before)
 
     back = await world.start(ready=False)
     await back.ready()
