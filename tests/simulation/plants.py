@@ -149,7 +149,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "objects_of_deleted_topics_stay": (3, 14, 25),
     "tombstones_stay": (80, 14, 25),
     "heads_stay": (3, 25, 14),
-    "fetch_answers_after_the_lease": (116, 132),
+    "fetch_answers_after_the_lease": (245, 589, 616),
     "fetch_answers_what_is_not_committed": (19, 16, 22),
     "fetch_ignores_log_start": (19, 39, 25),
     "fetch_leaves_out_the_first_batch": (16, 19, 22),
