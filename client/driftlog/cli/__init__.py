@@ -38,7 +38,18 @@ from driftlog.cli.topics import topics
 
 __all__ = ["main", "parser"]
 
-_MODULES = (agents, topics, produce, consume, groups, configs, cluster, segments, partition_loss, buffer)
+_MODULES = (
+    agents,
+    topics,
+    produce,
+    consume,
+    groups,
+    configs,
+    cluster,
+    segments,
+    partition_loss,
+    buffer,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,11 +21,12 @@ from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from driftlog.cli.buffer_kept import KeptDirectory, find, locked
-from driftlog.cli.connection import Cluster, properties, reason
-from driftlog.cli.errors import FAILED, INTERRUPTED, OK, CommandError
-from driftlog.cli.output import Bad, Progress, complain, plural, print_table, size
-from driftlog.cli.produce import topic_batch_bytes
+from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
+from driftlog.cli.common.output import Bad, Progress, complain, plural, print_table, size
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import properties, reason
+from driftlog.cli.records.buffer_kept import KeptDirectory, find, locked
+from driftlog.cli.records.produce import topic_batch_bytes
 from driftlog.common.settings import ProducerSettings
 from driftlog.errors import DeliveryError, DriftlogError
 from driftlog.producer.producer import Producer
@@ -189,12 +190,11 @@ class _Replayer:
         run = _Run(kept, self._deleted, self._progress, self._interruption)
         partitions = kept.leftovers.partitions.items()
         topics = {str(of.topic) for tp, of in partitions if tp not in self._deleted}
+        sizes = [topic_batch_bytes(self._cluster, topic) for topic in topics]
         settings = ProducerSettings(
             idempotence=True,
             # No batch is larger than its topic takes: a record that is, is refused alone.
-            batch_bytes=min(
-                (topic_batch_bytes(self._cluster, topic) for topic in topics), default=1
-            ),
+            batch_bytes=min(filter(None, sizes), default=1),
             max_message_bytes=_BROKER_DECIDES_BYTES,
             connect_timeout_ms=0,
         )

@@ -6,9 +6,9 @@ Root.
 import argparse
 from pathlib import Path
 
-from driftlog.cli.connection import add_connection_options
-from driftlog.cli.output import no_extra
-from driftlog.cli.parsers import Commands, add_command, add_group
+from driftlog.cli.common.output import no_extra
+from driftlog.cli.common.parsers import Commands, add_command, add_group
+from driftlog.cli.connection.connection import add_connection_options
 
 
 def add_commands(commands: Commands) -> None:
@@ -49,7 +49,7 @@ def add_commands(commands: Commands) -> None:
 
 def _replay(options: argparse.Namespace) -> int:
     try:
-        from driftlog.cli.buffer_replay import replay  # noqa: PLC0415  # the agent's extra
+        from driftlog.cli.records.buffer_replay import replay  # noqa: PLC0415  # the agent's extra
     except ImportError as error:
-        return no_extra(error)
+        return no_extra(error, "driftlog buffer replay")
     return replay(options)

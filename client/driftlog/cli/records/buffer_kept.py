@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from driftlog.cli.errors import CommandError
+from driftlog.cli.common.errors import CommandError
 from driftlog_agents.log.recovery.leftovers import Leftovers, decode_leftovers
 from driftlog_metadata.stores.errors import CorruptError
 
