@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from tests.clients.command import run
 from tests.support import etcd_server, s3_servers
 from tests.support.driftlog_process import DriftlogProcess
 from tests.support.etcd_server import EtcdCluster
@@ -190,6 +191,11 @@ class ChaosAgent:
     def has_leftovers(self) -> bool:
         """Whether buffers of earlier sessions are on its disk beside the present one's."""
         return len(list((self._process.directory / "buffer").iterdir())) > 1
+
+    def replay(self, bootstrap: str) -> tuple[int, str]:
+        """`driftlog buffer replay` of its disk: exit status, and what it said."""
+        done = run("buffer", "replay", str(self._process.directory), bootstrap=bootstrap)
+        return done.returncode, done.stderr.decode().strip()
 
     def start(self) -> None:
         with self._state:

@@ -12,9 +12,9 @@ What is promised to whom:
 3. `acks=all`, one request in flight: records are told ascending offsets, but where the leader
    changes: librdkafka asks the new one while its request to the old one is open.  So it is counted
    and no breach.
-4. `acks=1`: each acknowledged record is in the log, at whichever offset.  One may be gone if the
-   disk was emptied, later than it was sent, of an agent that led its partition between its being
-   sent and its being acknowledged.
+4. `acks=1`: each acknowledged record is in the log, at whichever offset, once what agents have set
+   aside was replayed.  One may be gone if the disk was emptied, later than it was sent, of an agent
+   that led its partition between its being sent and its being acknowledged.
 5. What a consumer was shown at an offset is what everyone is shown there, then and at the end.
    A consumer's offsets ascend by one.
 6. The log has no gap, and nothing in it that nobody sent.

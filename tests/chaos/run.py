@@ -125,6 +125,7 @@ class Run:
             with LeaderWatch(cluster.etcd, oracle, self._now, self._note) as leaders:
                 self._under_load(cluster, oracle)
                 self._wait_for_leftovers(cluster)
+                self._replay(cluster)
                 logs = self._read(cluster, partitions)
             dump(cluster, report.folder)
             report.leader_changes = leaders.changes.total()
@@ -213,7 +214,7 @@ class Run:
             self._fail(f"{when}, {', '.join(map(str, waiting))} acknowledged nothing")
 
     def _wait_for_leftovers(self, cluster: Cluster) -> None:
-        """Until what only acks=1 had promised is in the log, wherever its place is now."""
+        """Until what only acks=1 had promised is in the log, or set aside."""
         deadline = time.monotonic() + _ANSWERED_S
         while waiting := [a.number for a in cluster.agents if a.has_leftovers()]:
             if time.monotonic() > deadline:
@@ -221,6 +222,14 @@ class Run:
                 return
             time.sleep(0.2)
         self._note("nothing is left over")
+
+    def _replay(self, cluster: Cluster) -> None:
+        """Produce what the agents have set aside: then all of it is in the log."""
+        for agent in cluster.agents:
+            status, said = agent.replay(cluster.bootstrap)
+            self._note(f"agent {agent.number} replayed: {said}")
+            if status:
+                self._fail(f"agent {agent.number}: driftlog buffer replay ended with {status}")
 
     # ── Troubles ──
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import resource
+import stat
 import subprocess
 import sys
 import threading
@@ -452,33 +453,100 @@ async def test_removing_a_session_takes_its_files_and_no_others(disk: AgentDisk)
     assert b"x" == await disk.read_file(OTHER, 1)
 
 
-async def test_a_session_that_is_kept_is_no_session_any_more(subject: Subject) -> None:
+async def test_a_session_that_is_set_aside_is_no_session_any_more(subject: Subject) -> None:
     """
-    Nobody recovers it again, nor removes it; the others stay.
+    Nobody recovers it again, nor removes what is kept of it; the others stay.
     """
     await subject.disk.create_session(OTHER)
     subject.disk.create_file(OTHER, 1).append([b"x"])
 
-    await subject.disk.keep_session(OTHER)
+    await subject.disk.create_kept(OTHER)
+    await subject.disk.write_kept(OTHER, 1, b"of it")
+    assert ([], {SESSION, OTHER}) == (subject.disk.kept(), set(subject.disk.sessions()))
+    await subject.disk.finish_kept(OTHER, b"note")
     await subject.disk.remove_session(OTHER)
 
-    assert [SESSION] == subject.disk.sessions()
-    assert [SESSION] == subject.again().sessions()
+    for disk in (subject.disk, subject.again()):
+        assert ([SESSION], [OTHER]) == (disk.sessions(), disk.kept())
 
 
-async def test_what_is_kept_is_there_for_a_person_to_look_at(tmp_path: Path) -> None:
+async def test_what_is_set_aside_in_part_is_not_there_at_the_next_start(subject: Subject) -> None:
     """
-    Its files as they were, beside the buffer; what cannot be kept stays where it is.
+    A process that dies in the middle leaves its session as it was, and the next attempt begins
+    anew.
+    """
+    await subject.disk.create_kept(SESSION)
+    await subject.disk.write_kept(SESSION, 1, b"of the first attempt")
+    disk = subject.again()
+    assert ([SESSION], []) == (disk.sessions(), disk.kept())
+
+    with pytest.raises(UnavailableError):
+        await disk.write_kept(SESSION, 2, b"without a beginning")
+    await disk.create_kept(SESSION)
+    await disk.finish_kept(SESSION, b"note")
+
+    assert ([], [SESSION]) == (disk.sessions(), disk.kept())
+
+
+async def test_what_is_set_aside_is_there_for_a_person_to_look_at(tmp_path: Path) -> None:
+    """
+    Its files and its note, where the path says; nobody else may read them.
     """
     disk = PosixDisk(tmp_path)
     await disk.create_session(SESSION)
     disk.create_file(SESSION, 1).append([b"x"])
-    await disk.keep_session(SESSION)
-    with pytest.raises(UnavailableError):
-        await disk.keep_session(SESSION)
+    await disk.create_kept(SESSION)
+    await disk.write_kept(SESSION, 7, b"of the first attempt")
+    await disk.create_kept(SESSION)
+    await disk.write_kept(SESSION, 1, b"kept")
+    where = Path(await disk.finish_kept(SESSION, b"note"))
     disk.close()
 
-    assert b"x" == (tmp_path / "kept" / SESSION / "0000000001.buf").read_bytes()
+    assert tmp_path / "kept" / SESSION == where
+    found = {path.name: path.read_bytes() for path in where.iterdir()}
+    assert {"0000000001.buf": b"kept", "leftovers.json": b"note"} == found
+    assert {0o700, 0o600} == {stat.S_IMODE(p.stat().st_mode) for p in (where, *where.iterdir())}
+    assert [] == list((tmp_path / "buffer").iterdir())
+
+
+async def test_a_start_ends_what_a_process_was_cut_off_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Killed between the rename that makes it whole and the removal of the session: it is kept, and
+    is not recovered a second time.
+    """
+    disk = PosixDisk(tmp_path)
+    await disk.create_session(SESSION)
+    disk.create_file(SESSION, 1).append([b"x"])
+    await disk.create_kept(SESSION)
+    await disk.write_kept(SESSION, 1, b"kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(posix_disk, "_remove_folder", lambda _: None)
+        await disk.finish_kept(SESSION, b"note")
+        assert [SESSION] == [path.name for path in (tmp_path / "buffer").iterdir()]
+        assert [] == disk.sessions()
+        await disk.create_session(OTHER)
+        await disk.create_kept(OTHER)
+        disk.close()
+
+    disk = PosixDisk(tmp_path)
+
+    assert ([OTHER], [SESSION]) == (disk.sessions(), disk.kept())
+    assert [OTHER] == [path.name for path in (tmp_path / "buffer").iterdir()]
+    assert [SESSION] == [path.name for path in (tmp_path / "kept").iterdir()]
+    disk.close()
+
+
+async def test_what_cannot_be_set_aside_stays_where_it_is(subject: Subject) -> None:
+    """
+    With no room: its session is recovered again.
+    """
+    await subject.disk.create_kept(SESSION)
+    with subject.no_room(), pytest.raises(UnavailableError):
+        await subject.disk.write_kept(SESSION, 1, b"x")
+
+    assert [SESSION] == subject.again().sessions()
 
 
 async def test_what_others_put_into_the_directory_is_no_session(tmp_path: Path) -> None:
@@ -623,7 +691,9 @@ async def test_a_disk_whose_fsync_takes_long_does_not_stop_the_event_loop(
     await disk.create_session(SESSION)
     await disk.save_note(SESSION, b"note")
     await disk.save("node_id.json", b"{}")
-    await disk.keep_session(SESSION)
+    await disk.create_kept(SESSION)
+    await disk.write_kept(SESSION, 1, b"x")
+    await disk.finish_kept(SESSION, b"note")
     await disk.create_session(OTHER)
     await disk.save_note(OTHER, b"note")
     await disk.remove_session(OTHER)

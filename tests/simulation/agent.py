@@ -22,7 +22,7 @@ from driftlog_agents.log.session.session import SessionSettings
 from driftlog_agents.process.agent import AgentPorts, AgentProcess, AgentSettings
 from driftlog_metadata.schema.codec import decode_leader
 from driftlog_metadata.schema.keys import LEADERS_PREFIX
-from driftlog_metadata.schema.model import Agent, TopicPartition
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation import crowded_reads, slow_upkeep
 from tests.simulation.aimed import is_aimed
 from tests.simulation.bucket_faults import bucket_of
@@ -30,7 +30,6 @@ from tests.simulation.faults import FaultyMetadata, Network, Process, Weather
 from tests.simulation.groups import SETTINGS as SETTINGS_OF_GROUPS
 from tests.simulation.keep_alive import SimKeepAlive
 from tests.simulation.one_sided import FITNESS
-from tests.simulation.peer import Peer
 from tests.simulation.restarts import settings_of
 from tests.simulation.server import SimIdentity, SimServer
 from tests.simulation.sim_disk import SimDisk
@@ -148,7 +147,6 @@ class SimulatedAgent(Process):
                 disk=self.disk,
                 identity=SimIdentity(node.number),
                 server=self.server,
-                connect=self._connect,
                 rng=Random(world.rng.random()),
                 now_ms=world.now_ms,
                 wall_ms=node.wall.now_ms,
@@ -328,11 +326,6 @@ class SimulatedAgent(Process):
             collector=world.long_outage.collector(collector),
             fitness=FITNESS,
         )
-
-    def _connect(self, agent: Agent) -> Peer:
-        nodes = self._world.nodes
-        node = next(node for node in nodes if node.number == agent.node_id)
-        return Peer(self, node, Random(self._world.rng.random()))
 
     def _network(self, peer: str, weather: Weather) -> Network:
         return Network(

@@ -293,7 +293,7 @@ class Producer:
         if there != place.tp or there.topic_id in self.world.admin.dying:
             return  # the topic that has it is gone, or goes when its request acts
         if self.acks == 1 and place.tp in self.world.unsettled:
-            return  # what goes elsewhere goes without its producer's id
+            return  # it may be in no log
         answer = await self._late_copy(original)
         code, same = ErrorCode(answer.error_code), answer.base_offset == place.base_offset
         if code is ErrorCode.INVALID_RECORD and original.sent.garbage:

@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from driftlog_agents.log.recovery.uncommitted_batches import decode_note
+from driftlog_agents.log.local.buffer_format import entries
+from driftlog_agents.log.recovery.leftovers import decode_leftovers
 from driftlog_agents.process.cluster_identity import WrongClusterError
+from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.agent import SimulatedAgent
 from tests.simulation.aimed import aim
+from tests.simulation.batches import Row, rows_of
 from tests.simulation.bucket_faults import latest_ms
 from tests.simulation.clocks import WallClock
 from tests.simulation.faults import Cut, Refused, Weather
@@ -52,8 +55,8 @@ class Node:
         self._trap: tuple[str, bool, Callable[[], None]] | None = None
 
     def _noted(self, data: bytes) -> None:
-        """What stands behind what a disk did not write may go elsewhere, led elsewhere or not."""
-        self.world.unsettled.update(decode_note(data).partitions)
+        """What stands behind what a disk did not write has no place, led elsewhere or not."""
+        self.world.unsettled.update(decode_leftovers(data).partitions)
 
     def _new_process(self) -> SimulatedAgent:
         self.lives += 1
@@ -111,6 +114,17 @@ class Node:
         if self.last_life:
             return self._ended.is_set()
         return not process.dead and not process.stopping and process.engine is not None
+
+    def kept(self, tp: TopicPartition) -> list[tuple[int, Row]]:
+        """What is set aside of a partition on its disk, by the offset that it had."""
+        return [
+            found
+            for files in self.platter.kept.values()
+            for number, data in sorted(files.items())
+            for entry in entries(data, number)
+            if (entry.topic_id, entry.partition) == (tp.topic_id, tp.partition)
+            for found in rows_of(entry.batch)
+        ]
 
     @property
     def has_leftovers(self) -> bool:

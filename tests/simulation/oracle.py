@@ -1,14 +1,16 @@
 """What clients were told, and whether the log that is there at the end keeps to it."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from driftlog_metadata.schema.model import TopicPartition
 from tests.simulation.batches import Row
 
 Expect = Callable[[bool, str], None]
+_NOTHING: Final[Mapping[int, Sequence[tuple[int, Row]]]] = MappingProxyType({})
 At = tuple[TopicPartition, int]
 """An offset of a partition."""
 
@@ -62,9 +64,9 @@ class Oracle:
     """What of that was only on a disk that is gone, or of a node that does not lead any more, and
     was not seen since: it may be there, or not, and another record may have its place by now."""
     owed: dict[tuple[At, Told], int] = field(default_factory=dict)
-    """What of `lost` is on the disk of a node that is there: it is to be appended elsewhere."""
+    """What of `lost` is on the disk of a node that is there: in the log, or set aside there."""
     displaced: set[tuple[At, Told]] = field(default_factory=set)
-    """All that ever was in `owed`: it may stand anywhere, and, sent again, twice."""
+    """All that ever was in `owed`."""
     gone: set[tuple[At, Told]] = field(default_factory=set)
     """What of that is not in the log, as the agent itself said, while its disk is away."""
     shown: dict[At, Row] = field(default_factory=dict)
@@ -122,8 +124,7 @@ class Oracle:
         self.gone.update(place.entries())
 
     def disk_is_back(self) -> None:
-        """What was gone with it may be appended again, where nothing was committed since, or
-        elsewhere, under another producer's id."""
+        """What was gone with it may be appended again, where nothing was committed since."""
         self.gone.clear()
         self.displaced |= self.lost
 
@@ -157,7 +158,7 @@ class Oracle:
 
     def moved(self, tp: TopicPartition, node: int, end: int) -> None:
         """Another node leads a partition: what was acks=1 at *node* and not committed has no
-        place in its log any more, and is to get another one."""
+        place in its log any more, and is to be set aside."""
         for at, there in self.ones.items():
             entry = (at, self.acked[at])
             if there == node and at[0] == tp and at[1] >= end and entry not in self.lost:
@@ -184,8 +185,17 @@ class Oracle:
 
     # ── At the end ──
 
-    def check(self, tp: TopicPartition, log: list[Row], start: int = 0) -> None:
-        """Everything that was told about *tp*, against the *log* as it is, from its *start* on."""
+    def check(
+        self,
+        tp: TopicPartition,
+        log: list[Row],
+        start: int = 0,
+        kept: Mapping[int, Sequence[tuple[int, Row]]] = _NOTHING,
+    ) -> None:
+        """Everything that was told about *tp*, against the *log* as it is, from its *start* on.
+
+        *kept*: what each node has set aside of it, by the offset that it had.
+        """
         end = len(log)
         self.saw_start(tp, start)
         for (at, offset), told in self.acked.items():
@@ -196,7 +206,14 @@ class Oracle:
         values = {row.value for row in log}
         for ((place, offset), told), node in self.owed.items():
             if place == tp and not told.garbage and not start:  # or it may be deleted
-                self.expect(told.value in values, f"{told}, told at {offset} by {node}, is nowhere")
+                aside = any(told.is_in(row) for _, row in kept.get(node, ()))
+                self.expect(
+                    told.value in values or aside, f"{told}, told at {offset} by {node}, is nowhere"
+                )
+        for node, rows in kept.items():
+            for offset, row in rows:
+                there = start <= offset < end and log[offset] == row
+                self.expect(not there, f"{row} is at {offset}, and set aside by {node}")
         for (at, offset), told in self.gone:
             if at == tp and start <= offset < end and not told.garbage and told not in moved:
                 there = told.is_in(log[offset])

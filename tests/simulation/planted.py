@@ -33,8 +33,9 @@ from driftlog_agents.log.objects.manifest_check import ManifestCheck
 from driftlog_agents.log.partition.partition import PartitionLog, StoredAt
 from driftlog_agents.log.partition.tail import FlushBatches
 from driftlog_agents.log.reading.reader import LogReader
-from driftlog_agents.log.recovery import recovery
-from driftlog_agents.log.recovery.directory import Directory
+from driftlog_agents.log.recovery import displaced_records, recovery
+from driftlog_agents.log.recovery.displaced_records import Directory, DisplacedRecords
+from driftlog_agents.log.recovery.verdict import BufferedBatch, CommittedLog, Verdict, judge
 from driftlog_agents.log.sealing import sealer as sealing
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.sealing.sealer import Sealer
@@ -259,17 +260,37 @@ def dead_session_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 def epoch_rule_ignored(patch: pytest.MonkeyPatch) -> None:
     """Recovery appends what is at the log's end, whoever has led since it was buffered."""
-    original = recovery.Recovery._take
 
-    def take(self: Any, directory: Directory, *entry: Any) -> None:
-        noted, directory.note.partitions = directory.note.partitions, {}
-        self._taken.continued.update(self._taken.logs)
-        original(self, directory, *entry)
-        directory.note.partitions = directory.note.partitions | noted
+    def by_offset(batch: BufferedBatch, log: CommittedLog | None, *, continues: bool) -> Verdict:
+        if log is None or batch.base_offset > log.end:
+            return judge(batch, log, continues=continues)
+        return Verdict.APPEND if batch.base_offset == log.end else Verdict.IN_LOG
 
-    patch.setattr(recovery.Recovery, "_take", take)
-    patch.setattr(recovery, "bisect_right", lambda epochs, *_, **__: len(epochs))
-    patch.setattr(recovery, "_has", lambda *_: True)
+    patch.setattr(recovery, "judge", by_offset)
+
+
+def displaced_records_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What was acks=1 and has lost its place goes with its directory."""
+
+    async def keep(*_: Any) -> None:
+        return None
+
+    patch.setattr(DisplacedRecords, "_keep", keep)
+
+
+def set_aside_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
+    """What is in the log is set aside all the same: to produce it again is to have it twice."""
+    patch.setattr(displaced_records, "judge", lambda *_, **__: Verdict.SET_ASIDE)
+
+
+def decided_by_offsets_alone(patch: pytest.MonkeyPatch) -> None:
+    """What is below the log's end is taken for what was buffered for these offsets."""
+
+    def below_the_end(batch: BufferedBatch, log: CommittedLog | None, **_: Any) -> Verdict:
+        assert log is not None
+        return Verdict.IN_LOG if batch.base_offset < log.end else Verdict.SET_ASIDE
+
+    patch.setattr(displaced_records, "judge", below_the_end)
 
 
 def own_clock_not_asked(patch: pytest.MonkeyPatch) -> None:
@@ -538,6 +559,9 @@ BUGS: tuple[Plant, ...] = (
     directories_removed_at_once,
     dead_session_goes_on,
     epoch_rule_ignored,
+    displaced_records_forgotten,
+    set_aside_whatever_is_there,
+    decided_by_offsets_alone,
     own_clock_not_asked,
     nobody_told_of_the_end,
     parked_not_told_of_the_end,

@@ -47,7 +47,10 @@ class Platter:
         """By session; of sessions that are not there they mean nothing."""
         self.on_note: Callable[[bytes], None] = lambda _: None
         self.away: dict[str, dict[int, _Pages]] = {}
-        self.kept: list[dict[int, _Pages]] = []
+        self.kept: dict[str, dict[int, bytes]] = {}
+        """What was set aside of sessions."""
+        self.kept_away: dict[str, dict[int, bytes]] = {}
+        self.kept_notes: dict[str, bytes] = {}
         self.full = False
         self.not_removed: set[str] = set()
         """Sessions whose folders were to go and could not: a later start looks at them."""
@@ -68,11 +71,13 @@ class Platter:
         """Another disk is there in its place."""
         self.swap()
         self.sessions.clear()
+        self.kept.clear()
         self.small.clear()
 
     def swap(self) -> None:
         """The disk that was there before this one is mounted in its place."""
         self.sessions, self.away = self.away, self.sessions
+        self.kept, self.kept_away = self.kept_away, self.kept
 
     def lose_power(self, rng: Random) -> None:
         """Of what was not synced any part may be there, or not; names as well."""
@@ -185,6 +190,8 @@ class SimDisk:
         self.folder_fails = 0.0
         """Of operations on folders; half of those that fail have happened."""
         self._open: set[SimBufferFile] = set()
+        self._parts: dict[str, dict[int, bytes]] = {}
+        """What is being set aside."""
         self._turn = asyncio.Lock()
         """Operations on folders keep their order."""
 
@@ -194,8 +201,11 @@ class SimDisk:
 
     @property
     def all_sessions(self) -> list[str]:
-        """Of the folders that are there those of sessions; others are somebody's probes."""
-        return [name for name in self.platter.sessions if len(name) == _SESSION_DIGITS]
+        """Of the folders that are there those of sessions; others are somebody's probes, and what
+        is kept is no session any more."""
+        kept = self.platter.kept
+        there = self.platter.sessions
+        return [name for name in there if len(name) == _SESSION_DIGITS and name not in kept]
 
     async def create_session(self, session_id: str) -> None:
         await self._stall()
@@ -271,12 +281,30 @@ class SimDisk:
         for number in [number for number in files if self.rng.random() < 0.5]:
             del files[number]  # the others, and the folder, could not be
 
-    async def keep_session(self, session_id: str) -> None:
+    async def create_kept(self, session_id: str) -> None:
         await self._stall()
-        if not self.process.dead:
-            self._may_fail()
-            _raise_if(session_id not in self.platter.sessions)
-            self.platter.kept.append(self.platter.sessions.pop(session_id))
+        self._check()
+        self._may_fail()
+        self._parts[session_id] = {}
+
+    async def write_kept(self, session_id: str, number: int, data: bytes) -> None:
+        await self._stall()
+        self._check()
+        self._may_fail()
+        _raise_if(session_id not in self._parts)
+        self._parts[session_id][number] = data
+
+    async def finish_kept(self, session_id: str, note: bytes) -> str:
+        await self._stall()
+        self._check()
+        self._may_fail()
+        self.platter.kept[session_id] = self._parts.pop(session_id)
+        self.platter.kept_notes[session_id] = note
+        await self.remove_session(session_id)
+        return f"kept/{session_id}"
+
+    def kept(self) -> list[str]:
+        return list(self.platter.kept)
 
     async def load_note(self, session_id: str) -> bytes | None:
         self._may_fail()

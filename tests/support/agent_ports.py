@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
 from driftlog_agents.network.server import Dispatch
 from driftlog_metadata.schema.codec import decode_cluster
 from driftlog_metadata.schema.keys import CLUSTER_KEY
-from driftlog_metadata.schema.model import Agent, Cluster, Listener
+from driftlog_metadata.schema.model import Cluster, Listener
 from driftlog_metadata.stores.store import CreateRevisionIs, MetadataStore
 from tests.support.clusters import MARK
 
@@ -49,11 +48,6 @@ class NoServer:
 
     async def stop(self) -> None:
         pass
-
-
-def no_other(agent: Agent) -> PartitionLeaderClient:
-    """A way to another agent, where there is none."""
-    raise AssertionError(f"{agent} is not there")
 
 
 @dataclass(slots=True)

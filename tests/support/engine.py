@@ -38,7 +38,6 @@ from tests.support.agent_ports import (
     FixedIdentity,
     NoServer,
     monotonic_ms,
-    no_other,
     spool,
     wall_ms,
 )
@@ -137,7 +136,6 @@ class RunningAgent:
             disk=self.disk,
             identity=FixedIdentity(NODE_ID),
             server=NoServer(LISTENERS),
-            connect=no_other,
             rng=self._rng,
             now_ms=monotonic_ms,
             wall_ms=self._wall_ms,

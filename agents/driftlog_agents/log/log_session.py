@@ -53,9 +53,8 @@ from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.deleted_topics import DeletedTopics
 from driftlog_agents.log.partition.partition import PartitionLog, State
 from driftlog_agents.log.recovery.accepted_loss import LossAcceptance
-from driftlog_agents.log.recovery.forwarder import AcksOneForwarder
-from driftlog_agents.log.recovery.leader_client import LocalLeaderClient, PartitionLeaderClient
-from driftlog_agents.log.recovery.recovery import REPAIR, Recovery
+from driftlog_agents.log.recovery.displaced_records import DisplacedRecords
+from driftlog_agents.log.recovery.recovery import Recovery, unreadable
 from driftlog_agents.log.sealing.policy import SealSettings, TopicSealPolicy
 from driftlog_agents.log.sealing.record_deletion import RecordDeletion
 from driftlog_agents.log.sealing.sealer import Sealer, Spool
@@ -129,8 +128,6 @@ class Ports:
     """None: keep-alives are sent from the event loop."""
     quota: Quota = field(default_factory=Quota)
     """How full the metadata store is."""
-    connect: Callable[[Agent], PartitionLeaderClient] | None = None
-    """Ask another agent; None: there are no others."""
     strangers: UnknownKeys = field(default_factory=UnknownKeys)
     """What was said of other people's keys, also by earlier sessions of the agent."""
     backpressure: Backpressure = field(default_factory=Backpressure)
@@ -500,14 +497,8 @@ class Engine:
             try:
                 return self.ports.disk.sessions()
             except UnavailableError as error:
-                self._unreadable(error)
+                unreadable(self.counters, error)
                 await asyncio.sleep(_RETRY.wait_s)
-
-    def _unreadable(self, error: UnavailableError) -> None:
-        self.counters.buffer_unreadable += 1
-        self._log.warning(
-            "buffer_unreadable", error=str(error), advice=f"tried again; if it stays so: {REPAIR}"
-        )
 
     async def _live(self) -> None:
         background: list[asyncio.Task[None]] = []
@@ -555,11 +546,19 @@ class Engine:
         recovery = Recovery(
             disk=self.ports.disk,
             flusher=self.flusher,
-            elsewhere=self._elsewhere(),
             taken=taken,
-            sealed_epochs=self._loading.sealed_epochs,
-            give_back=self.takeover.give_back,
-            unreadable=self._unreadable,
+            takeover=self.takeover,
+            loader=self._loading,
+            displaced=DisplacedRecords(
+                disk=self.ports.disk,
+                session=self.session,
+                takeover=self.takeover,
+                loader=self._loading,
+                strangers=self.ports.strangers,
+                counters=self.counters,
+                now_ms=self.ports.now_ms,
+                wall_ms=self.ports.wall_ms,
+            ),
             counters=self.counters,
             now_ms=self.ports.now_ms,
         )
@@ -576,29 +575,6 @@ class Engine:
         )
         self._ready_ms = self.ports.now_ms()
         self.ready.set()
-
-    def own_leader(self) -> LocalLeaderClient:
-        """This agent, as one that others could ask."""
-        return LocalLeaderClient(
-            node_id=self.agent.node_id,
-            find=self.find,
-            admits=self.admits,
-            admission=self.admission,
-            flusher=self.flusher,
-            now_ms=self.ports.now_ms,
-        )
-
-    def _elsewhere(self) -> AcksOneForwarder:
-        return AcksOneForwarder(
-            disk=self.ports.disk,
-            session=self.session,
-            objects=self.ports.objects,
-            own=self.own_leader(),
-            leader_of=self.cluster.view.leader_of,
-            connect=self.ports.connect,
-            now_ms=self.ports.now_ms,
-            strangers=self.ports.strangers,
-        )
 
     async def _leave(self, background: list[asyncio.Task[None]]) -> None:
         """Flush, release every partition for good, and remove what is not needed any more."""

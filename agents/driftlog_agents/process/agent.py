@@ -46,7 +46,6 @@ from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.reading.reader import LogReader, ReadSettings
-from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
 from driftlog_agents.log.sealing.sealer import Spool
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.counters import LogCounters
@@ -126,8 +125,6 @@ class AgentPorts:
     disk: AgentDisk
     identity: Identity
     server: RequestServer
-    connect: Callable[[Agent], PartitionLeaderClient]
-    """A way to another agent."""
     rng: Random
     now_ms: Callable[[], float]
     """A clock that never goes back and counts the time that the machine was suspended."""
@@ -373,7 +370,6 @@ class AgentProcess:
                 decoding=self.decoding,
                 keep_alive=ports.keep_alive,
                 quota=self.quota,
-                connect=ports.connect,
                 strangers=self._strangers,
                 backpressure=backpressure,
                 health=SessionHealth(),

@@ -37,7 +37,6 @@ from driftlog_agents.log.ingest.flush_pipeline import FlushSettings
 from driftlog_agents.log.local.posix_disk import PosixDisk
 from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.log_session import EngineSettings
-from driftlog_agents.log.recovery.remote_leader_client import RemoteLeaderClient
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.sealing.segment_writer import FILLING
 from driftlog_agents.log.session.keep_alive import KeepAlive, KeepAliveThread
@@ -225,7 +224,6 @@ async def _serve(options: Options, log: ProcessLog) -> None:
                 rng=SystemRandom(),
             ),
             server=server,
-            connect=RemoteLeaderClient,
             rng=SystemRandom(),
             now_ms=now_ms,
             wall_ms=wall_ms,

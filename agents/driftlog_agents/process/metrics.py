@@ -174,6 +174,11 @@ def _log(agent: AgentProcess) -> Iterable[Metric]:
     logs = engine.logs()
     yield _gauge("driftlog_partitions", "Partitions led", len(logs))
     yield _gauge(
+        "driftlog_buffer_directories_set_aside",
+        "Directories in DIR/kept: records that are in no log until driftlog buffer replay is run",
+        len(engine.ports.disk.kept()),
+    )
+    yield _gauge(
         "driftlog_offline_partitions",
         "Partitions that this agent is to serve and cannot: see driftlog partitions offline",
         len(engine.offline()),
@@ -231,6 +236,9 @@ _LOG_COUNTERS: Final = {
     "entries before whole ones: look at the log",
     "buffer_damaged_entries": "Entries in them that were skipped, at least",
     "buffer_damaged_bytes": "Bytes in them that were skipped",
+    "buffer_set_aside_records": "Records that were acknowledged with acks=1 and lost their place "
+    "in the log, and were moved to DIR/kept: see driftlog buffer replay",
+    "buffer_set_aside_bytes": "Bytes of the batches that hold them",
     "producers_refused": "Batches of idempotent producers that were not known, refused "
     "because no more are remembered: look at the log",
     "segments_sealed": "Segments sealed",

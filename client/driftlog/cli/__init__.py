@@ -9,6 +9,7 @@
                                        Parquet: make it now, see what there is
     driftlog partitions offline|accept-loss
                                        what needs an operator; go on without what is gone
+    driftlog buffer replay DIR         produce what an agent has set aside on its disk
     driftlog completion bash|zsh|fish  what the shell needs to complete all this
 
 Each module of commands has `add_commands`.
@@ -31,13 +32,24 @@ from driftlog.cli.configs import configs
 from driftlog.cli.connection.connection import add_bootstrap_option, reason
 from driftlog.cli.connection.readiness_notice import ReadinessNotice
 from driftlog.cli.groups import groups
-from driftlog.cli.records import consume, produce
+from driftlog.cli.records import buffer, consume, produce
 from driftlog.cli.segments import segments
 from driftlog.cli.topics import topics
 
 __all__ = ["main", "parser"]
 
-_MODULES = (agents, topics, produce, consume, groups, configs, cluster, segments, partition_loss)
+_MODULES = (
+    agents,
+    topics,
+    produce,
+    consume,
+    groups,
+    configs,
+    cluster,
+    segments,
+    partition_loss,
+    buffer,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,13 +27,13 @@ from driftlog_agents.cluster.watch import ClusterWatch
 from driftlog_agents.log.ingest.admission import Admitted
 from driftlog_agents.log.ingest.buffer import BufferSettings
 from driftlog_agents.log.leadership.takeover import Takeover
+from driftlog_agents.log.local.buffer_format import entries
 from driftlog_agents.log.log_session import Engine, EngineSettings, Ports
 from driftlog_agents.log.objects.footer_cache import FooterCache
 from driftlog_agents.log.objects.manifest_check import ManifestCheck
 from driftlog_agents.log.partition.batch import ConnectionActivity
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.tail import object_range
-from driftlog_agents.log.recovery.leader_client import PartitionLeaderClient
 from driftlog_agents.log.session.backpressure import Backpressure
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session
@@ -315,8 +315,6 @@ class World:
         self.node_id = 1
         self.pressure: list[bool] = []
         """When its agents hold producers, and when they go on."""
-        self.connect: Callable[[Agent], PartitionLeaderClient] | None = None
-        """How its agents ask others."""
         self.wall_skew_ms = 0.0
         self.wall_ms: Callable[[], int] = lambda: int(_SINCE_1970_MS + now_ms() + self.wall_skew_ms)
         """The wall clock of its agents."""
@@ -360,6 +358,18 @@ class World:
         """The topic's key goes: for everybody who reads it, the topic is gone."""
         await self.metadata.txn((), [Delete(topic_key(name))])
 
+    def set_aside(self, partition: int = 0, topic: str = "t") -> list[tuple[int, int, bytes]]:
+        """What is set aside of a partition on this disk: (offset, leader epoch, value)."""
+        wanted = (self.topics[topic].topic_id, partition)
+        return [
+            found
+            for files in self.platter.kept.values()
+            for number, data in sorted(files.items())
+            for entry in entries(data, number)
+            if (entry.topic_id, entry.partition) == wanted
+            for found in values_of(entry.batch)
+        ]
+
     @property
     def directories(self) -> list[str]:
         """Sessions whose directories are on the disk."""
@@ -396,7 +406,6 @@ class Life:
                 wall_ms=lambda: world.wall_ms(),
                 offload=world.offload,
                 spool=_spool,
-                connect=world.connect,
                 backpressure=Backpressure(world.pressure.append),
             ),
             agent=Agent(

@@ -381,7 +381,7 @@ async def test_sealing_stops_where_it_finds_damage_and_goes_on_when_it_is_repair
 async def test_leftovers_that_only_the_manifest_can_judge_wait_for_it() -> None:
     """
     Others have led since, and all they wrote is sealed: where the old leader's epoch ended is in
-    the manifest alone.  What was promised is appended when it is back, and once.
+    the manifest alone.  What was promised is set aside when it is back, and once.
     """
     world = World()
     old = await left_behind(world, ONE)
@@ -403,8 +403,9 @@ async def test_leftovers_that_only_the_manifest_can_judge_wait_for_it() -> None:
     await life.produce(b"new").answer()
 
     assert (State.LOADING, 4, True) == found
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
-    assert [b"mine", b"new"] == [value for _, _, value in await life.committed()]
+    assert [(2, 0, b"mine")] == world.set_aside()
+    assert [life.session_id] == world.directories
+    assert [b"new"] == [value for _, _, value in await life.committed()]
 
 
 @on_virtual_time
@@ -427,5 +428,6 @@ async def test_leftovers_below_a_tail_of_later_leaders_are_judged_by_the_manifes
     await settle()
     await life.produce(b"new").answer()
 
-    assert [b"other", b"mine", b"new"] == [value for _, _, value in await life.committed()]
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert [b"other", b"new"] == [value for _, _, value in await life.committed()]
+    assert [(2, 0, b"mine")] == world.set_aside()
+    assert [life.session_id] == world.directories

@@ -31,7 +31,6 @@ from driftlog_agents.log.local.spool import spool_in
 from driftlog_agents.log.log_session import Engine, EngineSettings
 from driftlog_agents.log.partition.partition import PartitionLog
 from driftlog_agents.log.partition.sealed_cache import SealedCache
-from driftlog_agents.log.recovery.remote_leader_client import RemoteLeaderClient
 from driftlog_agents.log.sealing.policy import SealSettings
 from driftlog_agents.log.session.session import SessionSettings
 from driftlog_agents.network.listeners import ListenAt
@@ -264,7 +263,6 @@ class Serving:
                 rng=rng,
             ),
             server=self.server,
-            connect=RemoteLeaderClient,
             rng=rng,
             now_ms=now_ms,
             wall_ms=wall_ms,

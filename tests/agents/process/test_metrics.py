@@ -74,3 +74,33 @@ async def test_the_process_is_shown_under_the_names_that_prometheus_has(tmp_path
     peak = found["process_max_resident_memory_bytes"][0] + (16 << 20)
     assert found["process_resident_memory_bytes"][0] <= peak
     assert 3 < found["process_open_fds"][0] < found["process_max_fds"][0]
+
+
+async def test_what_is_set_aside_is_shown_until_it_is_replayed(tmp_path: Path) -> None:
+    """
+    Records and bytes are counted; the gauge goes back when the directory is gone, without a start.
+    """
+    async with Serving(tmp_path) as agent:
+
+        def shown() -> list[float]:
+            return [
+                sample.value
+                for metric in collect(agent.observed)
+                for sample in metric.samples
+                if "set_aside" in sample.name and not sample.name.endswith("_created")
+            ]
+
+        before, counted = shown(), agent.process.counters
+        counted.buffer_set_aside_records, counted.buffer_set_aside_bytes = 3, 400
+        assert agent.process.broker.engine is not None
+        disk = agent.process.broker.engine.ports.disk
+        session_id = "0" * 32
+        await disk.create_kept(session_id)
+        path = Path(await disk.finish_kept(session_id, b"note"))
+        during = shown()
+        (path / "leftovers.json").unlink()
+        path.rmdir()
+
+        assert [0, 0, 0] == before
+        assert [3, 400, 1] == during
+        assert [3, 400, 0] == shown()

@@ -311,19 +311,6 @@ def test_a_silent_producer_keeps_five_batches_and_one_that_writes_all() -> None:
     assert kept == states.check(0, 0, oldest + 1, 1)
 
 
-def test_what_is_remembered_from_the_beginning_of_its_epoch_stays_whole() -> None:
-    """
-    `recovery/uncommitted_batches` begins its last epoch anew, of 64 batches, when its machine is
-    back.
-    """
-    states = ProducerStates()
-    for n in range(WINDOW):
-        states.append(1, 7, n, 1, n, 0.0)
-    states.age(SILENT_MS, EXPIRATION_MS)
-
-    assert ProducerBatch(0, 0, 0, 0) == states.check(1, 7, 0, 1)
-
-
 def test_forgetting_goes_on_where_it_was_left() -> None:
     """
     So many at a time: an event loop goes on in between.

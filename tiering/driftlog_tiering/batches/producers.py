@@ -94,8 +94,6 @@ _NUMBERS: Final = Struct(">ii")
 _pack: Final = _BATCH.pack
 _BATCH_BYTES: Final = _BATCH.size
 _WINDOW_BYTES: Final = WINDOW * _BATCH_BYTES
-_FIRST: Final = bytes(4)
-"""Base sequence of the first batch of an epoch."""
 _NOT_KNOWN: Final = 0.0
 _AT_ONCE: Final = 250
 
@@ -145,14 +143,10 @@ class _Producer:
         return None if at < 0 else _batch(*_BATCH.unpack_from(batches, at))
 
     def trim(self) -> int:
-        """Remember less, because it is silent; returns how many bytes that frees.
-
-        A window that begins with its epoch stays whole: `recovery/uncommitted_batches` sends up to
-        64 batches of an epoch again, however long its machine was away.
-        """
+        """Remember less, because it is silent; returns how many bytes that frees."""
         batches = self.batches
         gone = len(batches) - SILENT_WINDOW * _BATCH_BYTES
-        if gone <= 0 or batches.startswith(_FIRST):
+        if gone <= 0:
             return 0
         self.batches = batches[gone:]  # a copy: no larger than what is in it
         return gone

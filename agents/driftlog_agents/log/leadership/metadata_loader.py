@@ -140,15 +140,14 @@ class MetadataLoader:
             async with asyncio.timeout((due_ms - self._now_ms()) / 1000):
                 await self._stop.wait()
 
-    async def sealed_epochs(self, log: PartitionLog) -> list[tuple[int, int]]:
-        """(leader epoch, start offset) of what is sealed.
+    async def learn_epochs(self, log: PartitionLog) -> None:
+        """Put the leader epochs of what is sealed under those of the tail.
 
         Raises:
             ObjectUnavailableError: the bucket answers, and does not give them now.
         """
         name = f"the manifest of {log!r}"
-        manifest = await self._reads.read(name, partial(self._manifests.get, log))
-        return [(entry.epoch, entry.start_offset) for entry in manifest.leader_epochs]
+        _merge_epochs(log, await self._reads.read(name, partial(self._manifests.get, log)))
 
     def close(self) -> None:
         """Nobody waits any more."""

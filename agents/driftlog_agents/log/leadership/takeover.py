@@ -36,12 +36,23 @@ from driftlog_agents.log.objects.availability import ObjectUnavailableError
 from driftlog_agents.log.objects.flush_record_reads import FlushRecordReads, Footers
 from driftlog_agents.log.objects.footer_cache import FooterCache, RecordGoneError
 from driftlog_agents.log.objects.manifest_check import ManifestCheck, Newest, repair
-from driftlog_agents.log.partition.partition import PartitionLog, State, StoredAt, TailSlice
+from driftlog_agents.log.partition.partition import (
+    UNDEFINED_EPOCH,
+    PartitionLog,
+    State,
+    StoredAt,
+    TailSlice,
+)
 from driftlog_agents.log.partition.tail import FlushBatches, flushed_between, tail_slice
 from driftlog_agents.log.session.producer_id_blocks import ProducerIdFloor
 from driftlog_agents.log.session.session import Session, close_head
 from driftlog_agents.log.session.unknown_keys import UnknownKeys
-from driftlog_metadata.schema.codec import decode_at, decode_flush_record, decode_leader
+from driftlog_metadata.schema.codec import (
+    decode_at,
+    decode_flush_record,
+    decode_leader,
+    decode_partition_state,
+)
 from driftlog_metadata.schema.keys import (
     LEADERS_PREFIX,
     PARTITIONS_PREFIX,
@@ -146,6 +157,55 @@ class Takeover:
         await self._claim_all(taken, wanted, frozenset())
         await self._open(taken, now_ms)
         return taken
+
+    async def look(
+        self, tps: Collection[TopicPartition], now_ms: float
+    ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, str]]:
+        """What is committed of *tps*, whoever leads them, and why of some nobody can say.
+
+        Nothing is claimed: others may commit and seal meanwhile.  What is shown was all that was
+        committed at one moment; the logs are closed, and good for their offsets and epochs.
+
+        Raises:
+            FencedError: our own session ended first; perhaps in a group.
+        """
+        looked = Taken()
+        unknown: dict[TopicPartition, str] = {}
+        keys = await self._read_keys(sorted(tps))
+        for tp in tps:
+            entry, state_kv = self._topics.get(tp.topic_id), keys.get(partition_key(tp))
+            if entry is None or state_kv is None:
+                unknown[tp] = "its topic is not known" if entry is None else "its key is missing"
+                continue
+            try:
+                state = decode_at(state_kv.key, state_kv.value, decode_partition_state)
+            except CorruptError as error:
+                unknown[tp] = str(error)
+                continue
+            log = PartitionLog(
+                topic=entry.topic.name,
+                topic_id=tp.topic_id,
+                partition=tp.partition,
+                leader_epoch=UNDEFINED_EPOCH,
+                log_start=state.log_start,
+                sealed_end=state.sealed_end,
+            )
+            log.sessions = state.sessions
+            log.partition_revision = state_kv.mod_revision
+            log.manifest_version = state.manifest_version
+            log.state = State.CLOSED
+            looked.logs[tp] = log
+        await self._read_flushes(looked, now_ms)
+        # What is sealed goes from the flush records: they are whole if the key is what it was.
+        keys = await self._read_keys(sorted(looked.logs))
+        for tp, log in looked.logs.items():
+            state_kv = keys.get(partition_key(tp))
+            if state_kv is None or state_kv.mod_revision != log.partition_revision:
+                unknown[tp] = "its key has changed while it was read"
+            elif log.offline_reason:
+                unknown[tp] = log.offline_reason
+        unknown |= looked.unreadable
+        return {tp: log for tp, log in looked.logs.items() if tp not in unknown}, unknown
 
     async def give_back(self, taken: Taken, tps: Collection[TopicPartition]) -> None:
         """Release what cannot be opened for now: whoever tries again finds it as it was.
@@ -313,6 +373,7 @@ class Takeover:
                 # After the claims and before the flush records: see the module.
                 live = await self._live()
                 await self._read_flushes(taken, now_ms)
+                self._take_offline(taken)
         await self._compare(taken, listing.result())
         await self._producer_ids.settle()
         if live is not None:  # also of what is given back, or each attempt makes its key larger
@@ -384,7 +445,6 @@ class Takeover:
         for tp, found in slices.items():
             found.sort(key=lambda entry: entry[0].base)
             await self._restore(taken.logs[tp], found, now_ms)
-        self._take_offline(taken)
 
     def _take_offline(self, taken: Taken) -> None:
         for log in taken.logs.values():

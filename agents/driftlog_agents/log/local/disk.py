@@ -104,12 +104,27 @@ class AgentDisk(Protocol):
         """Delete the session's folder with its files and its note; none is no error."""
         ...
 
-    async def keep_session(self, session_id: str) -> None:
-        """Move the session's folder aside, for a person to look at: it is no session any more.
+    async def create_kept(self, session_id: str) -> None:
+        """Begin to set something of the session aside; what an attempt before has left is gone.
 
         Raises:
-            UnavailableError: it stays where it is.
+            UnavailableError: the session stays as it is; so with the next two.
         """
+        ...
+
+    async def write_kept(self, session_id: str, number: int, data: bytes) -> None:
+        """A buffer file of what is set aside."""
+        ...
+
+    async def finish_kept(self, session_id: str, note: bytes) -> str:
+        """Keep these files with *note*, whole or not at all, durably; the path for people.
+
+        The session's folder is deleted, at the next start at the latest: it is no session any more.
+        """
+        ...
+
+    def kept(self) -> list[str]:
+        """Ids of sessions of which something is set aside and still there."""
         ...
 
     async def load_note(self, session_id: str) -> bytes | None:

@@ -4,6 +4,7 @@
     DIR/node_id.json, …                   small files of the agent
     DIR/buffer/{session_id}/{number:010d}.buf
     DIR/buffer/{session_id}/leftovers.json    what was noted about it
+    DIR/kept/{session_id}/…                   what was set aside of it: files, and leftovers.json
 
 Writes happen on the event loop's thread: `write` to the page cache takes less than
 handing it to a thread would.  `fdatasync` runs on a thread of its own, and so does what is
@@ -39,6 +40,8 @@ _POOL_BYTES: Final = 32 * 1024 * 1024
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 _FILE: Final = re.compile(r"[0-9]+\.buf")
 _NOTE: Final = "leftovers.json"
+_PART: Final = ".part"
+"""Behind the name of what is not set aside as a whole yet."""
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
@@ -170,6 +173,7 @@ class PosixDisk:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._buffer = root / "buffer"
+        self._kept = root / "kept"
         self._executor = ThreadPoolExecutor(1, "sync")
         self._folders = ThreadPoolExecutor(1, "folders")
         self._pool = BufferPool(_POOL_BYTES)
@@ -199,6 +203,7 @@ class PosixDisk:
             ) from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._sweep_kept()
         self._tighten()
         self._identities = {
             root / "lock": _identity(os.fstat(self._lock)),
@@ -255,11 +260,12 @@ class PosixDisk:
         return None
 
     def sessions(self) -> list[str]:
+        kept = set(self.kept())
         try:
             return [
                 path.name
                 for path in self._buffer.iterdir()
-                if path.is_dir() and _SESSION.fullmatch(path.name)
+                if path.is_dir() and _SESSION.fullmatch(path.name) and path.name not in kept
             ]
         except OSError as error:
             raise UnavailableError(f"cannot list {self._buffer}: {error.strerror}") from error
@@ -330,12 +336,43 @@ class PosixDisk:
             self._close(file)
         await self._run(_remove_folder, folder)
 
-    async def keep_session(self, session_id: str) -> None:
-        kept = self._root / "kept"
+    async def create_kept(self, session_id: str) -> None:
+        await self._keeping(_make_part, self._part(session_id))
+
+    async def write_kept(self, session_id: str, number: int, data: bytes) -> None:
+        await self._keeping(_save, self._part(session_id) / _file_name(number), data)
+
+    async def finish_kept(self, session_id: str, note: bytes) -> str:
+        part, folder = self._part(session_id), self._kept / session_id
+        await self._keeping(_save, part / _NOTE, note)
+        await self._keeping(part.rename, folder)
         try:
-            await self._run(_move_into, kept, self._buffer / session_id)
+            await self._keeping(_sync_directory, self._kept)
+        except UnavailableError:
+            return str(folder)  # the power may take its name: the session's folder stays
+        await self.remove_session(session_id)
+        return str(folder)
+
+    async def _keeping(self, fn: Callable[..., object], *args: object) -> None:
+        try:
+            await self._run(fn, *args)
         except OSError as error:
-            raise UnavailableError(f"cannot move to {kept}: {error.strerror}") from error
+            raise UnavailableError(f"cannot write {self._kept}: {error.strerror}") from error
+
+    def kept(self) -> list[str]:
+        with suppress(OSError):
+            return [name for name in os.listdir(self._kept) if _SESSION.fullmatch(name)]
+        return []
+
+    def _part(self, session_id: str) -> Path:
+        return self._kept / f".{session_id}{_PART}"
+
+    def _sweep_kept(self) -> None:
+        """Finish what a process was cut off in: what is kept is no session any more."""
+        for session_id in self.kept():
+            _remove_folder(self._buffer / session_id)
+        for part in self._kept.glob(f".*{_PART}"):
+            shutil.rmtree(part, ignore_errors=True)
 
     async def load_note(self, session_id: str) -> bytes | None:
         return await self._run(_load, self._buffer / session_id / _NOTE)
@@ -361,7 +398,7 @@ class PosixDisk:
         os.close(self._lock)
 
     def _path(self, session_id: str, number: int) -> Path:
-        return self._buffer / session_id / f"{number:010d}.buf"
+        return self._buffer / session_id / _file_name(number)
 
 
 def _make_folder(path: Path) -> None:
@@ -384,9 +421,15 @@ def _remove_folder(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _move_into(parent: Path, folder: Path) -> None:
-    parent.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-    folder.rename(parent / folder.name)
+def _make_part(part: Path) -> None:
+    part.parent.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+    _sync_directory(part.parent.parent)
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=_FOLDER_MODE)
+
+
+def _file_name(number: int) -> str:
+    return f"{number:010d}.buf"
 
 
 def _private(path: str, flags: int) -> int:

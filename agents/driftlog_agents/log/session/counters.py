@@ -31,6 +31,9 @@ class LogCounters:
     buffer_damaged_entries: int = 0
     """Skipped in them, at least."""
     buffer_damaged_bytes: int = 0
+    buffer_set_aside_records: int = 0
+    """Answered to acks=1, without a place in the log, and moved to DIR/kept."""
+    buffer_set_aside_bytes: int = 0
     producers_refused: int = 0
     """Batches of new producers, for the budget."""
     segments_sealed: int = 0

@@ -183,7 +183,7 @@ def _produce(options: argparse.Namespace) -> int:
             why = "it may not be read" if file.exists() else "no such file"
             raise CommandError(f"{file}: {why}")
     cluster = Cluster(options)
-    batch_bytes = _batch_bytes(cluster, topic)
+    batch_bytes = topic_batch_bytes(cluster, topic)
     interactive = not files and sys.stdin.isatty()
     writer = RecordWriter(
         options,
@@ -229,7 +229,7 @@ def _produce(options: argparse.Namespace) -> int:
     return status or (UNKNOWN if writer.unknown else FAILED if writer.failed else OK)
 
 
-def _batch_bytes(cluster: Cluster, topic: str) -> int | None:
+def topic_batch_bytes(cluster: Cluster, topic: str) -> int | None:
     """The largest batch: no larger than the topic takes, so that a larger record is refused alone.
 
     None: there is no such topic.

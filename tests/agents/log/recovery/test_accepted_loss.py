@@ -526,10 +526,9 @@ async def test_what_another_agent_leads_is_that_agents_to_give_up() -> None:
 
 
 @on_virtual_time
-async def test_what_a_disk_has_for_offsets_that_are_given_up_gets_new_ones() -> None:
+async def test_what_a_disk_has_for_offsets_that_are_given_up_is_set_aside() -> None:
     """
-    It was promised and is not in the log: it is appended again, once, and not taken for something
-    that the lost range had.
+    It was promised and is not in the log: it is not taken for something that the lost range had.
     """
     world = World(t=1)
     old = await left_behind(world, ONE)
@@ -548,7 +547,8 @@ async def test_what_a_disk_has_for_offsets_that_are_given_up_gets_new_ones() -> 
     await asyncio.sleep(60)
 
     assert [(0, UNKNOWN_RECORDS)] == lost
-    assert {UNKNOWN_RECORDS: b"mine"} == await everything(life)
+    assert {} == await everything(life)
+    assert [(2, 0, b"mine")] == world.set_aside()
     assert [life.session_id] == world.directories
 
 

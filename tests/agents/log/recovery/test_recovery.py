@@ -3,6 +3,7 @@ batches.
 """
 
 import asyncio
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from driftlog_agents.log.ingest.buffer import BufferSettings
+from driftlog_agents.log.leadership.takeover import Takeover
 from driftlog_agents.log.local.buffer_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, entries
 from driftlog_agents.log.partition.partition import State
 from driftlog_agents.log.recovery import recovery
-from driftlog_agents.log.recovery.uncommitted_batches import Leftover, Note
-from driftlog_metadata.schema.keys import topic_key
-from driftlog_metadata.schema.model import TopicPartition
+from driftlog_agents.log.recovery.leftovers import decode_leftovers
+from driftlog_agents.log.session.session import Session
+from driftlog_metadata.schema.keys import FLUSHES_PREFIX, topic_key
 from driftlog_metadata.stores.errors import UnavailableError
-from driftlog_metadata.stores.store import Put
+from driftlog_metadata.stores.store import KeyValue, Put
 from driftlog_tiering.batches.batch import check_batch
 from tests.agents.log.lives import ALL, ONE, SETTINGS, Life, World, now_ms, on_virtual_time
 from tests.simulation.sim_disk import SimDisk
@@ -195,7 +197,7 @@ async def test_a_torn_entry_ends_its_file_and_hides_nothing_that_was_promised_la
 async def test_a_flipped_bit_costs_one_batch_and_is_said(at: int) -> None:
     """
     In a batch or in the header before it (*at*: from its end): what was promised before it keeps
-    its place, and what was promised behind it is appended behind that, once and in order.
+    its place, and what was promised behind it is set aside, once and in order.
     """
     world = World()
     life = await world.start()
@@ -213,24 +215,20 @@ async def test_a_flipped_bit_costs_one_batch_and_is_said(at: int) -> None:
     with capture_logs() as logs:
         life = await world.start()
         values = [value for *_, value in await life.committed()]
-        for _ in range(100):
-            if len(values) == 5:
-                break
-            await asyncio.sleep(0.1)
-            values = [value for *_, value in await life.committed()]
+        await settle()
 
-    assert [b"promised %d" % n for n in (0, 1, 3, 4, 5)] == values
+    assert [b"promised 0", b"promised 1"] == values
+    assert [(n, 0, b"promised %d" % n) for n in (3, 4, 5)] == world.set_aside()
     [said] = [line for line in logs if line["event"] == "buffer_file_damaged"]
     assert ("warning", 1) == (said["log_level"], said["entries_skipped"])
     counted = life.engine.counters
     assert (1, 1) == (counted.buffer_damaged_files, counted.buffer_damaged_entries)
     assert said["bytes_skipped"] == counted.buffer_damaged_bytes
     assert said["bytes_skipped"] > 0
-    [moved] = [line for line in logs if line["event"] == "leftovers_appended_elsewhere"]
-    assert "what stood before them is not on this disk" in moved["reason"]
-    assert "lead" not in moved["advice"]
-    [going] = [line for line in logs if line["event"] == "leftovers_go_elsewhere"]
-    assert [moved["reason"]] == going["reasons"]
+    [aside] = [line for line in logs if line["event"] == "records_set_aside"]
+    [reason] = aside["reasons"]
+    assert "what stood before them is not on this disk" in reason
+    assert "lead" not in reason
 
 
 @on_virtual_time
@@ -384,13 +382,11 @@ async def left_behind(world: World, *acks: int) -> Life:
 @pytest.mark.parametrize("seal", [False, True])
 @pytest.mark.parametrize("records", [1, 2, 3, 10])
 @on_virtual_time
-async def test_leftovers_of_an_epoch_that_was_overtaken_are_appended_at_new_offsets(
-    records: int, seal: bool
-) -> None:
+async def test_what_lost_its_place_to_another_leader_is_set_aside(records: int, seal: bool) -> None:
     """
     A batch of epoch e is in the log exactly if its offset is below the start of the next epoch,
-    however far the log has gone since: these were promised and are not, so they are appended and
-    logged, and never at an offset that is another record's.
+    however far the log has gone since.  What was promised and is not there is on this disk, named
+    by a line that says what to do, counted, and appended nowhere by itself.
     """
     world = World()
     old = await left_behind(world, ONE, ONE)
@@ -401,24 +397,54 @@ async def test_leftovers_of_an_epoch_that_was_overtaken_are_appended_at_new_offs
         await settle()
         await life.produce(b"new").answer()
 
-    end = 2 + records
-    reports = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
-    assert [("t-0", old.session_id, 2, 2, end, 1)] == [
-        (r["partition"], r["session"], r["records"], r["from_offset"], r["to_offset"], r["leader"])
-        for r in reports
-    ]
-    removed = [entry["session"] for entry in logs if entry["event"].endswith("directory_removed")]
-    assert [old.session_id] == removed
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    (report,) = [entry for entry in logs if entry["event"] == "records_set_aside"]
+    kept = decode_leftovers(world.platter.kept_notes[old.session_id])
+    (of,) = kept.partitions.values()
+    assert ("t", 2, 2, {0: 2}) == (of.topic, of.batches, of.records, of.first_offsets)
+    assert kept.set_aside_at_ms is not None
+    assert (old.session_id, 2, kept.size_bytes) == (
+        report["session"],
+        report["records"],
+        report["size_bytes"],
+    )
+    assert f"driftlog buffer replay {report['directory']}" in report["advice"]
+    counted = life.engine.counters
+    assert (2, kept.size_bytes) == (
+        counted.buffer_set_aside_records,
+        counted.buffer_set_aside_bytes,
+    )
+    assert [(2, 0, b"mine"), (3, 0, b"mine")] == world.set_aside()
+    assert [life.session_id] == world.directories
     values = [value for _, _, value in await life.committed()]
-    expected = [b"0", b"1", *(b"other %d" % n for n in range(records)), b"mine", b"mine", b"new"]
-    assert expected[end if seal else 0 :] == values
+    expected = [b"0", b"1", *(b"other %d" % n for n in range(records)), b"new"]
+    assert expected[2 + records if seal else 0 :] == values
 
 
 @on_virtual_time
-async def test_what_is_in_the_log_below_the_next_epoch_is_not_appended_again() -> None:
+async def test_what_is_set_aside_stays_through_later_starts() -> None:
     """
-    It was committed before its agent was killed, and its directory held it still.
+    No start reads it again, deletes it, or writes it a second time.
+    """
+    world = World()
+    await left_behind(world, ONE)
+    await overtaken(world, records=1)
+    life = await world.start()
+    await settle()
+    kept = {session: dict(files) for session, files in world.platter.kept.items()}
+    for _ in range(2):
+        life.kill()
+        life = await world.start()
+        await settle()
+
+    assert [(2, 0, b"mine")] == world.set_aside()
+    assert kept == world.platter.kept
+    assert [life.session_id] == world.directories
+
+
+@on_virtual_time
+async def test_what_is_in_the_log_below_the_next_epoch_is_not_set_aside() -> None:
+    """
+    It was committed before its agent was killed, and its directory held it still: no false alarm.
     """
     world = World()
     life = await world.start()
@@ -430,8 +456,80 @@ async def test_what_is_in_the_log_below_the_next_epoch_is_not_appended_again() -
     life = await world.start()
     await settle()
 
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert ([life.session_id], {}) == (world.directories, world.platter.kept)
     assert 7 == life.log().log_end
+
+
+@on_virtual_time
+async def test_what_another_agent_leads_is_decided_about_as_well() -> None:
+    """
+    The agent leads neither partition when it is back, and asks no agent: the stores say what is
+    committed.
+    """
+    world = World()
+    life = await world.start()
+    for partition in range(2):
+        await life.produce(b"committed", acks=ONE, partition=partition).answer()
+        await life.committed(partition)
+    world.bucket.away = True
+    assert await life.produce(b"mine", acks=ONE, partition=1).answer() == "synced"
+    life.kill()
+    world.bucket.away = False
+    other = await world.other_disk().start()
+    for partition in range(2):
+        await other.produce(b"other", partition=partition).answer()
+
+    back = await world.start()
+    await settle()
+
+    assert [[], [(1, 0, b"mine")]] == [world.set_aside(0), world.set_aside(1)]
+    assert [back.session_id] == world.directories
+    await other.stop()
+
+
+@on_virtual_time
+async def test_what_is_sealed_while_it_is_read_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The leader seals, so that flush records go, between the read of the partition's key and that
+    of the records: what is in the log is not taken for lost.
+    """
+    world = World(t=1)
+    life = await world.start()
+    await life.produce(b"committed", acks=ONE).answer()
+    await life.committed()
+    life.kill()
+    await overtaken(world, records=1)
+    look, read_prefix = Takeover.look, Session.read_prefix
+    in_a_look = ContextVar("in_a_look", default=False)
+    sealed: list[int] = []
+    one_at_a_time = asyncio.Lock()
+
+    async def looking(self: Takeover, *args: Any) -> Any:
+        await back.ready()
+        await back.engine.loaded(back.log())
+        in_a_look.set(True)
+        return await look(self, *args)
+
+    async def sealed_before(self: Session, prefix: str) -> list[KeyValue]:
+        if in_a_look.get() and prefix.startswith(FLUSHES_PREFIX):
+            async with one_at_a_time:
+                if not sealed:
+                    sealed.append(await back.seal())
+                    await asyncio.sleep(30)
+                    assert [] == (await world.metadata.get_prefix(FLUSHES_PREFIX))[1]
+        return await read_prefix(self, prefix)
+
+    monkeypatch.setattr(Takeover, "look", looking)
+    monkeypatch.setattr(Session, "read_prefix", sealed_before)
+
+    back = await world.start(ready=False)
+    await back.ready()
+    await asyncio.sleep(60)
+
+    assert [2] == sealed
+    assert ([back.session_id], {}) == (world.directories, world.platter.kept)
 
 
 @on_virtual_time
@@ -446,12 +544,12 @@ async def test_what_was_never_promised_is_not_kept() -> None:
     life = await world.start()
     await settle()
 
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert ([life.session_id], {}) == (world.directories, world.platter.kept)
 
 
 @pytest.mark.parametrize("records", [0, 1, 7])
 @on_virtual_time
-async def test_a_promise_behind_what_was_not_promised_is_appended(records: int) -> None:
+async def test_a_promise_behind_what_was_not_promised_is_set_aside(records: int) -> None:
     """
     Of one partition's leftovers the first was acks=all, the second acks=1.
     """
@@ -459,22 +557,20 @@ async def test_a_promise_behind_what_was_not_promised_is_appended(records: int) 
     await left_behind(world, ALL, ONE)
     await overtaken(world, records=records)
 
-    with capture_logs() as logs:
-        life = await world.start()
-        await settle()
+    life = await world.start()
+    await settle()
 
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
-    (report,) = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
-    assert (1, 3, 2 + records) == (report["records"], report["from_offset"], report["to_offset"])
-    assert [b"mine"] == [value for _, _, value in (await life.committed())[2 + records :]]
+    assert [(3, 0, b"mine")] == world.set_aside()
+    assert [life.session_id] == world.directories
+    assert [] == [value for _, _, value in (await life.committed())[2 + records :]]
 
 
 @pytest.mark.parametrize("own", [0, 1, 3])
 @on_virtual_time
 async def test_what_had_no_place_at_one_start_is_given_none_at_the_next(own: int) -> None:
     """
-    The first life's leftovers were to be appended elsewhere at the second start, for others had
-    led since, and written nothing; it was killed before it was.  The third continues the second,
+    The first life's leftovers had no place at the second start, for others had led since, and
+    written nothing; it was killed before they were set aside.  The third continues the second,
     which had promised their offsets to its own records: those keep them.
     """
     world = World()
@@ -492,13 +588,10 @@ async def test_what_had_no_place_at_one_start_is_given_none_at_the_next(own: int
     await settle()
     await life.produce(b"new").answer()
 
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
-    found = await life.committed()
-    expected = [(2 + n, b"second %d" % n) for n in range(own)]
-    assert expected == [(offset, value) for offset, _, value in found if b"second" in value]
-    values = [value for _, _, value in found]
-    assert [2, 1] == [values.count(b"mine"), values.count(b"new")]
-    assert 5 + own == len(values)
+    assert [life.session_id] == world.directories
+    expected = [b"0", b"1", *(b"second %d" % n for n in range(own)), b"new"]
+    assert expected == [value for _, _, value in await life.committed()]
+    assert [(3, 0, b"mine"), (4, 0, b"mine")] == world.set_aside()
 
 
 @on_virtual_time
@@ -507,43 +600,44 @@ async def test_what_stands_in_the_log_with_another_epoch_is_not_there(
 ) -> None:
     """
     The same, where the disk took no note at the second start: the first life's leftover takes the
-    offset that the second had promised to its own, and that one goes elsewhere.
+    offset that the second had promised to its own, and that one is set aside.
     """
     world = World()
     await left_behind(world, ONE)
     await overtaken(world, records=0)
 
-    async def save_note(self: SimDisk, session_id: str, data: bytes) -> None:
+    async def refused(*_: Any) -> None:
         raise UnavailableError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SimDisk, "save_note", save_note)
+        patch.setattr(SimDisk, "save_note", refused)
+        patch.setattr(SimDisk, "create_kept", refused)
         with capture_logs() as logs:
             second = await world.start()
             await settle()
         assert "leftovers_not_noted" in [entry["event"] for entry in logs]
         assert 2 == second.log().log_end
-    world.bucket.away = True
-    assert await second.produce(b"second", acks=ONE).answer() == "synced"
-    assert await second.produce(b"behind it", acks=ONE).answer() == "synced"
-    second.kill()
+        world.bucket.away = True
+        assert await second.produce(b"second", acks=ONE).answer() == "synced"
+        assert await second.produce(b"behind it", acks=ONE).answer() == "synced"
+        second.kill()
     world.bucket.away = False
 
     life = await world.start()
     await settle()
     await life.produce(b"new").answer()
 
-    expected = [b"0", b"1", b"mine", b"second", b"behind it", b"new"]
     found = await life.committed()
-    assert expected == [value for _, _, value in found]
+    assert [b"0", b"1", b"mine", b"new"] == [value for _, _, value in found]
     assert (2, 0, b"mine") == found[2]
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert [b"second", b"behind it"] == [value for _, _, value in world.set_aside()]
+    assert [life.session_id] == world.directories
 
 
 @on_virtual_time
-async def test_what_is_behind_a_hole_is_appended_at_a_new_offset() -> None:
+async def test_what_is_behind_a_hole_is_set_aside() -> None:
     """
-    The disk lost a file that it had synced: offsets stay dense, and the rest is there all the same.
+    The disk lost a file that it had synced: offsets stay dense, and the rest is not lost.
     """
     world = World()
     life = await world.start(A_FILE_EACH)
@@ -558,14 +652,12 @@ async def test_what_is_behind_a_hole_is_appended_at_a_new_offset() -> None:
     life.power_off()
     world.bucket.away = False
 
-    with capture_logs() as logs:
-        life = await world.start()
-        await settle()
+    life = await world.start()
+    await settle()
 
-    assert [b"0", b"2", b"3"] == [value for _, _, value in await life.committed()]
-    (report,) = [entry for entry in logs if entry["event"] == "leftovers_appended_elsewhere"]
-    assert (2, 2) == (report["records"], report["from_offset"])
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert [b"0"] == [value for _, _, value in await life.committed()]
+    assert [(2, 0, b"2"), (3, 0, b"3")] == world.set_aside()
+    assert [life.session_id] == world.directories
 
 
 @on_virtual_time
@@ -587,13 +679,13 @@ async def test_leftovers_of_a_topic_that_is_gone_are_dropped() -> None:
     await settle()
 
     assert [(0, 0, b"kept")] == found
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert ([life.session_id], {}) == (world.directories, world.platter.kept)
 
 
 @on_virtual_time
 async def test_leftovers_of_a_topic_whose_key_cannot_be_read_wait_for_it() -> None:
     """
-    It is not taken for deleted: what was promised there is appended when the key is what it was.
+    It is not taken for deleted: what was promised there is set aside when the key is what it was.
     """
     world = World(broken=1, stays=1)
     life = await world.start()
@@ -615,8 +707,8 @@ async def test_leftovers_of_a_topic_whose_key_cannot_be_read_wait_for_it() -> No
     await world.metadata.txn((), [Put(key, kv.value)])
     await asyncio.sleep(30)
 
-    assert [b"promised"] == [value for _, _, value in await life.committed(topic="broken")]
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert [(0, 0, b"promised")] == world.set_aside(topic="broken")
+    assert [life.session_id] == world.directories
 
 
 # ── When a directory goes ──
@@ -669,7 +761,7 @@ async def test_a_directory_does_not_wait_for_a_topic_that_is_deleted() -> None:
 async def test_leftovers_wait_for_an_object_that_is_missing() -> None:
     """
     While a flush object is missing the end of the log is not known: the directory stays, and what
-    was promised is appended when the object is back, without another start.
+    was promised is set aside when the object is back, without another start.
     """
     world = World()
     life = await world.start()
@@ -685,24 +777,23 @@ async def test_leftovers_wait_for_an_object_that_is_missing() -> None:
     life = await world.start(ready=False)
     await asyncio.sleep(600)
     assert [] == [log for log in life.engine.logs() if log.partition == 0]
-    assert (2, []) == (len(world.directories), world.platter.kept)
+    assert (2, {}) == (len(world.directories), world.platter.kept)
     await world.bucket.put(key, [body])
-    await asyncio.sleep(70)
+    await asyncio.sleep(100)
 
-    assert [b"0", b"promised"] == [value for _, _, value in await life.committed()]
-    await settle()
+    assert [b"0"] == [value for _, _, value in await life.committed()]
+    assert [(1, 0, b"promised")] == world.set_aside()
     assert [life.session_id] == world.directories
 
 
 @on_virtual_time
-async def test_a_directory_waits_for_one_partition_when_another_is_done() -> None:
+async def test_a_directory_waits_for_one_partition_when_another_is_decided() -> None:
     """
-    Nobody knows where the epochs of partition 0 ended before its manifest is back.
+    Nobody knows where the epochs of partition 0 ended before its manifest is back: until then the
+    directory is as it was, and then all of it is decided.
     """
     world = World()
     life = await world.start()
-    await life.produce(b"sealed").answer()
-    assert await life.seal() == 1
     world.bucket.away = True
     for partition in range(2):
         request = life.produce(b"promised", acks=ONE, partition=partition)
@@ -711,7 +802,9 @@ async def test_a_directory_waits_for_one_partition_when_another_is_done() -> Non
     life.kill()
     world.bucket.away = False
     other = await world.other_disk().start()
-    await other.produce(b"other", partition=1).answer()
+    for partition in range(2):
+        await other.produce(b"other", partition=partition).answer()
+    assert await other.seal() == 1
     await other.stop()
     (key,) = [
         info.key
@@ -725,13 +818,12 @@ async def test_a_directory_waits_for_one_partition_when_another_is_done() -> Non
     life = await world.start()
     await asyncio.sleep(30)
     assert [State.LOADING] == [life.log().state]
-    assert [b"other", b"promised"] == [value for _, _, value in await life.committed(1)]
-    assert ({old, life.session_id}, []) == (set(world.directories), world.platter.kept)
+    assert ({old, life.session_id}, {}) == (set(world.directories), world.platter.kept)
     await world.bucket.put(key, [manifest])
-    await asyncio.sleep(70)
+    await asyncio.sleep(100)
 
-    assert [b"promised"] == [value for _, _, value in await life.committed()]
-    assert ([life.session_id], []) == (world.directories, world.platter.kept)
+    assert [[(0, 0, b"promised")]] * 2 == [world.set_aside(0), world.set_aside(1)]
+    assert [life.session_id] == world.directories
 
 
 @on_virtual_time
@@ -739,30 +831,59 @@ async def test_a_directory_that_cannot_be_set_aside_stays_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    It has what no leader takes.  A full disk, a name that is taken: the agent serves, says so, and
-    tries again when it starts.
+    A full disk: the agent serves, says so, and tries again; what it had written of it is not
+    taken for the whole.
     """
     world = World()
     old = await left_behind(world, ONE)
     await overtaken(world, records=1)
-    note = Note()
-    refused = Leftover(ends={0: 2}, refused={(0, 2)}, done=True)
-    note.partitions[TopicPartition(world.topics["t"].topic_id, 0)] = refused
-    world.platter.notes[old.session_id] = note.encode()
 
-    def keep_session(self: SimDisk, session_id: str) -> None:
-        raise UnavailableError("cannot move: no space left on device")
+    async def refused(*_: Any) -> str:
+        raise UnavailableError("cannot write: no space left on device")
 
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(SimDisk, "keep_session", keep_session)
+        patch.setattr(SimDisk, "finish_kept", refused)
         life = await world.start()
-        await settle()
+        await asyncio.sleep(20)
         assert await life.produce(b"new").answer() == "committed"
     assert old.session_id in world.directories
-    assert "leftovers_not_set_aside" in [entry["event"] for entry in logs]
-    life.kill()
+    (said,) = [entry for entry in logs if entry["event"] == "leftovers_wait"]
+    assert "no space left" in said["reason"]
+    await asyncio.sleep(60)
 
-    life = await world.start()
-    await settle()
+    assert [(2, 0, b"mine")] == world.set_aside()
+    assert [life.session_id] == world.directories
 
-    assert ([life.session_id], 1) == (world.directories, len(world.platter.kept))
+
+@on_virtual_time
+async def test_a_crash_while_records_are_set_aside_loses_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Killed before each operation of the disk in turn: they are in the buffer, or set aside, whole.
+    """
+    steps = ("create_kept", "write_kept", "finish_kept", "remove_session")
+    for step in steps:
+        world = World()
+        await left_behind(world, ONE, ONE)
+        await overtaken(world, records=1)
+        original = getattr(SimDisk, step)
+        reached = asyncio.Event()
+
+        async def dying(self: SimDisk, *_: Any, reached: asyncio.Event = reached) -> None:
+            reached.set()
+            self.process.dead = True
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SimDisk, step, dying)
+            life = await world.start(ready=False)
+            await reached.wait()
+            life.kill()
+        assert original is getattr(SimDisk, step)
+
+        life = await world.start()
+        await settle()
+
+        assert [(2, 0, b"mine"), (3, 0, b"mine")] == world.set_aside(), step
+        assert [life.session_id] == life.disk.all_sessions, step

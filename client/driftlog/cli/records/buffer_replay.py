@@ -1,0 +1,391 @@
+"""Replay of what an agent has set aside: ``DIR/kept/{session_id}`` becomes records of its topics.
+
+    leftovers.json ──▶ are the topics there, with their ids? ──▶ file by file, batch by batch:
+        decode ──▶ Python client ──▶ acknowledged ──▶ ``replayed.json``, once a second
+                                          ╳ refused: said, and left for the next run
+        all of it is acknowledged ──▶ the directory goes
+
+Shell.
+"""
+
+import argparse
+import base64
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from driftlog.cli.common.errors import FAILED, INTERRUPTED, OK, CommandError
+from driftlog.cli.common.output import Bad, Progress, complain, plural, print_table, size
+from driftlog.cli.connection.cluster_client import Cluster
+from driftlog.cli.connection.connection import properties, reason
+from driftlog.cli.records.buffer_kept import KeptDirectory, find, locked
+from driftlog.cli.records.produce import topic_batch_bytes
+from driftlog.common.settings import ProducerSettings
+from driftlog.errors import DeliveryError, DriftlogError
+from driftlog.producer.producer import Producer
+from driftlog_agents.log.local.buffer_format import Entry, PassedOver, entries
+from driftlog_metadata.schema.model import TopicPartition
+from driftlog_metadata.stores.errors import CorruptError
+from driftlog_tiering.batches.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    TimestampType,
+    check_batch,
+)
+from driftlog_tiering.batches.batch_limits import BatchLimits
+from driftlog_tiering.batches.compression import decompress
+from driftlog_tiering.batches.kernel_py import Record, iterate_records
+
+_SAVE_S: Final = 1.0
+"""Between two writes of what is acknowledged.  Longer: a process that is killed repeats more."""
+_SAID_FAILURES: Final = 10
+_BROKER_DECIDES_BYTES: Final = 100_000_000
+_TIMED_OUT: Final = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)
+_SET_BY_US: Final = ("bootstrap.servers", "client.id", "log_level")
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Do what the command line says; the exit status."""
+    kept = find(options.directory)
+    if not kept:
+        complain(f"nothing is set aside in {options.directory}")
+        return OK
+    cluster = Cluster(options)
+    deleted = _deleted(cluster, kept)
+    if options.dry_run:
+        _show(kept, deleted)
+        return OK
+    if deleted and not options.skip_deleted:
+        names = "; ".join(sorted({f"{topic} ({why})" for topic, why in deleted.values()}))
+        raise CommandError(
+            f"nothing is produced: {names}.  --skip-deleted produces the others, and leaves these "
+            "records where they are"
+        )
+    interruption = _Interruption()
+    replayer = _Replayer(options, cluster, deleted, interruption)
+    status = OK
+    for directory in kept:
+        with locked(directory.path):
+            if not replayer.replay(directory):
+                status = FAILED
+        if interruption.asked:
+            return INTERRUPTED
+    return status
+
+
+class _Interruption:
+    """Ctrl-C and SIGTERM end a run between two batches, when what is on its way is acknowledged;
+    the second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+# ── What there is ──
+
+
+def _deleted(cluster: Cluster, kept: list[KeptDirectory]) -> dict[TopicPartition, tuple[str, str]]:
+    """Partitions whose topics are gone: the name that the topic had, and what there is instead.
+
+    Raises:
+        CommandError: the cluster does not say.
+    """
+    named = {tp: str(of.topic) for one in kept for tp, of in one.leftovers.partitions.items()}
+    asked = cluster.admin.describe_topics(
+        TopicCollection(sorted(set(named.values()))), request_timeout=cluster.timeout
+    )
+    ids: dict[str, UUID | None] = {}
+    for topic, future in asked.items():
+        try:
+            ids[topic] = _uuid(str(future.result().topic_id))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise CommandError(f"{topic}: {reason(error)}") from error
+            ids[topic] = None
+    found = {}
+    for tp, topic in named.items():
+        if ids[topic] is None:
+            found[tp] = topic, "deleted"
+        elif ids[topic] != tp.topic_id:
+            found[tp] = topic, "deleted; another topic has its name"
+    return found
+
+
+def _uuid(text: str) -> UUID:
+    """Of the 22 characters that Kafka writes for a topic id."""
+    standard = text.replace("+", "-").replace("/", "_")
+    return UUID(bytes=base64.urlsafe_b64decode(standard.rstrip("=") + "=="))
+
+
+def _show(kept: list[KeptDirectory], deleted: Mapping[TopicPartition, tuple[str, str]]) -> None:
+    for one in kept:
+        at_ms = one.leftovers.set_aside_at_ms or 0
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
+        done = sum(one.done.count(number) for number in one.done.files)
+        text = f", {done:,} are replayed" if done else ""
+        complain(f"{one.path}: {plural(one.leftovers.records, 'record')}, set aside {at}{text}")
+    rows = [
+        (
+            of.topic,
+            tp.partition,
+            of.records,
+            size(of.size_bytes),
+            Bad(deleted[tp][1]) if tp in deleted else "yes",
+            of.reason,
+        )
+        for one in kept
+        for tp, of in sorted(one.leftovers.partitions.items())
+    ]
+    print_table(("topic", "partition", "records", "size", "topic exists", "why"), rows)
+    complain("nothing is produced: --dry-run")
+
+
+# ── Producing ──
+
+
+class _Place(NamedTuple):
+    """A record: in its file, and where it stood before."""
+
+    number: int
+    record: int
+    partition: str
+    offset: int
+
+
+class _Replayer:
+    """Produces directories, one after the other."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        cluster: Cluster,
+        deleted: Mapping[TopicPartition, tuple[str, str]],
+        interruption: _Interruption,
+    ) -> None:
+        self._interruption = interruption
+        self._cluster = cluster
+        given = properties(options)
+        self._servers = str(given["bootstrap.servers"])
+        self._config = {k: v for k, v in given.items() if k not in _SET_BY_US}
+        self._options = options
+        self._deleted = deleted
+        self._progress = Progress(quiet=options.quiet)
+
+    def replay(self, kept: KeptDirectory) -> bool:
+        """Produce one directory; whether all of it is in the log, or left out as it was asked."""
+        run = _Run(kept, self._deleted, self._progress, self._interruption)
+        partitions = kept.leftovers.partitions.items()
+        topics = {str(of.topic) for tp, of in partitions if tp not in self._deleted}
+        sizes = [topic_batch_bytes(self._cluster, topic) for topic in topics]
+        settings = ProducerSettings(
+            idempotence=True,
+            # No batch is larger than its topic takes: a record that is, is refused alone.
+            batch_bytes=min(filter(None, sizes), default=1),
+            max_message_bytes=_BROKER_DECIDES_BYTES,
+            connect_timeout_ms=0,
+        )
+        try:
+            with Producer(
+                bootstrap_servers=self._servers, settings=settings, config=self._config
+            ) as producer:
+                run.produce_all(producer)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        except DriftlogError as error:
+            complain(f"{kept.path}: {error}")
+            run.failed += 1
+        finally:
+            self._progress.clear()
+            kept.done.save()
+        self._summarize(run)
+        if run.failed or run.left or self._interruption.asked:
+            return not run.failed
+        for file in kept.path.glob("*.buf"):
+            file.unlink()
+        shutil.rmtree(kept.path)
+        return True
+
+    def _summarize(self, run: "_Run") -> None:
+        path = run.kept.path
+        more = len(run.reasons) - _SAID_FAILURES
+        if more > 0:
+            complain(f"and {more:,} more")
+        if run.untimed:
+            complain(
+                f"{plural(run.untimed, 'record')} had no time, or 1970-01-01T00:00:00Z, which "
+                "librdkafka cannot send: they got the present one"
+            )
+        text = f"{path}: {plural(run.written, 'record')} replayed"
+        if run.before:
+            text += f", {run.before:,} were before"
+        if self._interruption.asked:
+            text += "; interrupted: the same command goes on with the others"
+        if run.left:
+            topics = ", ".join(sorted({self._deleted[tp][0] for tp in run.left}))
+            text += (
+                f"; {plural(sum(run.left.values()), 'record')} of deleted topics ({topics}) stay "
+                "in the directory: remove it when nobody needs them"
+            )
+        if run.failed:
+            text += (
+                f"; {plural(run.failed, 'record')} not: they stay in the directory.  Repair what "
+                "the reasons name (such as the topic's max.message.bytes) and run the command again"
+            )
+        if run.failed or not self._options.quiet:
+            complain(text)
+
+
+class _Run:
+    """The replay of one directory."""
+
+    def __init__(
+        self,
+        kept: KeptDirectory,
+        deleted: Mapping[TopicPartition, tuple[str, str]],
+        progress: Progress,
+        interruption: _Interruption,
+    ) -> None:
+        self._interruption = interruption
+        self.kept = kept
+        self.written = 0
+        self.before = 0
+        """Records that an earlier run has replayed."""
+        self.failed = 0
+        self.untimed = 0
+        self.reasons: list[str] = []
+        self.left: Counter[TopicPartition] = Counter()
+        """Records of deleted topics."""
+        self._deleted = deleted
+        self._progress = progress
+        self._saved = time.monotonic()
+        self._timed_out = False
+        """The cluster takes nothing: what follows is left for the next run."""
+
+    def produce_all(self, producer: "Producer[Any, Any]") -> None:
+        """Every file; returns when each record is acknowledged or has failed."""
+        for path in sorted(self.kept.path.glob("*.buf")):
+            number, first = int(path.stem), 0
+            batches, is_whole = _batches(path.read_bytes(), number)
+            if not is_whole:
+                self._fail(f"{path} is damaged: restore it, or look at what the disk says")
+                if self.kept.done.count(number):
+                    continue  # nobody can say which of its records are acknowledged
+            for entry, header in batches:
+                if self._timed_out or self._interruption.asked:
+                    return
+                first += self._produce(producer, number, first, entry, header)
+            producer.flush()
+            self._save()
+
+    def _produce(
+        self,
+        producer: "Producer[Any, Any]",
+        number: int,
+        first: int,
+        entry: Entry,
+        header: BatchHeader,
+    ) -> int:
+        """Produce one batch, whose records are the file's from *first* on; how many there are."""
+        tp = TopicPartition(entry.topic_id, entry.partition)
+        of = self.kept.leftovers.partitions[tp]
+        count = header.record_count
+        if tp in self._deleted:
+            self.left[tp] += count
+            return count
+        name = f"{of.topic}-{tp.partition}"
+        try:
+            records = _records(entry, header)
+        except CorruptError as error:
+            self._fail(f"{name}, offset {header.base_offset}: {error}", count)
+            return count
+        for n, record in enumerate(records, first):
+            if self.kept.done.has(number, n):
+                self.before += 1
+                continue
+            timestamp = _timestamp(header, record)
+            self.untimed += timestamp is None
+            place = _Place(number, n, name, header.base_offset + record.offset_delta)
+            producer.produce(
+                str(of.topic),
+                record.value,
+                record.key,
+                partition=tp.partition,
+                timestamp=timestamp,
+                headers=record.headers or None,
+                on_delivery=partial(self._delivered, place),
+            )
+        if time.monotonic() - self._saved >= _SAVE_S:
+            self._save()
+        if self._progress.due():
+            total = self.kept.leftovers.records
+            self._progress.show(
+                f"{self.written + self.before:,} of {plural(total, 'record')} replayed"
+            )
+        return count
+
+    def _delivered(self, place: _Place, error: DeliveryError | None, _: object) -> None:
+        if error is None:
+            self.written += 1
+            self.kept.done.add(place.number, place.record)
+            return
+        (failure,) = error.failures
+        self._timed_out |= failure.code in _TIMED_OUT
+        unknown = ", may be written all the same" if failure.outcome_unknown else ""
+        self._fail(
+            f"{place.partition}, offset {place.offset}: not acknowledged{unknown}: "
+            f"{failure.reason}.  {failure.advice}"
+        )
+
+    def _fail(self, why: str, count: int = 1) -> None:
+        self.failed += count
+        self.reasons.append(why)
+        if len(self.reasons) <= _SAID_FAILURES:
+            self._progress.clear()
+            complain(why)
+
+    def _save(self) -> None:
+        self.kept.done.save()
+        self._saved = time.monotonic()
+
+
+def _batches(data: bytes, number: int) -> tuple[list[tuple[Entry, BatchHeader]], bool]:
+    """The batches of a file that are whole, and whether all are."""
+    found, passed_over = [], PassedOver()
+    for entry in entries(data, number, passed_over):
+        try:
+            found.append((entry, check_batch(entry.batch, from_client=False)))
+        except CorruptError:
+            passed_over.add(len(entry.batch))
+    return found, bool(found) and not (passed_over.entries or passed_over.torn)
+
+
+def _records(entry: Entry, header: BatchHeader) -> list[Record]:
+    """
+    Raises:
+        CorruptRecordsError: the batch cannot be decoded.
+    """
+    section = decompress(header.codec, entry.batch[HEADER_BYTES:], BatchLimits().decompressed_bytes)
+    return list(iterate_records(section, header.record_count))
+
+
+def _timestamp(header: BatchHeader, record: Record) -> int | None:
+    """Of a record, in ms; None: none that can be sent."""
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        timestamp = header.max_timestamp
+    else:
+        timestamp = header.base_timestamp + record.timestamp_delta
+    return timestamp if timestamp > 0 else None
