@@ -294,7 +294,7 @@ def test_what_cannot_be_replayed_says_why(agent: DriftlogProcess, tmp_path: Path
 
     assert "is no agent's directory" in refused(agent.bootstrap, *replay, str(other))
     assert "is not set aside yet" in refused(agent.bootstrap, *replay, str(undecided))
-    assert "nobody answers" in refused("127.0.0.1:1", *replay, str(tmp_path / "agent"))
+    assert "nothing listens at" in refused("127.0.0.1:1", *replay, str(tmp_path / "agent"))
     assert "is damaged" in refused(agent.bootstrap, *replay, str(aside.path))
     assert "is damaged" in refused(agent.bootstrap, *replay, str(aside.path))
     assert whole == stored(agent, topic[0])
