@@ -101,12 +101,12 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
 
         while size(etcd) < QUOTA_BYTES * 0.65:
             assert write(etcd)
-        eventually(lambda: "etcd_fills_up" in agent.log)
+        eventually(lambda: "etcd_quota_low" in agent.log)
         warned = raw.produce(topic, {0: good(b"warned")}, acks=-1)[0]
 
         while size(etcd) < QUOTA_BYTES * 0.85:
             assert write(etcd)
-        eventually(lambda: "etcd_is_nearly_full" in agent.log)
+        eventually(lambda: "etcd_quota_almost_exhausted" in agent.log)
         eventually(lambda: metrics(agent)["driftlog_etcd_quota_share"] >= 0.85)
         refused = [raw.produce(topic, {0: good(b"no")}, acks=acks)[0] for acks in (-1, 1)]
         said = metrics(agent)
@@ -126,20 +126,20 @@ def test_an_etcd_that_fills_up_stops_producers_only_until_there_is_room(
         eventually(lambda: flush_records(etcd) == 0)
         held_back = list(offsets)
 
-        do_as_it_says(etcd, line(agent, "etcd_is_nearly_full"))
+        do_as_it_says(etcd, line(agent, "etcd_quota_almost_exhausted"))
         left = waiting.flush(60)
-        assert "etcd_has_room_again" in agent.log
+        assert "etcd_quota_recovered" in agent.log
 
         # Full before anybody looks: etcd refuses the commit, and says so by its alarm.  A few
         # large writes, each of which takes a multiple of its size: 15 s after the last look is one.
         while write(etcd, 1_000_000):
             pass
         waiting.produce(topic, b"full", partition=0, on_delivery=delivered)
-        eventually(lambda: "etcd_is_full" in agent.log)
+        eventually(lambda: "etcd_quota_exhausted" in agent.log)
         when_full = list(offsets)
-        do_as_it_says(etcd, line(agent, "etcd_is_full"))
+        do_as_it_says(etcd, line(agent, "etcd_quota_exhausted"))
         left += waiting.flush(60)
-        eventually(lambda: agent.log.count("etcd_has_room_again") == 2)
+        eventually(lambda: agent.log.count("etcd_quota_recovered") == 2)
         last = raw.produce(topic, {0: good(b"last")}, acks=-1)[0]
         sessions = metrics(agent)["driftlog_sessions_total"]
 

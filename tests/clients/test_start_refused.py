@@ -395,13 +395,13 @@ def test_a_store_that_comes_back_is_waited_for(tmp_path: Path, moto_s3: S3Server
         agent = DriftlogProcess(tmp_path / "data", arguments=store, environment=environment)
         agent.launch()
         with contextlib.closing(agent):
-            until(lambda: "start_waits" in agent.log)
+            until(lambda: "start_delayed" in agent.log)
             proxy.set_mode("pass")
             agent.wait_until_ready()
             Confluent().produce(agent.bootstrap, {"kept": "none"}, RECORDS)
             log = agent.log
 
-    assert 1 == log.count("start_waits")
+    assert 1 == log.count("start_delayed")
 
 
 def test_a_start_that_waits_for_its_store_heeds_sigterm(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_a_start_that_waits_for_its_store_heeds_sigterm(tmp_path: Path) -> None:
     )
     agent.launch()
     with contextlib.closing(agent):
-        until(lambda: "start_waits" in agent.log)
+        until(lambda: "start_delayed" in agent.log)
         agent.terminate()
         said = agent.log
 

@@ -151,14 +151,14 @@ def test_an_agent_that_is_cut_off_from_the_bucket_steps_down_and_comes_back(
             with Load(f"{cut.bootstrap},{well.bootstrap}", topic) as load:
                 eventually(lambda: len(load.acknowledged) > 50, 30)
                 proxy.set_mode("refuse")
-                failed = eventually(lambda: "agent_unfit" in cut.log, 60)
+                failed = eventually(lambda: "agent_stepped_down" in cut.log, 60)
                 moved = eventually(lambda: len(leaders(well, topic)) == 1, 20)
                 (left,) = leaders(well, topic)
                 said = readyz(cut)
                 time.sleep(max(0.0, 40 - failed - moved))
-                early = "agent_fit_again" in cut.log
+                early = "agent_resumed" in cut.log
                 proxy.set_mode("pass")
-                eventually(lambda: "agent_fit_again" in cut.log, 60)
+                eventually(lambda: "agent_resumed" in cut.log, 60)
                 eventually(lambda: leaders(well, topic) == shared, 60)
                 eventually(lambda: readyz(cut) == "ok\n", 20)
                 unanswered = load.end()

@@ -45,7 +45,7 @@ async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
         if not said:
             said = True
             structlog.get_logger().warning(
-                "start_waits",
+                "start_delayed",
                 store=store,
                 error=str(error) or _NO_ANSWER,
                 advice=f"tried again for {PATIENCE_S:g} s; then the start is refused",

@@ -74,14 +74,14 @@ class EtcdQuotaMonitor:
         advice = self._quota.advice()
         match self._quota.room:
             case Room.ENOUGH:
-                self._log.info("etcd_has_room_again", **facts)
+                self._log.info("etcd_quota_recovered", **facts)
             case Room.SCARCE:
                 self._log.warning(
-                    "etcd_fills_up", **facts, advice=f"at 80 % produce is refused.  {advice}"
+                    "etcd_quota_low", **facts, advice=f"at 80 % produce is refused.  {advice}"
                 )
             case Room.REFUSING:
                 self._log.error(
-                    "etcd_is_full" if usage.full else "etcd_is_nearly_full",
+                    "etcd_quota_exhausted" if usage.full else "etcd_quota_almost_exhausted",
                     **facts,
                     advice=f"produce is refused, and goes on by itself when there is room.  "
                     f"{advice}",

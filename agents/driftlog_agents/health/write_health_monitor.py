@@ -190,7 +190,7 @@ class WriteHealthMonitor:
 
     def _say_unfit(self, error: str, **facts: int) -> None:
         self._log.error(
-            "agent_unfit",
+            "agent_stepped_down",
             error=error,
             **facts,
             advice="others go on where this agent cannot: it gives its partitions up, and takes "
@@ -224,14 +224,14 @@ class WriteHealthMonitor:
             self._fitness.probed(now_ms, succeeded=error is None)
             if error is not None and outage.failed(error, began_ms, now_ms):
                 self._log.warning(
-                    "agent_still_unfit",
+                    "agent_probe_failed",
                     error=error,
                     failures=outage.failures,
                     advice="it takes no partitions; tried again",
                 )
             elif error is None:
                 seconds = round((now_ms - began_ms) / 1000)
-                self._log.info("agent_fit_again", seconds=seconds)
+                self._log.info("agent_resumed", seconds=seconds)
 
     async def _probe(self) -> str | None:
         """What fails; None: nothing."""

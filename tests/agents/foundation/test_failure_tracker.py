@@ -83,7 +83,7 @@ async def test_an_outage_is_said_at_once_then_every_ten_seconds_and_when_it_ends
         world.bucket.fates = []
         await asyncio.sleep(5)
     said = [line for line in lines if line["event"] == "flush_upload_unanswered"]
-    over = [line for line in lines if line["event"] == "flushes_go_on"]
+    over = [line for line in lines if line["event"] == "flushes_resumed"]
 
     assert tried > 30
     assert len(said) in (6, 7)
@@ -113,9 +113,9 @@ async def test_a_metadata_store_that_does_not_answer_commits_is_said_to() -> Non
         await asyncio.sleep(35)
         stores[0].silent = False
         assert await request.answer() == "committed"
-    said = events(lines, "commit_unanswered", "flushes_go_on")
+    said = events(lines, "commit_unanswered", "flushes_resumed")
 
-    assert said == ["commit_unanswered"] * 4 + ["flushes_go_on"]
+    assert said == ["commit_unanswered"] * 4 + ["flushes_resumed"]
 
 
 @on_virtual_time
@@ -129,10 +129,10 @@ async def test_a_store_that_fails_now_and_then_is_not_out() -> None:
         for _ in range(40):
             world.bucket.fates = [OutcomeUnknownError("reset by peer")]
             assert await life.produce(b"x").answer() == "committed"
-    said = events(lines, "flush_upload_unanswered", "flushes_go_on")
+    said = events(lines, "flush_upload_unanswered", "flushes_resumed")
 
     assert life.engine.flusher.outage.lasted_ms(now_ms()) == 0
-    assert said == ["flush_upload_unanswered", "flushes_go_on"]
+    assert said == ["flush_upload_unanswered", "flushes_resumed"]
 
 
 def test_an_outage_begins_when_what_failed_was_sent() -> None:
@@ -225,8 +225,8 @@ async def test_sealing_that_fails_says_so_every_ten_seconds() -> None:
         await asyncio.sleep(60)
         bucket.refuses = False
         await asyncio.sleep(5)
-    said = events(lines, "seal_failed", "sealing_goes_on")
+    said = events(lines, "seal_failed", "sealing_resumed")
 
     assert len(said) in (7, 8)
-    assert said[-1] == "sealing_goes_on"
+    assert said[-1] == "sealing_resumed"
     assert [1, 1] == [life.log(partition).sealed_end for partition in range(2)]

@@ -71,7 +71,7 @@ async def test_what_passes_is_waited_for_and_said_once() -> None:
         assert "answer" == await patiently(ask, "s3://bucket")
 
     assert 4 == ask.times
-    assert [("start_waits", "s3://bucket", "reset")] == [
+    assert [("start_delayed", "s3://bucket", "reset")] == [
         (line["event"], line["store"], line["error"]) for line in lines
     ]
 

@@ -173,10 +173,11 @@ async def test_an_agent_that_cannot_commit_while_others_can_gives_its_partitions
     assert not alive
     assert wanted == moved
     assert not agents.watch.unfit
-    assert ["agent_unfit", "agent_fit_again"] == [events[0], events[-1]]
-    assert {"agent_still_unfit"} == set(events[1:-1])
+    assert ["agent_stepped_down", "agent_resumed"] == [events[0], events[-1]]
+    assert {"agent_probe_failed"} == set(events[1:-1])
     assert (
-        "access denied" in next(line for line in lines if line["event"] == "agent_unfit")["error"]
+        "access denied"
+        in next(line for line in lines if line["event"] == "agent_stepped_down")["error"]
     )
     assert 1 == len(probes)
     assert "probe-1" == layout.parse_flush_key(probes[0]).session_id
@@ -213,7 +214,7 @@ async def test_an_agent_that_cannot_read_what_it_has_claimed_gives_it_up() -> No
     await asyncio.sleep(10)
     answering.cancel()
     repeated = [line for line in lines if line["event"] == "footer_read_repeated"]
-    (unfit,) = [line for line in lines if line["event"] == "agent_unfit"]
+    (unfit,) = [line for line in lines if line["event"] == "agent_stepped_down"]
 
     assert 20 == len(third.engine.logs())
     assert 1 <= len(repeated) <= 6

@@ -134,7 +134,7 @@ async def test_a_flush_object_that_cannot_be_read_for_an_hour_costs_what_needs_i
         await bucket.put(key, [body])
         back_ms = now_ms()
         await again.ready()
-    told = [line for line in lines if line["event"] == "partitions_cannot_be_read"]
+    told = [line for line in lines if line["event"] == "partitions_unreadable"]
     found = [line for line in lines if line["event"] == "partitions_readable_again"]
 
     assert [] == led
@@ -178,7 +178,7 @@ async def test_a_manifest_or_snapshot_that_is_missing_for_an_hour_is_found_again
         state, damage = again.log().state, again.log().damage
         await world.bucket.put(key, [body])
         await asyncio.sleep(BACK_S)
-    told = [line for line in lines if line["event"] == "partition_cannot_be_read"]
+    told = [line for line in lines if line["event"] == "partition_unreadable"]
 
     assert (State.LOADING, True) == (state, key in damage)
     assert (State.ONLINE, "") == (again.log().state, again.log().damage)

@@ -159,9 +159,9 @@ async def test_each_change_is_said_once_with_the_commands_that_make_room() -> No
     advice = lines[1]["advice"]
 
     assert [
-        ("etcd_fills_up", "65%"),
-        ("etcd_is_nearly_full", "82%"),
-        ("etcd_has_room_again", "50%"),
+        ("etcd_quota_low", "65%"),
+        ("etcd_quota_almost_exhausted", "82%"),
+        ("etcd_quota_recovered", "50%"),
     ] == events
     for command in ("compact 77", "defrag --cluster", "alarm disarm"):
         assert f"etcdctl --endpoints=m {command}" in advice

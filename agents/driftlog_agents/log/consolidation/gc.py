@@ -545,7 +545,7 @@ class FlushRecordGc:
             if not done:
                 self._retry_at_ms = self._now_ms() + _RETRY_MS
             if self.outage.ended(self._now_ms()):
-                self._log.info("consolidation_goes_on", failures=self.outage.failures)
+                self._log.info("consolidation_resumed", failures=self.outage.failures)
         finally:
             self._held = set()
             self._forget_wanted.set()

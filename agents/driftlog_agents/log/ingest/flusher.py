@@ -385,7 +385,7 @@ class Flusher:
         lasted_ms = self.outage.lasted_ms(now_ms)
         if self.outage.ended(now_ms):
             self._log.info(
-                "flushes_go_on", failures=self.outage.failures, seconds=round(lasted_ms / 1000, 1)
+                "flushes_resumed", failures=self.outage.failures, seconds=round(lasted_ms / 1000, 1)
             )
 
     async def _put(self, flush: Flush, attempt: int) -> None:

@@ -160,7 +160,7 @@ class MetadataLoader:
             return
         if says:
             self._log.error(
-                "partition_cannot_be_read",
+                "partition_unreadable",
                 log=repr(log),
                 reason=reason,
                 advice="the agent looks for the object again, at least once a minute; put it back. "

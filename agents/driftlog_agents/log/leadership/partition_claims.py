@@ -194,7 +194,7 @@ class PartitionClaims:
         report = self._assignments.attempt_ended(due, result, self._now_ms())
         for why, count in report.unreadable.items():
             self._log.error(
-                "partitions_cannot_be_read",
+                "partitions_unreadable",
                 partitions=count,
                 error=why,
                 advice="these partitions have no leader until the bucket gives that object; no "

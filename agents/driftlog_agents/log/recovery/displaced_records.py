@@ -150,7 +150,7 @@ class DisplacedRecords:
         self._said_ms = now_ms
         for directory in waiting:
             self._log.warning(
-                "leftovers_wait",
+                "leftovers_delayed",
                 session=directory.session_id,
                 partitions=len(directory.undecided),
                 reason=reasons[directory.session_id],

@@ -230,7 +230,7 @@ class Sealer:
         else:
             self._failing.pop(log, None)
             if self.outage.ended(self._now_ms()):
-                self._log.info("sealing_goes_on", failures=self.outage.failures)
+                self._log.info("sealing_resumed", failures=self.outage.failures)
             if self._blocked.found(log):
                 log.damage = ""
                 log.full = False

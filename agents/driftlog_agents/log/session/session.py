@@ -421,7 +421,7 @@ class Session:
         text = str(error) or "no answer in time"
         if self.outage.failed(text, sent_ms, self._now_ms()):
             self._log.warning(
-                "metadata_store_away",
+                "metadata_store_unreachable",
                 error=text,
                 failures=self.outage.failures,
                 seconds=round(self.outage.lasted_ms(self._now_ms()) / 1000, 1),
@@ -433,7 +433,7 @@ class Session:
         now_ms = self._now_ms()
         lasted_ms = self.outage.lasted_ms(now_ms)
         if self.outage.ended(now_ms):
-            self._log.info("metadata_store_back", seconds=round(lasted_ms / 1000, 1))
+            self._log.info("metadata_store_recovered", seconds=round(lasted_ms / 1000, 1))
 
 
 async def close_head(session: Session, old_session_id: str) -> int:

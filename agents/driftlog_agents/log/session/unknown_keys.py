@@ -47,7 +47,7 @@ class UnknownKeys:
         if key not in self._told and len(self._told) < _TOLD:
             self._told.add(key)
             self._log.warning(
-                "strange_key",
+                "foreign_key_found",
                 key=key,
                 advice="passed over and left alone: no driftlog writes it; delete it, or give it "
                 "another place",

@@ -273,7 +273,7 @@ async def test_keys_of_strangers_and_a_damaged_head_keep_no_other_head(world: Wo
     with capture_logs() as lines:
         await world.live(2 * WEEK_H)
 
-    said = [line for line in lines if line["event"] in ("strange_key", "head_unreadable")]
+    said = [line for line in lines if line["event"] in ("foreign_key_found", "head_unreadable")]
     assert sorted(keys) == sorted(
         str(line.get("key") or line["error"]).partition(": ")[0] for line in said
     )

@@ -485,7 +485,7 @@ async def test_strangers_are_left_alone(world: World) -> None:
 
     assert keys == await world.keys()
     assert 2 == world.collector.strange_objects
-    assert keys == [line["key"] for line in lines if line["event"] == "strange_key"]
+    assert keys == [line["key"] for line in lines if line["event"] == "foreign_key_found"]
 
 
 STRANGE = ("flushes/5e55/1", "deleted/everything", "heads/%zz", "heads/notes")
@@ -509,7 +509,9 @@ async def test_keys_of_strangers_hold_nothing_up_and_are_said_once(world: World)
 
     assert garbage not in await world.keys()
     assert named in await world.keys()
-    assert sorted(keys) == sorted(line["key"] for line in lines if line["event"] == "strange_key")
+    assert sorted(keys) == sorted(
+        line["key"] for line in lines if line["event"] == "foreign_key_found"
+    )
     _, kvs = await world.metadata.get_prefix("/driftlog/v1/")
     assert sorted([*keys, others]) == [kv.key for kv in kvs]
 

@@ -750,13 +750,13 @@ async def test_an_object_that_the_bucket_does_not_give_costs_only_what_needs_it(
         held = [tp for tp in lost if load.leading(tp)]
         assert all(load.leading(tp) for tp in owners if tp not in lost)
     events = [line["event"] for line in lines]
-    told = [line for line in lines if line["event"] == "partitions_cannot_be_read"]
+    told = [line for line in lines if line["event"] == "partitions_unreadable"]
 
     assert [] == held
     assert 2 <= len(told) <= 8
     assert all(line["partitions"] <= len(lost) for line in told)
     assert "no read quorum" in told[0]["error"]
-    assert not {"session_lost", "agent_unfit"} & set(events)
+    assert not {"session_lost", "agent_stepped_down"} & set(events)
     assert not any(life.task.done() for life in (second, third))
 
     world.bucket.withheld = set()

@@ -170,7 +170,7 @@ async def test_a_strange_object_among_manifests_is_said_once() -> None:
         second = await manifests.get(log)
 
     assert [known, known] == [first, second]
-    assert [("strange_key", strange)] == [(line["event"], line["key"]) for line in said]
+    assert [("foreign_key_found", strange)] == [(line["event"], line["key"]) for line in said]
 
 
 @on_virtual_time
@@ -193,4 +193,4 @@ async def test_a_strange_object_is_said_once_by_all_who_list_manifests() -> None
         life.engine.manifests.drop(life.log())
         await life.engine.manifests.get(life.log())
 
-    assert [strange] == [line["key"] for line in said if line["event"] == "strange_key"]
+    assert [strange] == [line["key"] for line in said if line["event"] == "foreign_key_found"]

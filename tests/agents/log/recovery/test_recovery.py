@@ -847,7 +847,7 @@ async def test_a_directory_that_cannot_be_set_aside_stays_and_stops_nothing(
         await asyncio.sleep(20)
         assert await life.produce(b"new").answer() == "committed"
     assert old.session_id in world.directories
-    (said,) = [entry for entry in logs if entry["event"] == "leftovers_wait"]
+    (said,) = [entry for entry in logs if entry["event"] == "leftovers_delayed"]
     assert "no space left" in said["reason"]
     await asyncio.sleep(60)
 
