@@ -66,10 +66,7 @@ def _units() -> Iterator[Unit]:
             yield Unit(f"{page.name}-{number}", blocks)
 
 
-UNITS: Final = [
-    pytest.param(unit, id=unit.name, marks=[pytest.mark.slow] if "pyspark" in unit.text else [])
-    for unit in _units()
-]
+UNITS: Final = [pytest.param(unit, id=unit.name) for unit in _units()]
 
 
 @pytest.fixture(scope="module")
