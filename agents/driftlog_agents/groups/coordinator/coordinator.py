@@ -5,9 +5,9 @@
                   └──▶ read its key ──▶ claim: put this session in it ──▶ read members and offsets
                          └─ no key: the first join or commit creates the group
 
-    view: another agent's now ──▶ drop it: NOT_COORDINATOR to all waiting requests
-    view: the agents changed  ──▶ list all groups, claim those that are now this agent's
-    topic deleted             ──▶ delete its offsets            offsets expired ──▶ delete them
+    view places it elsewhere ──▶ drop it: NOT_COORDINATOR to all waiting requests
+    the agents have changed  ──▶ list all groups, claim those that are now this agent's
+    a topic is deleted       ──▶ delete its offsets            offsets expire ──▶ delete them
 
 A claim compares the group's key with the value that was read, and this session's key.  It needs no
 consent of another agent.  Every write of the previous coordinator compares the group's key too, so
@@ -287,7 +287,7 @@ class GroupCoordinator:
             return
         # This agent may have written the key meanwhile: the session in its value decides.
         kv = None
-        with contextlib.suppress(FencedError):  # Not known: as if another agent coordinated it.
+        with contextlib.suppress(FencedError):  # Unknown: treated as another agent's group.
             kv = await self._session.read(group.key) if self._session.alive else None
         mine = False
         with contextlib.suppress(CorruptError):  # No agent wrote this value.
@@ -355,7 +355,7 @@ class GroupCoordinator:
                 changed.clear()
                 if self._cluster_topics.version != view.topics_version:
                     self._topics_changed()
-                    await asyncio.sleep(_TOPICS_S)  # Thousands may be made one by one.
+                    await asyncio.sleep(_TOPICS_S)  # Thousands may be created one by one.
                 else:
                     await changed.wait()
 
