@@ -1,12 +1,12 @@
-"""Node ids of directories that are gone: kept for a week without an agent, then given to others.
+"""Deletes unused node ids: an id without an agent is kept for a week, then free for other agents.
 
     an id, no agent's key ──▶ marked with the time ──7 days──▶ still marked, no agent ──▶ deleted
-                                    └── an agent of it lives ──▶ the mark goes
+                                    └── an agent with the id lives ──▶ the mark is removed
 
-The agent that starts on the directory takes the mark off before its session begins
-(`identity.node_id`), and finds out there if the id is another directory's by then.  An agent that
-runs without a session for as long ends (`agent`).  Marks and deletes compare the id's key, and that
-the agent's key is not there.
+An agent that starts on the directory removes the mark before its session begins
+(`process/cluster_identity`), and detects there that another directory has the id.  An agent that
+has no session for that long ends (`process/agent`).  Marks and deletes compare the id's key, and
+that the agent's key does not exist.
 
 Shell.
 """
@@ -35,20 +35,20 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdSettings:
-    """How long ids stay, and how often that is looked at."""
+    """How long unused ids are kept, and how often they are checked."""
 
     keep_ms: int = 7 * 24 * HOUR_MS
-    """Longer: a machine that was away for longer has its id still, and more small keys are kept."""
+    """Longer: a machine keeps its id through a longer outage, and more small keys are kept."""
 
     interval_ms: int = 6 * HOUR_MS
     request_deadline_ms: float = 30_000.0
 
 
 class NodeIds:
-    """See the module.  One per cluster at a time: the collector's.
+    """See the module.  Only the collector's agent runs it.
 
     Args:
-        confirm: called before each mark and each delete; see `collector`.
+        confirm: called before each mark and each delete; see `log/garbage/collector`, 6.
     """
 
     def __init__(
@@ -66,11 +66,15 @@ class NodeIds:
         self.deleted = 0
 
     async def collect(self, now_ms: int) -> None:
-        """Mark and delete what is due, if it is time to look.  *now_ms*: of the object store.
+        """Mark and delete ids, if the interval has passed.
+
+        Args:
+            now_ms: the object store's clock, since 1970.
 
         Raises:
-            UnavailableError, OutcomeUnknownError, TimeoutError: the store; look again later.
-            FencedError: the store is not the one that this process has seen.
+            UnavailableError, OutcomeUnknownError, TimeoutError: the metadata store does not answer;
+                call again later.
+            FencedError: the metadata store is not the one that this process has seen.
         """
         looked_ms, settings = self._looked_ms, self._settings
         if looked_ms is not None and 0 <= now_ms - looked_ms < settings.interval_ms:
@@ -110,7 +114,7 @@ class NodeIds:
         return kvs
 
     async def _txn(self, txn: Txn) -> bool:
-        """Once: what was not done is done at the next look."""
+        """Send *txn* once; the next `collect` repeats what failed."""
         await self._confirm()
         async with asyncio.timeout(self._settings.request_deadline_ms / 1000):
             result = await self._metadata.txn(txn.compares, txn.then, txn.otherwise)
@@ -118,7 +122,7 @@ class NodeIds:
 
 
 def _parsed(kv: KeyValue) -> KnownNodeId | None:
-    """None: no directory's, or it cannot be read; it stays."""
+    """Decode a node id; None: unrecognised key or unreadable value, which is kept."""
     try:
         number, use = parse_node_id_key(kv.key), decode_node_id_use(kv.value)
     except (ValueError, CorruptError):

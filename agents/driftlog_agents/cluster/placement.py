@@ -1,19 +1,19 @@
-"""Placement: which agent is to lead which partition, computed alike by all of them.
+"""Placement: which agent leads which partition; every agent computes the same.
 
     for each partition, oldest topics first:
         score every agent ──▶ the best one that is not full ──▶ it leads
 
-Rendezvous hashing: an agent that joins takes its share from all others, and one that leaves
-gives its share to all.  Full is ⌈1.1 × mean⌉, so that no agent has much more than the others;
-10,000 partitions then move at most 1.1/n of all where one agent of n joins or leaves.  Topics
-are taken in the order of their creation, so that a new one does not push others aside; it raises
-the cap, which lets a few of those that were pushed aside go home: of 1,000 partitions that came
-in topics of six, over five agents, 156 while all of them came, and five at most for one topic.
-(Counting the cap by what was placed before would move none then; but of 10,000 partitions over 30
-agents 1.8/n where one joins or leaves, and many more than now where a topic is deleted.)
+Rendezvous hashing: an agent that joins takes its share from all others, and one that leaves gives
+its share to all.  An agent is full at ⌈1.1 × mean⌉ partitions, so loads stay close; of 10,000
+partitions, at most 1.1/n move when one of n agents joins or leaves.  Topics are placed in the order
+of their creation, so a new one displaces no older one.  It raises the cap, so a few displaced
+partitions return to their best agent: for 1,000 partitions in topics of six on five agents, 156
+moved while all topics were created, and five at most for one topic.  (A cap that counts only the
+partitions placed so far would move none then; but of 10,000 partitions on 30 agents, 1.8/n would
+move when one joins or leaves, and many more than now when a topic is deleted.)
 
-There is no controller: agents that see the same agents and topics compute the same, and one that
-has not yet tries a claim that is refused or that others undo.
+There is no controller: agents whose views have the same agents and topics compute the same.  An
+agent whose view is behind tries a claim that is refused, or that others undo.
 
 Pure.
 """
@@ -27,14 +27,15 @@ from driftlog_metadata.schema.model import TopicPartition
 
 _MASK: Final = (1 << 64) - 1
 _CAP: Final = (11, 10)
-"""Full is this much of the mean.  Less: more partitions move when an agent joins or leaves."""
+"""An agent is full at this multiple of the mean.  Less: more partitions move when an agent joins
+or leaves."""
 
 
 def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[TopicPartition, int]:
-    """Node id that is to lead each partition of *topics*, which are (topic id, partitions).
+    """The node id that leads each partition of *topics*, which are (topic id, partitions).
 
-    The same for every caller that gives the topics in the order of their creation.  Empty without
-    nodes.
+    The result is the same for every caller that passes the topics in the order of their creation.
+    Empty without nodes.
     """
     agents = [(node, mixed(node + 1)) for node in sorted(nodes)]
     placed: dict[TopicPartition, int] = {}
@@ -61,14 +62,15 @@ def place(topics: Sequence[tuple[UUID, int]], nodes: Iterable[int]) -> dict[Topi
 
 
 def ranked(tp: TopicPartition, nodes: Iterable[int], count: int) -> list[int]:
-    """The *count* nodes that suit *tp* best, the best first, whatever they lead already."""
+    """The *count* nodes with the highest scores for *tp*, the best first, without the cap."""
     own = mixed(_topic_seed(tp.topic_id) + tp.partition)
     scores = [(mixed(own ^ mixed(node + 1)), node) for node in nodes]
     return [node for _, node in nlargest(count, scores)]
 
 
 def keeper_of(session_id: str, nodes: Iterable[int]) -> int | None:
-    """The node that keeps the flush records of a dead session: it wins the hash of its id."""
+    """The node that manages the flush records of a dead session, by the hash of the session's id;
+    None: *nodes* is empty."""
     own = mixed(int(session_id[:16], 16))
     return max(nodes, key=lambda node: (mixed(own ^ mixed(node + 1)), node), default=None)
 
@@ -78,7 +80,7 @@ def _topic_seed(topic_id: UUID) -> int:
 
 
 def mixed(x: int) -> int:
-    """splitmix64's finalizer (Steele et al. 2014): every bit of *x* counts, and none is special."""
+    """splitmix64's finalizer (Steele et al. 2014): all bits of *x* affect the hash alike."""
     x = (x + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK

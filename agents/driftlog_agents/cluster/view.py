@@ -3,8 +3,8 @@
     /agents  /sessions  /topics  /leaders ──watches──▶ ClusterView ──▶ Metadata answers,
                                                                        placement, claims
 
-It is as old as its watches: each prefix at its own revision.  Nothing may rest on it but what is
-checked again where it counts: a claim compares the revisions that it was made from.
+The view may be behind the store: each prefix has the revision of its own watch.  So every decision
+that depends on it is checked again in the store: a claim compares the revisions of the view.
 
 Pure.
 """
@@ -41,11 +41,11 @@ from driftlog_metadata.stores.errors import CorruptError
 from driftlog_metadata.stores.store import KeyValue, PutEvent, WatchEvent
 
 PREFIXES: Final = (AGENTS_PREFIX, SESSIONS_PREFIX, TOPICS_PREFIX, LEADERS_PREFIX)
-"""What is watched."""
+"""The watched prefixes."""
 
 _SLICE_KEYS: Final = 500
-"""Keys that are put at once.  Shorter: a large read takes longer; longer: it holds up the loop for
-more than some milliseconds."""
+"""Keys that are applied between two yields to the loop.  Fewer: a large read takes longer; more:
+the loop is blocked for more than some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SessionEntry:
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """A topic, as its key has it."""
+    """A topic and the revisions of its key."""
 
     topic: Topic
     create_revision: int
@@ -68,14 +68,14 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeaderEntry:
-    """A partition's leader, as its key has it."""
+    """A partition's leader and the revision of its key."""
 
     leader: Leader
     mod_revision: int
 
 
 TopicChange = tuple[TopicEntry | None, TopicEntry | None]
-"""What a topic was and what it is now; None: it was, or is, not there."""
+"""A topic before and after a change; None: it did not, or does not, exist."""
 
 
 class ClusterView:
@@ -93,39 +93,40 @@ class ClusterView:
         self.members_version = 0
         """Counts changes of agents and sessions."""
         self.topics_version = 0
-        """Counts changes of topics that matter for placement: which there are, how large."""
+        """Counts changes of topics that affect placement: created, deleted, more partitions."""
         self.topics_revision = 0
-        """The newest revision of a topic's key, or of the read that began its watch."""
+        """The newest revision of a topic's key, or of the read before its watch."""
         self.damaged: dict[str, str] = {}
-        """Keys whose values cannot be read, and why: they count as absent, and yet not as deleted:
-        no client is told that a topic is gone because its key cannot be read."""
+        """Unreadable keys and the reasons.  They count as absent, but not as deleted: no client is
+        told that a topic is deleted because its key cannot be read."""
         self._hidden: dict[str, TopicEntry] = {}
-        """By topic key, what was said of those that are damaged now."""
+        """Last readable entries of topics whose keys are damaged now, by topic key."""
         self.plan: Mapping[TopicPartition, int] = {}
-        """Where partitions are placed, as this agent has computed it last: `handover`."""
+        """This agent's last placement (`log/leadership/partition_claims` sets it)."""
         self._leads: dict[str, int] = {}
-        """Session id → how many partitions name it."""
+        """Number of partitions that name a session as leader, by session id."""
         self._topic_ids: dict[str, UUID] = {}
         """Topic id by topic key."""
         self._topic_changes: list[TopicChange] = []
 
     @property
     def complete(self) -> bool:
-        """Whether everything was read at least once."""
+        """Whether every prefix was read at least once."""
         return len(self.loaded) == len(PREFIXES)
 
-    # ── What is asked ──
+    # ── Queries ──
 
     @property
     def controller_id(self) -> int:
-        """The agent that does what one does for all: any could, so it is a stable one.
+        """The agent that does the cluster-wide work: the lowest live node id; -1: no agents.
 
-        Clients are told one that serves (`cluster_metadata`), which is another one for moments.
+        Clients get a serving agent (`handlers/common/cluster_metadata`), which may differ for
+        moments.
         """
         return min(self.agents, default=-1)
 
     def leader_of(self, tp: TopicPartition) -> tuple[Agent | None, int]:
-        """The live agent that leads *tp*, if one does; its leader epoch, -1 if none ever did."""
+        """The live agent that leads *tp*, if any, and the leader epoch; -1: never led."""
         entry = self.leaders.get(tp)
         if entry is None:
             return None, -1
@@ -133,14 +134,14 @@ class ClusterView:
         return self.agent_of(entry.leader.session_id), epoch
 
     def heir_of(self, tp: TopicPartition) -> Agent | None:
-        """The next leader of *tp*, which has none: it was released, or its leader is gone."""
+        """The planned leader of *tp* if it was released or its leader is dead; else None."""
         entry = self.leaders.get(tp)
         if entry is None or entry.leader.session_id in self.sessions:
             return None
         return self.agents.get(self.plan.get(tp, -1))
 
     def agent_of(self, session_id: str | None) -> Agent | None:
-        """The agent whose present session this is."""
+        """The agent whose current session this is, if any."""
         session = self.sessions.get(session_id or "")
         if session is None:
             return None
@@ -148,14 +149,15 @@ class ClusterView:
         return agent if agent is not None and agent.session_id == session_id else None
 
     def is_led(self, tp: TopicPartition) -> bool:
-        """Whether a live session leads it."""
+        """Whether a live session leads *tp*."""
         entry = self.leaders.get(tp)
         return entry is not None and entry.leader.session_id in self.sessions
 
     def replicas(self, tp: TopicPartition, replication_factor: int) -> list[int]:
-        """The leader, and as many others by the placement's order: min(RF, agents) in all.
+        """The leader, then other agents by their scores: min(RF, agents) node ids.
 
-        The bucket is the replica, and agents stand for it: those that would lead next.
+        The bucket is the only replica; the answer names the agents that would lead next in its
+        place.
         """
         leader, _ = self.leader_of(tp)
         count = min(replication_factor, len(self.agents))
@@ -167,10 +169,10 @@ class ClusterView:
         return [leader.node_id, *(node for node in others if node != leader.node_id)][:count]
 
     def placed(self) -> list[int]:
-        """Node ids that partitions are placed on, ascending: those that serve and stay.
+        """Node ids that partitions are placed on, ascending: agents that serve and do not leave.
 
-        One that is back on its own disk serves although its new session has not said so: it was
-        there, and leads, or is about to, what it led.
+        An agent that restarted on its own disk counts before its new session serves: it leads, or
+        is about to lead, its previous partitions.
         """
         nodes: list[int] = []
         serving = {
@@ -194,25 +196,25 @@ class ClusterView:
         return [(e.topic.topic_id, e.topic.partitions) for e in entries]
 
     def seen_by_all(self, revision: int, *, but: str = "") -> bool:
-        """Whether every session that serves or leaves, *but* one, has seen the topics as of
-        *revision*.  One that starts reads them before it serves."""
+        """Whether every serving or leaving session, *but* one, has seen the topics at *revision*.
+        A starting session reads them before it serves."""
         return all(
             entry.said.topics_revision >= revision
             for entry in self.sessions.values()
             if entry.said.stage is not Stage.STARTING and entry.session_id != but
         )
 
-    # ── What watches tell ──
+    # ── Updates from watches ──
 
     def reset(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> None:
-        """*prefix* was read as a whole at *revision*."""
+        """Replace *prefix* by *kvs*, all its keys at *revision*."""
         for _ in self.resetting(prefix, revision, kvs):
             pass
 
     def resetting(self, prefix: str, revision: int, kvs: Iterable[KeyValue]) -> Iterator[None]:
-        """As `reset`, in slices: the caller may do something else in between.
+        """As `reset`, in slices: the caller may yield to the loop in between.
 
-        Each key is as it was or as it is, meanwhile; nothing else may change the prefix.
+        Meanwhile each key has its old or its new value; nothing else may change the prefix.
         """
         there: set[str] = set()
         for n, kv in enumerate(kvs, 1):
@@ -234,7 +236,7 @@ class ClusterView:
         self._changed(prefix)
 
     def apply(self, prefix: str, events: Iterable[WatchEvent]) -> None:
-        """What changed under *prefix*, in order."""
+        """Apply the events of a watch on *prefix*, in order."""
         for event in events:
             if isinstance(event, PutEvent):
                 self._put(prefix, event.kv)
@@ -247,7 +249,7 @@ class ClusterView:
         self._changed(prefix)
 
     def take_topic_changes(self) -> list[TopicChange]:
-        """What became of topics since this was called last, in order."""
+        """The changes of topics since the last call, in order."""
         changes, self._topic_changes = self._topic_changes, []
         return changes
 
@@ -256,7 +258,7 @@ class ClusterView:
             self.members_version += 1
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        """Those that are known, one by one; what is damaged may come twice."""
+        """The known keys of *prefix*; a damaged key may appear twice."""
         damaged = [key for key in self.damaged if key.startswith(prefix)]
         if prefix == AGENTS_PREFIX:
             return chain(damaged, map(agent_key, list(self.agents)))
@@ -294,7 +296,7 @@ class ClusterView:
         hidden = self._hidden.get(kv.key)
         was = self._topic_ids.get(kv.key) if hidden is None else hidden.topic.topic_id
         if was not in (None, topic.topic_id):
-            self._drop_topic(kv.key)  # made again between two reads
+            self._drop_topic(kv.key)  # recreated between two reads
         old = self.topics.get(topic.topic_id) or self._hidden.pop(kv.key, None)
         entry = TopicEntry(topic, kv.create_revision, kv.mod_revision)
         self._topic_ids[kv.key] = topic.topic_id
@@ -345,4 +347,4 @@ class ClusterView:
             else:
                 self._drop_leader(parse_leader_key(key))
         except ValueError:
-            return  # a key that is none: it was never in
+            return  # an unrecognised key, which was never added

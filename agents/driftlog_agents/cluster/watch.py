@@ -1,11 +1,11 @@
-"""Keeps the view of the cluster: reads each prefix, and follows it while the process lives.
+"""Maintains the view of the cluster: reads each prefix, and watches it while the process lives.
 
-    read a prefix at revision r ──▶ watch it from r + 1 ──▶ apply, tell ──▶ …
+    read a prefix at revision r ──▶ watch it from r + 1 ──▶ apply, notify ──▶ …
          ▲                                  │
          └── compacted, or refused ─────────┘
 
-Between two sessions it goes on: Metadata is answered then, too.  A store that is not the one that
-the process has seen is followed no more (`witness/witness`): the view stays as it is.
+The watch continues between two sessions, because Metadata is answered then, too.  It stops reading
+a store that is not the one that the process has seen (`witness/witness`): the view keeps its state.
 
 Shell.
 """
@@ -28,17 +28,17 @@ from driftlog_metadata.stores.store import (
 )
 
 _TIMEOUT_S: Final = 10.0
-"""Of one read; twice as long after each that ran out of it: it may be large."""
+"""Timeout of one read; doubled after each timeout, because the prefix may be large."""
 _LONGEST_TIMEOUT_S: Final = 40.0
-"""Longer: an answer that is lost after a long silence keeps the agent from the cluster for longer;
-shorter: a large prefix on a slow store is never read."""
+"""Longer: after a lost answer, the agent's view is stale for longer; shorter: a large prefix on a
+slow store is never read."""
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 2.0
 _NOT_OURS_S: Final = 60.0
-"""Before a store is asked again that is not the one we know: until a restart it is refused."""
+"""Wait before the next read of a store that is not the known one: it is refused until a restart."""
 
 TopicChanged = Callable[[TopicEntry | None, TopicEntry | None], None]
-"""Told what a topic was and what it is now; None: it was, or is, not there."""
+"""Called with a topic before and after a change; None: it did not, or does not, exist."""
 
 
 class ClusterWatch:
@@ -59,11 +59,11 @@ class ClusterWatch:
                 tasks.create_task(self._follow(prefix))
 
     async def loaded(self) -> None:
-        """Wait until everything was read once."""
+        """Wait until every prefix was read once."""
         await self.until(lambda: self.view.complete)
 
     async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until *holds*, which is asked after every change; False: it took too long."""
+        """Wait until *holds* returns True; it is called after every change.  False: timeout."""
         with self.changes() as changed, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not holds():
@@ -73,7 +73,7 @@ class ClusterWatch:
 
     @contextlib.contextmanager
     def changes(self) -> Iterator[asyncio.Event]:
-        """An event that every change of the view sets; a waiter clears it first."""
+        """An event that every change of the view sets; the waiter clears it before it waits."""
         event = asyncio.Event()
         self._waiting[event] = None
         try:
@@ -82,7 +82,7 @@ class ClusterWatch:
             del self._waiting[event]
 
     def wake(self) -> None:
-        """Wake every waiter: what it waits for may be in this process and not in the view."""
+        """Wake every waiter: its condition may depend on state of this process, not of the view."""
         for event in self._waiting:
             event.set()
 
@@ -98,7 +98,7 @@ class ClusterWatch:
                 waits.reset()
                 await self._watch(prefix, revision + 1)
             except (StoreNotOursError, StoreWentBackError):
-                # The agent says so, once a minute.
+                # `health/metadata_store_monitor` logs it once a minute.
                 await asyncio.sleep(_NOT_OURS_S)
                 continue
             except CompactedError as error:
@@ -111,7 +111,7 @@ class ClusterWatch:
             await waits.wait()
 
     async def _reset(self, prefix: str, revision: int, kvs: list[KeyValue]) -> None:
-        """Show what was read; a hundred thousand keys take a second of the loop, in slices."""
+        """Apply a read in slices; a hundred thousand keys take a second of the loop."""
         for _ in self.view.resetting(prefix, revision, kvs):
             await asyncio.sleep(0)
         self._changed()

@@ -1,4 +1,4 @@
-"""What an agent does for its clients, as its start says: defaults, then `--config` and options.
+"""Settings of an agent that concern its clients: defaults, then `--config` and options.
 
 Pure.
 """
@@ -28,7 +28,7 @@ _MAX_BATCH: Final = TOPIC_CONFIGS["max.message.bytes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What an agent does for its clients; names are Kafka's broker configs where it has one."""
+    """See the module; a field has the name of Kafka's broker config where Kafka has one."""
 
     auto_create_topics_enable: bool = setting(
         True,
@@ -70,21 +70,21 @@ class BrokerSettings:
     )
     limits: Limits = field(default_factory=Limits)
     given: frozenset[str] = frozenset()
-    """Names of the configs that were set at the start, with `--config`, their defaults too."""
+    """Names of the configs that `--config` set at the start, even to their defaults."""
     log_level: str = "info"
-    """Of the log on standard error: `--log-level`."""
+    """Level of the log on standard error: `--log-level`."""
     seal_ms: float | None = None
-    """Seal whatever is this old, small partitions too (`driftlog dev`: a minute); None: by topic
-    configs."""
+    """Age at which batches are sealed, in small partitions too (`driftlog dev`: a minute); None: by
+    topic configs."""
     groups: GroupSettings = field(default_factory=GroupSettings)
     location: str = ""
-    """Where the objects are, for people: a directory or s3://bucket/prefix."""
+    """Location of the objects, for display: a directory or s3://bucket/prefix."""
 
     @property
     def configs(self) -> dict[str, str]:
-        """What is in force, by config."""
+        """Effective values by config name."""
         return values_of(self) | self.groups.configs
 
 
 STARTUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(BrokerSettings))
-"""What `--config` accepts, by name: each is a field of `BrokerSettings`, or of what it holds."""
+"""The configs that `--config` accepts: fields of `BrokerSettings` and its nested settings."""

@@ -1,6 +1,6 @@
-"""The configs of a broker that tools look for, and what this agent has in their place.
+"""The configs of a Kafka broker that tools read, and their meaning for an agent.
 
-None can be changed while the agent runs: what an agent does is said when it is started.
+No config can be changed while the agent runs: the agent takes its settings at its start.
 
 Pure.
 """
@@ -270,17 +270,17 @@ def _definitions() -> dict[str, ConfigDef]:
 
 
 BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(_definitions())
-"""By name, in the order of names."""
+"""Broker configs by name, sorted."""
 
 
 def resolve_broker(
     settings: Mapping[str, str | None], given: Container[str] = ()
 ) -> list[ConfigValue]:
-    """Every config of an agent.
+    """Every config of an agent with its value and source.
 
     Args:
-        settings: those that it has, by Kafka's names.
-        given: those that were set at its start, also where that is their default.
+        settings: the agent's values, by Kafka's names.
+        given: names of configs that were set at its start, even to their defaults.
     """
     found = []
     for name, definition in BROKER_CONFIGS.items():

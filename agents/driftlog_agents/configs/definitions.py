@@ -1,12 +1,12 @@
-"""Configs of topics and brokers: what they are called, what they may be, and what they come to.
+"""Configs of topics and brokers: names, valid values, and effective values.
 
     set on the topic ──▶ the agent's setting (a broker config) ──▶ the default
 
-What a client sets is kept as it was sent, and only that: defaults may change under it.  The
-words of errors are those of Kafka's ConfigDef, which tools show to people.
+The store keeps only the values that clients set, as text: a default may change later.  Errors have
+the texts of Kafka's ConfigDef, which tools show to their users.
 
 Source: org.apache.kafka.common.config.ConfigDef, DescribeConfigsResponse, LogConfig of 4.3.1;
-tests/agents/handlers/test_kafka_says_so.py asks a real one where there is one.
+tests/agents/handlers/test_kafka_says_so.py compares this with a real Kafka where one is installed.
 
 Pure.
 """
@@ -21,7 +21,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class ConfigType(IntEnum):
-    """What a value is, as DescribeConfigs says it (ConfigType#id)."""
+    """Type of a value in DescribeConfigs (ConfigType#id)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -36,7 +36,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (DescribeConfigsResponse.ConfigSource)."""
+    """Source of a value (DescribeConfigsResponse.ConfigSource)."""
 
     DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
@@ -45,7 +45,7 @@ class ConfigSource(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What configs belong to (ConfigResource.Type)."""
+    """Type of the resource that has configs (ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -55,19 +55,19 @@ class ResourceType(IntEnum):
 
 
 class InvalidConfigError(ValueError):
-    """A name or value that cannot be set; the message is for the client."""
+    """An invalid name or value of a config; the client gets the message."""
 
 
 Value = bool | int | float | str | list[str]
 Check = Callable[[Value], str | None]
-"""Of a parsed value: what is wrong with it, or None."""
+"""Returns the error of a parsed value, or None; ``{name}`` in it stands for the config's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDef:
-    """One config: its type, its default as text, and what it may be.
+    """One config: its type, its default as text, and its valid values.
 
-    ``broker_name``: the broker config that gives the default of a topic's.
+    ``broker_name``: for a topic config, the broker config with its default.
     """
 
     name: str
@@ -78,10 +78,10 @@ class ConfigDef:
     broker_name: str = ""
 
     def parse(self, text: str) -> Value:
-        """The value of *text*.
+        """Parse *text* by the config's type.
 
         Raises:
-            InvalidConfigError: it is none of this config.
+            InvalidConfigError: *text* is no value of this type.
         """
         trimmed = text.strip()
         value: Value
@@ -105,7 +105,11 @@ class ConfigDef:
         return value
 
     def checked(self, text: str) -> Value:
-        """As `parse`, and the value is one that may be set."""
+        """As `parse`, with the check of the value.
+
+        Raises:
+            InvalidConfigError: the value cannot be set.
+        """
         value = self.parse(text)
         wrong = self.check(value) if self.check is not None else None
         if wrong is not None:
@@ -126,19 +130,19 @@ class ConfigDef:
         return InvalidConfigError(f"Invalid value {value} for configuration {self.name}: {why}")
 
 
-# ── What values may be ──
+# ── Valid values ──
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers, both ends included."""
+    """Numbers from *least* to *most*, inclusive; *most* None: no upper limit."""
 
     least: float
     most: float | None
 
     def __call__(self, value: Value) -> str | None:
         assert isinstance(value, int | float)
-        if not value >= self.least:  # Not a number is at least nothing.
+        if not value >= self.least:  # NaN fails every comparison.
             return _wrong(value, f"Value must be at least {self.least}")
         if self.most is not None and value > self.most:
             return _wrong(value, f"Value must be no more than {self.most}")
@@ -147,7 +151,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Words, and lists of them."""
+    """One of *words*, or a list of them."""
 
     words: tuple[str, ...]
 
@@ -202,10 +206,10 @@ def _wrong(value: object, why: str) -> str:
     return f"Invalid value {value} for configuration {{name}}: {why}"
 
 
-# ── Settings that configs give ──
+# ── Settings from configs ──
 
 _CONFIG: Final = "config"
-"""Metadata of a field: its `ConfigDef`."""
+"""Key of a field's metadata; the value is its `ConfigDef`."""
 
 T = TypeVar("T")
 
@@ -218,13 +222,13 @@ def setting(
     *,
     shown: str | None = None,
 ) -> Any:
-    """A field of a dataclass of settings, and the one definition of its config.
+    """A field of a dataclass of settings, with the only definition of its config.
 
-    The config has the name of the field, with dots, behind the class's ``CONFIG_PREFIX``.
+    The config's name is the class's ``CONFIG_PREFIX`` and the name of the field with dots.
 
     Args:
-        check: what it may be; None: any word, any number that is at least 1.
-        shown: the default that DescribeConfigs has, where the agent's own is another.
+        check: checks the value; None: any text, or any integer of at least 1.
+        shown: the default that DescribeConfigs returns, if it differs from the agent's.
     """
     if check is None and type_ in (ConfigType.INT, ConfigType.LONG):
         check = at_least(1)
@@ -239,12 +243,12 @@ def setting(
 
 
 def setting_of(definition: ConfigDef, default: object) -> Any:
-    """As `setting`, of a config that is defined elsewhere."""
+    """As `setting`, for a config that is defined elsewhere."""
     return field(default=default, metadata={_CONFIG: definition})
 
 
 def definitions_of(settings: Any) -> dict[str, ConfigDef]:
-    """The configs of a class of settings, also of those that it holds."""
+    """The configs of a class of settings and of its nested settings, by name."""
     found: dict[str, ConfigDef] = {}
     for f in fields(settings):
         if is_dataclass(f.default_factory):
@@ -255,7 +259,7 @@ def definitions_of(settings: Any) -> dict[str, ConfigDef]:
 
 
 def values_of(settings: Any) -> dict[str, str]:
-    """What is in force, by config."""
+    """Effective values of *settings* and its nested settings, by config name."""
     found: dict[str, str] = {}
     for f in fields(settings):
         value = getattr(settings, f.name)
@@ -267,7 +271,7 @@ def values_of(settings: Any) -> dict[str, str]:
 
 
 def with_values(settings: T, values: Mapping[str, Value]) -> T:
-    """*settings*, with other values of some configs."""
+    """A copy of *settings* with *values*, which are parsed, by config name."""
     changes: dict[str, Any] = {}
     for f in fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, f.name)
@@ -280,7 +284,7 @@ def with_values(settings: T, values: Mapping[str, Value]) -> T:
 
 
 def _name(settings: Any, f: Any) -> str | None:
-    """The config that gives a field of *settings*; None: none does."""
+    """The name of the config of a field of *settings*; None: it has no config."""
     dotted = str(f.name).replace("_", ".")
     return f"{getattr(settings, 'CONFIG_PREFIX', '')}{dotted}" if _CONFIG in f.metadata else None
 
@@ -291,12 +295,12 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ── What configs come to ──
+# ── Effective values ──
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """One config of a resource as it holds, and whence; the first of the synonyms is it."""
+    """The effective value of one config and its source; the first synonym, if any, is the same."""
 
     definition: ConfigDef
     value: str | None
@@ -309,10 +313,10 @@ def resolve(
     configs: Mapping[str, str],
     agent: Mapping[str, str],
 ) -> list[ConfigValue]:
-    """Every config of a topic, in the order of names.
+    """Every config of *definitions*, in their order, with its effective value.
 
     Args:
-        configs: what was set on the topic.
+        configs: the values that are set on the topic.
         agent: the agent's settings that differ from Kafka's defaults, by broker name.
     """
     return [
@@ -335,7 +339,7 @@ def _resolve_one(definition: ConfigDef, on_topic: str | None, on_agent: str | No
     return ConfigValue(definition, value, source, tuple(synonyms))
 
 
-# ── Changing them ──
+# ── Changes ──
 
 
 class ConfigOperation(IntEnum):
@@ -365,7 +369,7 @@ def changed(
     """*configs* after *changes*; not yet validated (ConfigurationControlManager).
 
     Raises:
-        InvalidConfigError: a list operation on what is no list.
+        InvalidConfigError: a list operation on a config that is not a list.
     """
     after = dict(configs)
     for change in changes:

@@ -1,7 +1,7 @@
-"""Configs of what is neither topic nor broker: groups, and subscriptions to clients' metrics.
+"""Configs of groups and of subscriptions to client metrics.
 
-Both have Kafka's defaults, and none can be set: a group takes what its agent has, and clients are
-not asked for their metrics.
+None of them can be set.  A group uses the settings of its agent, and driftlog does not request the
+metrics of clients.
 
 Pure.
 """
@@ -47,9 +47,9 @@ _OF_CLIENT_METRICS: Final = (
 )
 
 GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({c.name: c for c in _OF_GROUP})
-"""By name, in the order of names."""
+"""Group configs by name, sorted."""
 
 CLIENT_METRICS_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
     {c.name: c for c in _OF_CLIENT_METRICS}
 )
-"""By name, in the order of names."""
+"""Client metrics configs by name, sorted."""

@@ -1,4 +1,4 @@
-"""What groups may do: Kafka's broker configs that mean something here.
+"""Settings of groups: the Kafka broker configs that have an effect in driftlog.
 
 Pure.
 """
@@ -28,7 +28,7 @@ class ClassicSettings:
         "Time that an empty group waits for more members after the first has joined.",
         check=at_least(0),
     )
-    """Longer: fewer rebalances while a service starts; shorter: its first record comes earlier."""
+    """Longer: fewer rebalances while a service starts; shorter: its first record arrives sooner."""
 
     min_session_timeout_ms: int = setting(
         6_000, "Shortest session timeout of a member of a classic group."
@@ -40,12 +40,12 @@ class ClassicSettings:
     """Kafka: 2^31 - 1."""
 
     new_member_join_timeout_ms: int = 300_000
-    """How long a member that has never had a generation may wait for one.  Its client cannot
-    heartbeat meanwhile, so nothing else would tell that it is gone (Kafka: a constant)."""
+    """How long a new member may wait for its first generation.  Its client does not heartbeat
+    meanwhile, so no other timeout detects a dead client (Kafka: a constant)."""
 
     max_pending_members: int = 10_000
-    """Ids of one group that were given out and not used yet.  They cost memory only, and a
-    client that asks and asks for one must not fill the memory (Kafka: no limit)."""
+    """Most issued member ids of one group that have not joined yet.  A client that requests ids in
+    a loop must not fill the memory (Kafka: no limit)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ConsumerSettings:
     heartbeat_interval_ms: int = setting(
         5_000, "Heartbeat interval that members of a KIP-848 group are told."
     )
-    """Shorter: rebalances are over sooner; every heartbeat costs the agent about 30 µs."""
+    """Shorter: rebalances end sooner; every heartbeat costs the agent about 30 µs."""
 
     session_timeout_ms: int = setting(
         45_000,
@@ -67,7 +67,7 @@ class ConsumerSettings:
     """Kafka: 2^31 - 1."""
 
     classic_max_size: int = 10_000
-    """`group.max.size`: what is larger does not become a group of the classic protocol."""
+    """`group.max.size`: a larger group is not converted to a classic group."""
 
     assignors: tuple[str, ...] = setting(
         ("uniform", "range"),
@@ -85,17 +85,16 @@ class ConsumerSettings:
     assignment_interval_ms: int = setting(
         1_000, "Minimum time between two target assignments of a KIP-848 group.", check=at_least(0)
     )
-    """Longer: many members that start together cause fewer rebalances; 0: every one that joins
-    causes one."""
+    """Longer: many members that start together cause fewer rebalances; 0: every join causes one."""
 
     regex_refresh_interval_ms: int = 600_000
-    """`group.consumer.regex.refresh.interval.ms`: how often patterns are looked at though no topic
-    has come or gone."""
+    """`group.consumer.regex.refresh.interval.ms`: how often patterns are matched again though no
+    topic was created or deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Under Kafka's names, with Kafka's defaults."""
+    """Settings of all groups, by Kafka's names and with Kafka's defaults."""
 
     classic: ClassicSettings = field(default_factory=ClassicSettings)
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
@@ -105,8 +104,8 @@ class GroupSettings:
     offsets_retention_minutes: int = setting(
         10_080, "Committed offsets of a group without members expire after this time."
     )
-    """Longer: a consumer that comes back after a holiday goes on where it was; shorter: less in the
-    metadata store."""
+    """Longer: a consumer that returns after a holiday continues where it stopped; shorter: less
+    data in the metadata store."""
 
     offsets_retention_check_interval_ms: int = setting(
         600_000, "Interval at which expired offsets are looked for.", ConfigType.LONG
@@ -114,11 +113,10 @@ class GroupSettings:
 
     @property
     def configs(self) -> dict[str, str]:
-        """What is in force, by config."""
+        """Effective values by config name."""
         heartbeat_ms = self.consumer.heartbeat_interval_ms
         session_ms = self.consumer.session_timeout_ms
-        # What groups may set for themselves begins and ends there: nothing is refused here that
-        # the agent itself does.
+        # The bounds of group configs include the agent's own values.
         return values_of(self) | {
             "group.consumer.max.heartbeat.interval.ms": str(max(15_000, heartbeat_ms)),
             "group.consumer.max.session.timeout.ms": str(max(60_000, session_ms)),

@@ -1,12 +1,12 @@
-"""What one client, or all of them together, may make an agent hold or do.
+"""Limits of the memory and work that one client, or all clients together, can cause on an agent.
 
-    limits.py ──▶ --config (static_configs), DescribeConfigs (broker_configs), docs/limits.md
+    limits.py ──▶ --config (startup_configs), DescribeConfigs (configs/broker), docs/limits.md
         │
-        └──▶ its enforcer reads its field, and counts what it refuses in `Refusals`
+        └──▶ an enforcer reads its field, and counts refusals in `Refusals`
 
-A field is the config of its name with dots for underscores: Kafka's where Kafka has it, else one
-that begins with ``driftlog.``.  Limits that stand among other settings, as those of groups' times
-and sizes do in `groups.settings`, are in `ELSEWHERE`.
+A field's config has the field's name with dots for underscores: Kafka's config if there is one,
+else one that begins with ``driftlog.``.  `ELSEWHERE` names limits among other settings, such as the
+times and sizes of groups in `group_settings`.
 
 Pure.
 """
@@ -36,10 +36,11 @@ INT, LONG, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.STRING
 
 
 def connections_by_address(text: str) -> dict[str, int]:
-    """``ADDRESS:CONNECTIONS,...``, Kafka's ``max.connections.per.ip.overrides``.
+    """Parse ``ADDRESS:CONNECTIONS,...``, Kafka's ``max.connections.per.ip.overrides``, into
+    connections by compressed address.
 
     Raises:
-        ValueError: it is not; says what to do.
+        ValueError: *text* is invalid; the message says what to do.
     """
     found: dict[str, int] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
@@ -58,7 +59,7 @@ def connections_by_address(text: str) -> dict[str, int]:
 
 
 def overrides_fault(value: object) -> str | None:
-    """What is wrong with the text of `connections_by_address`; None: nothing."""
+    """The error in a text for `connections_by_address`; None: valid."""
     try:
         connections_by_address(str(value))
     except ValueError as error:
@@ -68,7 +69,7 @@ def overrides_fault(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """See the module; each field's documentation is what DescribeConfigs shows."""
+    """See the module; DescribeConfigs returns each field's documentation."""
 
     # ── Connections ──
 
@@ -185,12 +186,12 @@ class Limits:
 
     @property
     def connections_by_address(self) -> dict[str, int]:
-        """In place of `max_connections_per_ip`."""
+        """Limits by address that replace `max_connections_per_ip`."""
         return connections_by_address(self.max_connections_per_ip_overrides)
 
     @property
     def batches(self) -> BatchLimits:
-        """What a batch may come to."""
+        """Limits of one batch."""
         return BatchLimits(
             records=self.driftlog_max_batch_records,
             headers=self.driftlog_max_batch_headers,
@@ -199,7 +200,7 @@ class Limits:
 
 
 DEFINITIONS: Final[Mapping[str, ConfigDef]] = MappingProxyType(definitions_of(Limits))
-"""By config name."""
+"""Configs of `Limits`, by name."""
 
 
 CONNECTIONS_MAX_IDLE: Final = "connections.max.idle.ms"
@@ -225,14 +226,14 @@ ELSEWHERE: Final = (
     PRODUCER_STATE,
     SOCKET_REQUEST_BYTES,
 )
-"""Configs that are limits, and fields of other settings."""
+"""Configs that are limits and belong to other settings."""
 
 LIMITS: Final = (*DEFINITIONS, *ELSEWHERE)
-"""Every config that is a limit: a row of docs/limits.md, and a counter from the start."""
+"""Every config that is a limit: each has a row in docs/limits.md and a counter from the start."""
 
 
 class Refusals:
-    """How often each limit was why something was refused, closed or kept waiting.
+    """How often each limit caused a refusal, a closed connection or a wait.
 
     The key is the config's name: ``driftlog_refused_total{limit=...}``.
     """
@@ -243,6 +244,6 @@ class Refusals:
         self.counts: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
 
     def count(self, limit: str) -> None:
-        """One more by *limit*, a config's name."""
+        """Count one refusal by *limit*, a config's name in `LIMITS`."""
         assert limit in self.counts, f"{limit} is not among the limits"
         self.counts[limit] += 1

@@ -1,7 +1,7 @@
-"""The configs of a topic, all that Apache Kafka 4.3 has, and what each of them means here.
+"""The configs of a topic: all of Apache Kafka 4.3, with their effect in driftlog.
 
-A config that cannot do here what it says is accepted and kept, because tools set it and read it
-back; its documentation says so.
+A config without an effect in driftlog is accepted and kept, because tools set it and read it back;
+its documentation says so.
 
 Pure.
 """
@@ -313,11 +313,11 @@ _ALL: Final = (
 )
 
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType({c.name: c for c in _ALL})
-"""By name, in the order of names."""
+"""Topic configs by name, sorted."""
 
 
 def broker_default(config: ConfigDef) -> ConfigDef:
-    """The broker config that gives the default of a topic's."""
+    """The broker config with the default of a topic config."""
     return ConfigDef(
         name=config.broker_name,
         type=config.type,
@@ -328,10 +328,10 @@ def broker_default(config: ConfigDef) -> ConfigDef:
 
 
 def validate(configs: Mapping[str, str]) -> None:
-    """Whether a topic may have *configs* (LogConfig#validate).
+    """Check that *configs* are valid for a topic (LogConfig#validate).
 
     Raises:
-        InvalidConfigError: it may not; the message says which and why, in Kafka's words.
+        InvalidConfigError: a config is invalid; the message is Kafka's.
     """
     for name in configs:
         if name not in TOPIC_CONFIGS:
@@ -353,16 +353,16 @@ def validate(configs: Mapping[str, str]) -> None:
         )
 
 
-# ── What produce asks, once per topic ──
+# ── Values for Produce and sealing, computed once per topic ──
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLimits:
-    """What is asked of every batch of a topic.
+    """Limits and conversions of every batch of a topic.
 
-    ``codec`` None: as the producer sent it; ``compression_level``: of that codec, where it has
-    one.  Bounds of timestamps are distances from the agent's clock in ms, and hold only where
-    ``log_append_time`` is False.
+    ``codec`` None: batches keep the producer's codec.  ``compression_level``: level of ``codec``;
+    None: it has no level.  The bounds of timestamps are distances from the agent's clock in ms, and
+    apply only if ``log_append_time`` is False.
     """
 
     max_message_bytes: int
@@ -375,7 +375,7 @@ class TopicLimits:
 
     @property
     def bounds_age(self) -> bool:
-        """Old timestamps are refused: the header of a batch does not show its oldest one."""
+        """Whether old timestamps are refused; a batch's header does not have its oldest one."""
         return self.timestamp_before_max_ms != INT64_MAX and not self.log_append_time
 
 
@@ -390,7 +390,7 @@ _CODECS: Final = {
 
 
 def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicLimits:
-    """What *configs*, which are valid, come to; *agent* as in `configs.resolve`."""
+    """The limits from *configs*, which are valid; *agent* as in `definitions.resolve`."""
 
     def value(name: str) -> Value:
         definition = TOPIC_CONFIGS[name]
@@ -413,9 +413,9 @@ def topic_limits(configs: Mapping[str, str], agent: Mapping[str, str]) -> TopicL
 
 
 def topic_sealing(configs: Mapping[str, str], seal_ms: float | None) -> TopicSealPolicy:
-    """When the topic's batches become segments; what it does not say is the agent's to say.
+    """The sealing policy from *configs*; None in a field: the agent's setting applies.
 
-    *seal_ms*: whatever is this old is sealed, whatever the topic says.
+    *seal_ms*: batches of this age are sealed whatever the topic's configs; None: no such age.
     """
     segment_bytes = configs.get("segment.bytes")
     own_ms = configs.get("segment.ms")

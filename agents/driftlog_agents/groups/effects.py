@@ -1,4 +1,4 @@
-"""What the machines of groups want done: answers, and writes that come first.
+"""Effects that the group machines return: answers to requests, and writes to the metadata store.
 
 Pure.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer a request, with the response of the machine that it was for."""
+    """Answer a request; *response* is a message of the machine's protocol."""
 
     request_id: int
     response: object
@@ -17,9 +17,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Store *puts*, all or none, and say with *token* what became of it; None deletes.
+    """Store *puts*, all or none, and report the outcome to the machine with *token*.
 
-    Names are what comes after the group's key: "" is its own value.
+    *puts* maps the part of a key after the group's key to a value: "" is the group's own value,
+    None deletes the key.
     """
 
     token: int

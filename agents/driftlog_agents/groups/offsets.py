@@ -1,14 +1,14 @@
 """Committed offsets of one group: decide, persist, replay.
 
-    commit, forget, expire ──▶ Changes ──▶ the pages that they touch, as they are to be
+    commit, forget, expire ──▶ Changes ──▶ new values of the pages that they change
                                               │ stored
                                               ▼
                                             replay ──▶ fetch
 
-A decision changes nothing: `replay` is the only place where state moves, when what was decided
-is stored.  So a fetch never shows an offset that a coordinator which takes over would not have.
-Offsets belong to a topic's id: a topic that is made again under its name starts afresh.  They are
-stored in pages of 256 partitions (`stored`).
+A decision changes no state: only `replay` does, after the decision is stored.  So a fetch never
+returns an offset that the next coordinator would not read from the store.  Offsets belong to a
+topic's id: a topic that is recreated under its name has none.  They are stored in pages of 256
+partitions (`storage_format`).
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 Pure.
@@ -23,10 +23,10 @@ from driftlog_agents.protocol.errors import ErrorCode
 from driftlog_metadata.schema.model import TopicPartition
 
 PAGE_PARTITIONS: Final = 256
-"""Partitions whose offsets share a key.  More: fewer keys, and more bytes for each commit."""
+"""Partitions whose offsets share a key.  More: fewer keys, and more bytes per commit."""
 
 OFFSET_BYTES: Final = 300
-"""What a committed offset takes of memory, beside its text (measured: 250 to 330)."""
+"""Memory of a committed offset without its metadata text (measured: 250 to 330)."""
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -35,19 +35,19 @@ _INT64_MIN: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One committed offset; *leader_epoch* −1: the client did not say.
+    """One committed offset; *leader_epoch* −1: the client sent none.
 
-    It holds nothing that could not be stored and read again: its maker has cut it to that
-    (`as_int64`).  Kafka takes any offset, negative ones too.
+    All numbers fit the stored format: the caller clamps them (`as_int64`).  Kafka accepts any
+    offset, negative ones too.
     """
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     commit_ms: int = 0
-    """When, since 1970."""
+    """Time of the commit, since 1970."""
     expire_ms: int | None = None
-    """When it goes, if the client said so itself (OffsetCommit up to version 4)."""
+    """Time when it expires, if the client set one (OffsetCommit up to version 4)."""
 
     def __post_init__(self) -> None:
         assert is_int64(self.offset)
@@ -57,36 +57,36 @@ class Committed:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of memory, about."""
+        """Its approximate memory."""
         return OFFSET_BYTES + len(self.metadata)
 
 
 def is_int64(number: int) -> bool:
-    """Whether an int64 holds it."""
+    """Whether *number* fits an int64."""
     return _INT64_MIN <= number <= _INT64_MAX
 
 
 def as_int64(number: int) -> int:
-    """The int64 next to it: a retention of 2^63 − 1 ms from now on ends with time itself.
+    """Clamp *number* to an int64: a retention of 2^63 − 1 ms from now on never ends.
 
-    In Kafka that sum wraps around, and the offset is gone at once.
+    In Kafka that sum overflows, and the offset expires at once.
     """
     return max(_INT64_MIN, min(number, _INT64_MAX))
 
 
 @dataclass(frozen=True, slots=True)
 class PageId:
-    """Which page of a group's offsets: ``[256 × page, 256 × page + 256)`` of a topic."""
+    """A page of a group's offsets: partitions ``[256 × page, 256 × page + 256)`` of a topic."""
 
     topic_id: UUID
     page: int
 
 
 Page = Mapping[int, Committed]
-"""By partition."""
+"""Committed offsets by partition."""
 
 Changes = Mapping[TopicPartition, Committed | None]
-"""What becomes of partitions' offsets; None: there is none any more."""
+"""New committed offsets by partition; None: the offset is deleted."""
 
 
 def page_of(tp: TopicPartition) -> PageId:
@@ -95,9 +95,9 @@ def page_of(tp: TopicPartition) -> PageId:
 
 
 def verdict(committed: Committed, offset_metadata_max_bytes: int) -> ErrorCode:
-    """Whether a group may commit that.
+    """NONE, or OFFSET_METADATA_TOO_LARGE.
 
-    Kafka compares the length of its string, which is UTF-16 units, and so does this.
+    The limit counts UTF-16 units, as Kafka does: it is the length of a Java string.
     """
     units = len(committed.metadata.encode("utf-16-le")) // 2
     too_large = units > offset_metadata_max_bytes
@@ -110,7 +110,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._pages: dict[PageId, dict[int, Committed]] = {}
         self.size_bytes = 0
-        """What they take of memory, about."""
+        """Approximate memory of all committed offsets."""
 
     def __bool__(self) -> bool:
         return bool(self._pages)
@@ -118,10 +118,10 @@ class GroupOffsets:
     def __len__(self) -> int:
         return sum(map(len, self._pages.values()))
 
-    # ── What is asked ──
+    # ── Read ──
 
     def get(self, tp: TopicPartition) -> Committed | None:
-        """The committed offset of *tp*."""
+        """The committed offset of *tp*; None: none is committed."""
         page = self._pages.get(page_of(tp))
         return None if page is None else page.get(tp.partition)
 
@@ -133,17 +133,17 @@ class GroupOffsets:
 
     @property
     def topic_ids(self) -> set[UUID]:
-        """The topics that something is committed for."""
+        """The topics that have committed offsets."""
         return {page_id.topic_id for page_id in self._pages}
 
     # ── Decide ──
 
     def forget(self, wanted: Iterable[TopicPartition]) -> Changes:
-        """That nothing is committed for *wanted*; what is not there is no change."""
+        """Changes that delete the offsets of *wanted*; partitions without an offset are skipped."""
         return {tp: None for tp in wanted if self.get(tp) is not None}
 
     def forget_topic(self, topic_id: UUID) -> Changes:
-        """That nothing is committed for a topic, which is gone."""
+        """Changes that delete all offsets of a deleted topic."""
         return {tp: None for tp, _ in self.items() if tp.topic_id == topic_id}
 
     def expire(
@@ -153,11 +153,11 @@ class GroupOffsets:
         since_ms: Callable[[Committed], int],
         is_subscribed: Callable[[UUID], bool],
     ) -> Changes:
-        """That what was kept long enough goes.
+        """Changes that delete expired offsets.
 
         Args:
-            since_ms: since when the retention of an offset counts.
-            is_subscribed: whether a member reads that topic: its offsets stay.
+            since_ms: the time at which the retention of an offset begins.
+            is_subscribed: whether a member subscribes to that topic: its offsets stay.
         """
         kept = {topic_id: is_subscribed(topic_id) for topic_id in self.topic_ids}
         return {
@@ -167,7 +167,7 @@ class GroupOffsets:
         }
 
     def growth_bytes(self, changes: Changes) -> int:
-        """By how much *changes* make it larger."""
+        """By how much *changes* increase `size_bytes`."""
         growth = 0
         for tp, committed in changes.items():
             before = self.get(tp)
@@ -178,7 +178,7 @@ class GroupOffsets:
     # ── Persist ──
 
     def pages(self, changes: Changes) -> dict[PageId, Page]:
-        """The pages that *changes* touch, as they are to be; an empty one is to be deleted."""
+        """New values of the pages that *changes* touch; an empty page is to be deleted."""
         found: dict[PageId, dict[int, Committed]] = {}
         for tp, committed in changes.items():
             page_id = page_of(tp)
@@ -194,7 +194,7 @@ class GroupOffsets:
     # ── Replay ──
 
     def replay(self, pages: Mapping[PageId, Page]) -> None:
-        """Pages are stored like this now; an empty one is gone."""
+        """Apply stored pages; an empty page is deleted."""
         for page_id, page in pages.items():
             self.size_bytes += _size_bytes(page) - _size_bytes(self._pages.get(page_id, {}))
             if page:
@@ -204,7 +204,7 @@ class GroupOffsets:
 
 
 def size_of(changes: Changes) -> int:
-    """What changes take of memory until they are stored."""
+    """Memory of *changes* until they are stored."""
     return sum(OFFSET_BYTES if one is None else one.size_bytes for one in changes.values())
 
 

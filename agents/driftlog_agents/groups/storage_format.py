@@ -1,17 +1,17 @@
-"""How groups are stored: what stands under each key of a group (`driftlog_metadata.schema.keys`).
+"""Stored format of groups: the value of each key of a group (`driftlog_metadata.schema.keys`).
 
     the group    {"v":1,"nonce":s,"session_id":s,"kind":s,"group":{…}}
     a member     {"v":1,"nonce":s,"member":{…}}
     a page       {"v":1,"nonce":s,"offsets":{"partition":[offset,leader epoch,committed ms,
-                  metadata] or, if the client said when it goes, […,expires ms],…}}
+                  metadata] or, if the client set an expiry, […,expires ms],…}}
 
-Compact JSON in UTF-8.  One of more than 4 KiB is one zstd frame: the first byte tells, ``{`` or the
-first of zstd's magic.  What stands under ``group`` and ``member`` belongs to the machine of that
-*kind* (``classic``: `classic/stored_value`; ``consumer``: KIP-848) and carries a version of its
+Compact JSON in UTF-8.  A value of more than 4 KiB is one zstd frame: the first byte is ``{`` or
+the first of zstd's magic.  The machine of the *kind* defines ``group`` and ``member``
+(``classic``: `classic/stored_value`; ``consumer``: `consumer/stored_value`), with a version of its
 own.
 
-``session_id`` is the session of the agent that coordinates the group.  ``nonce`` is another one
-for each write, so that a writer without an answer can see whether its transaction was applied.
+``session_id`` is the session of the agent that coordinates the group.  ``nonce`` differs in every
+write, so a writer whose answer is lost can see whether its transaction was applied.
 
 A value format is a stored format: add a version, never edit one in place.
 Pure.
@@ -34,10 +34,10 @@ from driftlog_agents.groups.offsets import (
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 COMPRESSED_BYTES: Final = 4096
-"""What is larger is compressed."""
+"""Larger values are compressed."""
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""What a value may come to; a group of 100,000 members with their assignments is smaller."""
+"""Largest value; a group of 100,000 members with their assignments is smaller."""
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _INT32_MAX: Final = 2**31 - 1
@@ -45,7 +45,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """The value of a group's own key; *body* is its machine's, a JSON object in UTF-8."""
+    """The value of a group's own key; *body*: the machine's value, a JSON object in UTF-8."""
 
     session_id: str
     kind: str
@@ -62,8 +62,8 @@ def decode_group(data: bytes) -> StoredGroup:
     """Invert :func:`encode_group`.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a group.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not a group.
     """
     fields = _fields("group", data, {"nonce", "session_id", "kind", "group"})
     session_id, kind = fields["session_id"], fields["kind"]
@@ -81,8 +81,8 @@ def decode_member(data: bytes) -> bytes:
     """Invert :func:`encode_member`.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a member.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not a member.
     """
     return _body("member", data, _fields("member", data, {"nonce", "member"}))
 
@@ -94,11 +94,11 @@ def encode_page(page: Page, nonce: str) -> bytes:
 
 
 def decode_page(data: bytes, page: int) -> dict[int, Committed]:
-    """Invert :func:`encode_page`; *page*: its number, which says what partitions it has.
+    """Invert :func:`encode_page`; *page*: its number, which determines its partitions.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a page of offsets.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not that page of offsets.
     """
     offsets = _fields("page of offsets", data, {"nonce", "offsets"})["offsets"]
     if not isinstance(offsets, dict):
@@ -136,7 +136,7 @@ def _committed(item: object) -> Committed | None:
         leader_epoch=epoch,
         metadata=metadata,
         commit_ms=commit_ms,
-        # An agent before 0.1.0's release has stored sums that no int64 holds.
+        # Agents before release 0.1.0 stored sums that do not fit an int64.
         expire_ms=as_int64(expires[0]) if expires else None,
     )
 
@@ -149,13 +149,13 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _with(head: Mapping[str, Any], name: str, body: bytes) -> bytes:
-    """*head* and one field more, which is JSON already."""
+    """*head* as JSON with one more field, which is encoded already."""
     assert body[:1] == b"{"
     return b'%b,"%b":%b}' % (_json(head)[:-1], name.encode(), body)
 
 
 def _packed(data: bytes) -> bytes:
-    """What is larger than a value may be stays as large as it is: no transaction takes it."""
+    """Compress large values.  One above `MAX_BYTES` stays as it is: no transaction takes it."""
     if len(data) <= COMPRESSED_BYTES or len(data) > MAX_BYTES:
         return data
     return zstandard.ZstdCompressor(level=3).compress(data)

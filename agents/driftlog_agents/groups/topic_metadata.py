@@ -1,7 +1,7 @@
-"""The topics of the cluster, as consumer groups are given them: names, ids and partitions.
+"""The topics of the cluster for consumer groups: names, ids and partition counts.
 
-Immutable: the watch of topics makes a new one after a change and gives it to all groups.  What
-the bucket replicates has no racks; so where partitions are led changes no assignment.
+Immutable: after a change, the coordinator makes a new `ClusterTopics` and gives it to all groups.
+Partitions have no racks, because the bucket replicates them; so leadership changes no assignment.
 Pure.
 """
 
@@ -25,7 +25,7 @@ class ClusterTopics:
     """See the module.
 
     Args:
-        version: another one whenever a topic has come, gone or grown.
+        version: differs after a topic is created, deleted or gets partitions.
         topics: (name, id, partitions) of each.
     """
 
@@ -40,5 +40,5 @@ class ClusterTopics:
         )
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
-        """Ids of those of *names* that there are."""
+        """Ids of the existing topics among *names*."""
         return frozenset(self.by_name[name].topic_id for name in names if name in self.by_name)

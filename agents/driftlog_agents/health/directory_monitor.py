@@ -1,11 +1,11 @@
-"""Whether the agent's directory is still the one that it has open: looked at, and said loudly.
+"""Checks that the agent's directory is still the one that it has open.
 
     every second: lock, buffer/, buffer files, metadata.db: is the path what was opened?
                                           ╳ no: ERROR, and the agent leaves
 
-What is written to a file without a name is gone with the process.  So the agent leaves as it does
-when it is told to: what it holds is uploaded and committed, from memory and from the open files,
-and nothing that it acknowledged is lost unless it is killed before that is done.
+Data in an unlinked file are lost when the process ends.  So the agent leaves as after a SIGTERM: it
+uploads and commits its data from memory and from the open files.  No acknowledged record is lost
+unless the agent is killed before that is done.
 
 Shell.
 """
@@ -17,14 +17,14 @@ from typing import Final
 import structlog
 
 _LOOK_S: Final = 1.0
-"""Longer: more is acknowledged that a kill would lose; shorter: more calls of stat."""
+"""Longer: a kill can lose more acknowledged records; shorter: more calls of stat."""
 
 
 class DirectoryMonitor:
     """See the module.
 
     Args:
-        looks: each says what was removed or replaced; None: nothing of its own.
+        looks: checks; each returns the path that was removed or replaced, or None.
         stop: makes the agent leave.
     """
 
@@ -32,16 +32,16 @@ class DirectoryMonitor:
         self._looks = looks
         self._stop = stop
         self.lost: str | None = None
-        """What was removed or replaced."""
+        """The path that was removed or replaced; None: none was."""
 
     async def run(self) -> None:
-        """Look until something is lost."""
+        """Check every second until a path is lost."""
         while self.lost is None:
             await asyncio.sleep(_LOOK_S)
             self.look()
 
     def look(self) -> None:
-        """Once."""
+        """Run all checks once; after a lost path, log it and stop the agent."""
         for lost in filter(None, (look() for look in self._looks)):
             self.lost = lost
             structlog.get_logger().error(

@@ -1,10 +1,10 @@
-"""What a person does when an agent's directory, or its database, was removed or moved under it.
+"""Commands for an operator after an agent's directory or database was removed or moved.
 
-    only moved: DIR is whole elsewhere  ──▶ moved back
-    database removed, or replaced       ──▶ the copy that the agent saved is put in its place
+    DIR was moved                    ──▶ move it back
+    database removed, or replaced    ──▶ put the copy that the agent saved in its place
 
-Commands can be pasted: paths are quoted, and none of them overwrites or deletes what a person may
-need.
+The commands can be pasted: paths are quoted, and no command overwrites or deletes a file that an
+operator may need.
 Pure.
 """
 
@@ -12,14 +12,16 @@ import shlex
 
 
 def move_back(directory: str, moved_to: str) -> str:
-    """How *moved_to* becomes *directory* again.  GNU's -T refuses a directory with content."""
+    """The command that moves *moved_to* back to *directory*.  With GNU's -T, mv refuses a target
+    directory that is not empty."""
     return f"`mv -T -- {shlex.quote(moved_to)} {shlex.quote(directory)}`"
 
 
 def put_back(database: str, rescued: str, *, replaced: bool) -> str:
-    """How the copy *rescued* becomes *database*, whose old log must not stand beside it.
+    """The command that puts the copy *rescued* in the place of *database*, without the old
+    database's -wal and -shm files.
 
-    *replaced*: another file has its name.
+    *replaced*: another file has the database's path.
     """
     stale = " ".join(shlex.quote(f"{database}{end}") for end in ("-wal", "-shm"))
     command = f"rm -f -- {stale} && mv -n -- {shlex.quote(rescued)} {shlex.quote(database)}"

@@ -1,4 +1,4 @@
-"""Asks the metadata store how full it is, and says so when that changes.
+"""Checks how full the metadata store is, and logs changes.
 
 Shell.
 """
@@ -13,14 +13,14 @@ from driftlog_metadata.stores.errors import StoreError
 from driftlog_metadata.stores.quota import Quota, Room, Usage
 
 _INTERVAL_S: Final = 15.0
-"""Between two looks.  At 20 flushes/s a thousand agents write 45 MB meanwhile, a fortieth of
-etcd's smallest usual quota; shorter asks more of etcd."""
+"""Between two checks.  At 20 flushes/s a thousand agents write 45 MB meanwhile, a fortieth of
+etcd's smallest usual quota; shorter: more requests to etcd."""
 
 _SCARCE_INTERVAL_S: Final = 3.0
-"""While room is scarce, or producers wait for some."""
+"""The same while room is scarce, or produce is refused."""
 
 _DEADLINE_S: Final = 10.0
-"""Of one look, at all members."""
+"""Timeout of one check of all members."""
 
 Ask = Callable[[], Awaitable[Sequence[Usage]]]
 
@@ -29,7 +29,7 @@ class EtcdQuotaMonitor:
     """See the module.
 
     Args:
-        ask: every member that answers.
+        ask: returns the usage of every member that answers.
     """
 
     def __init__(self, quota: Quota, ask: Ask) -> None:
@@ -39,14 +39,14 @@ class EtcdQuotaMonitor:
         self._told_unknown = False
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await self.look()
             enough = self._quota.room is Room.ENOUGH
             await asyncio.sleep(_INTERVAL_S if enough else _SCARCE_INTERVAL_S)
 
     async def look(self) -> None:
-        """Once.  Without an answer what was known stays; other monitors report the outage."""
+        """Check once.  Without an answer the state stays; other monitors report the outage."""
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 members = await self._ask()

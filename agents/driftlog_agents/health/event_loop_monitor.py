@@ -1,8 +1,8 @@
-"""How long the event loop was busy with something else: the wait of every client.
+"""Measures stalls of the event loop: every client waits for as long.
 
-A task that wakes up fifty times a second is late by as much.  The longest is remembered for one to
-two minutes, so that a scrape once a minute misses none.  A machine that has no core for the
-agent shows here, too.
+A task wakes up fifty times a second; its delay is the stall.  The longest stall is kept for one to
+two minutes, so a scrape once a minute misses none.  A machine without a free core for the agent
+causes stalls, too.
 
 Shell.
 """
@@ -18,7 +18,7 @@ _REMEMBERED_S: Final = 60.0
 
 
 class EventLoopMonitor:
-    """Watches the loop that it runs in."""
+    """Measures the loop that `run` runs in."""
 
     def __init__(self) -> None:
         self._longest_s = self._longest_before_s = 0.0
@@ -26,11 +26,11 @@ class EventLoopMonitor:
 
     @property
     def longest_stall_s(self) -> float:
-        """Of the last minute, or of up to two."""
+        """The longest stall of the last one to two minutes, in seconds."""
         return max(self._longest_s, self._longest_before_s)
 
     async def run(self) -> None:
-        """For as long as the agent runs."""
+        """Measure until cancelled."""
         while True:
             due = time.monotonic() + _EVERY_S
             await asyncio.sleep(_EVERY_S)
@@ -38,7 +38,7 @@ class EventLoopMonitor:
             self.woke(now - due, now)
 
     def woke(self, late_s: float, now_s: float) -> None:
-        """Late by *late_s*, at *now_s*."""
+        """Record a delay of *late_s* at *now_s*."""
         if now_s - self._since_s >= _REMEMBERED_S:
             self._longest_before_s, self._longest_s = self._longest_s, 0.0
             self._since_s = now_s

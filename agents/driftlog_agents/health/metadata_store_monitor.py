@@ -1,9 +1,9 @@
-"""Whether the metadata store is still the one that this process has seen: asked, and said loudly.
+"""Checks that the metadata store is still the one that this process has seen.
 
     every 10 s: the cluster's key and the session's head, linearizably ──▶ witness ──evidence──▶
     the collector, before it deletes ────────────────────────────────────────▲  ERROR, once a minute
 
-An agent that has nothing to commit would not notice by itself that its store went back.
+Without this check, an agent that commits nothing would not notice that its store went back.
 
 Shell.
 """
@@ -21,11 +21,11 @@ from driftlog_metadata.witness.witness import Evidence
 from driftlog_metadata.witness.witnessed_store import WitnessedStore
 
 _LOOK_S: Final = 10.0
-"""Longer: an idle agent finds out later; shorter: more small reads, of every agent."""
+"""Longer: an idle agent notices it later; shorter: more small reads from every agent."""
 
 _DEADLINE_S: Final = 10.0
 _REPEAT_S: Final = 60.0
-"""Between two log lines."""
+"""Interval of the log line."""
 
 _ADVICE: Final = (
     "bring back the metadata store that this cluster had, and restart every agent; or restart "
@@ -46,14 +46,14 @@ class MetadataStoreMonitor:
 
     @property
     def evidence(self) -> Evidence | None:
-        """Why the store is not ours; None: it is, as far as is known."""
+        """The evidence that the store is not the known one; None: no evidence."""
         return self._witness.evidence
 
     def _found(self) -> None:
         self._evidence.set()
 
     async def confirm(self) -> None:
-        """Ask the store, now, whether it is ours.
+        """Check now that the store is the known one.
 
         Raises:
             FencedError: it is not.
@@ -65,7 +65,7 @@ class MetadataStoreMonitor:
             self._witness.check()
 
     async def run(self) -> None:
-        """Look until there is evidence, then say it until cancelled."""
+        """Check until there is evidence, then log it until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._look())
             await self._evidence.wait()
@@ -77,13 +77,13 @@ class MetadataStoreMonitor:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            # Its session says that the store is away, and evidence is said by `run`.
+            # The session reports an unavailable store, and `run` logs evidence.
             with contextlib.suppress(UnavailableError, OutcomeUnknownError, TimeoutError):
                 await self._ask()
 
     async def _ask(self) -> None:
         own = self._witness.head_there
-        committed = 0 if own is None else own.committed  # before the request: it goes on meanwhile
+        committed = 0 if own is None else own.committed  # before the request: commits continue
         reads = [Get(CLUSTER_KEY)]
         if own is not None:
             reads.append(Get(head_key(own.session_id)))
@@ -91,7 +91,7 @@ class MetadataStoreMonitor:
             result = await self._store.txn((), reads)
         self._witness.read_cluster(result.reads[0])
         if own is not None:
-            # A head that cannot be read is there; what it said is not known, so it is no evidence.
+            # An unreadable head exists; its count is unknown, so it is no evidence.
             with contextlib.suppress(CorruptError):
                 self._witness.read_head(result.reads[1], own, committed)
 

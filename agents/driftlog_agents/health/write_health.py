@@ -1,16 +1,16 @@
-"""When an agent that cannot commit gives its partitions up, and when it takes some again.
+"""Decides when an agent that cannot commit steps down, and when it may serve again.
 
-    FIT ── cannot commit ──10 s──▶ looks at the others' heads, every 5 s, and asks which could
-     ▲                                  │ 30 s, and just now one of them has moved, or one said so
+    FIT ── cannot commit ──10 s──▶ reads the others' heads, every 5 s, and asks which can commit
+     ▲                                  │ 30 s, and a head has just moved, or an agent has answered
      │ a probe succeeds                 ▼
      └────────────── UNFIT: its lease is revoked, and it begins no session
 
-1. While no other agent could commit either (the store is down for all) it goes on: others would
-   be no better, and what it has cached is read meanwhile.
-2. Nor does it where no other agent lives.
-3. One that falls out again soon after it was let in waits longer every time.
+1. While no other agent can commit either (the store is down for all), the agent does not step
+   down: others would do no better, and it serves reads from its caches meanwhile.
+2. An agent without other live agents does not step down.
+3. An agent that steps down again soon after it resumed waits longer every time.
 
-Times are of a clock that never goes back.
+Times are in ms of a monotonic clock.
 
 Pure.
 """
@@ -25,38 +25,38 @@ _FOREVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteHealthSettings:
-    """How long an agent may fail alone, and how it comes back."""
+    """When an agent that fails alone steps down, and how it resumes."""
 
     patience_ms: float = 30_000
-    """Without a commit, while others do.  Shorter: partitions move for what would have passed by
-    itself; longer: their producers wait as long."""
+    """Time without a commit, while others commit, until the agent steps down.  Shorter: partitions
+    move for a short outage; longer: their producers wait longer."""
 
     look_after_ms: float = 10_000
-    """Of failing, before others are looked at."""
+    """Time of failing until the first check of the other agents."""
 
     look_every_ms: float = 5_000
-    """Each look reads the heads of all sessions of a week."""
+    """Interval of the checks; each reads the heads of all sessions of a week."""
 
     probe_ms: float = 1_000
-    """Before the first probe and between two; twice as long each time that it was for nothing."""
+    """Time until the first probe and between two; doubled after each probe."""
 
     max_probe_ms: float = 60_000
 
     proven_ms: float = 600_000
-    """An agent that has been fit for so long begins anew."""
+    """An agent that has been fit for this long starts again with `probe_ms`."""
 
 
 class Step(Enum):
-    """What is to be done now."""
+    """The next action of the caller."""
 
     NOTHING = "nothing"
     LOOK = "look"
-    """Read what the other live sessions have done, then `looked`."""
+    """Read the counts of the other live sessions, then call `looked`."""
     STEP_DOWN = "step down"
 
 
 class WriteHealth:
-    """See the module.  Outlives sessions; `tick` while there is one, `wait_ms` while unfit."""
+    """See the module.  Outlives sessions; use `tick` during a session, `wait_ms` while unfit."""
 
     def __init__(self, settings: WriteHealthSettings | None = None) -> None:
         self._settings = settings or WriteHealthSettings()
@@ -65,13 +65,17 @@ class WriteHealth:
         self._done: dict[str, int] = {}
         self._look_at_ms = _FOREVER
         self._moved_ms = -_FOREVER
-        """When a count was last found to have grown."""
+        """When a check last found that a count has grown."""
         self._probe_ms = self._settings.probe_ms
         self._fit_since_ms = 0.0
 
     def tick(self, failing_since_ms: float | None, now_ms: float) -> Step:
-        """*failing_since_ms*: when what could not be done was first tried; None: all can be, or it
-        is another thing from now on, of which others have shown nothing yet."""
+        """The next step.
+
+        Args:
+            failing_since_ms: the first failed attempt; None: nothing fails, or another operation
+                begins to fail, so that earlier counts of other agents do not apply.
+        """
         settings = self._settings
         if failing_since_ms is None:
             self._since_ms = None
@@ -92,7 +96,7 @@ class WriteHealth:
         return Step.NOTHING
 
     def looked(self, done: Mapping[str, int] | None, now_ms: float) -> None:
-        """Counts of what each *other* live session has done, by any name; None: not known."""
+        """Take the counts of the *other* live sessions, by any stable name; None: unknown."""
         self._look_at_ms = now_ms + self._settings.look_every_ms
         if done is None:
             return
@@ -101,14 +105,14 @@ class WriteHealth:
         self._done = dict(done)
 
     def asks(self, now_ms: float) -> bool:
-        """Whether others are to be asked: as long as they are looked at."""
+        """Whether to ask the other agents: True as long as they are checked."""
         since_ms = self._since_ms
         return since_ms is not None and now_ms - since_ms >= self._settings.look_after_ms
 
     # ── Unfit ──
 
     def step_down(self, now_ms: float) -> None:
-        """It is unfit from now on, by `tick` or because its disk is found to fail."""
+        """Become unfit, by `tick` or because the disk fails."""
         self.unfit = True
         self._since_ms = None
         if now_ms - self._fit_since_ms >= self._settings.proven_ms:
@@ -116,11 +120,11 @@ class WriteHealth:
 
     @property
     def wait_ms(self) -> float:
-        """Before the next probe; jitter is the caller's."""
+        """Wait before the next probe; the caller adds jitter."""
         return self._probe_ms
 
     def probed(self, now_ms: float, *, succeeded: bool) -> None:
-        """A probe was made."""
+        """Take the result of a probe."""
         assert self.unfit
         self._probe_ms = min(self._probe_ms * 2, self._settings.max_probe_ms)
         if succeeded:

@@ -1,19 +1,19 @@
-"""Steps down for an agent that cannot commit while others can, and probes until it may begin again.
+"""Revokes the lease of an agent that cannot commit while others can, and probes until it recovers.
 
     a session ── watch ──▶ its lease is revoked, and it ends
     no session ── until_fit ──▶ probe the bucket and the disk ──▶ the next session
-    another's session asks ── watch ──▶ probe the bucket ──▶ our session says that we could
+    another's session asks ── watch ──▶ probe the bucket ──▶ this session answers: it can commit
 
-Commits are not all: an agent that cannot read what it wrote seals nothing, and its producers wait
-once it may keep no more.  There one object may be the reason, which no agent could read: it probes
-itself first.
+Reads count as well: an agent that cannot read its objects seals nothing, and its producers wait
+when it may hold no more unsealed data.  The cause may be one object that no agent can read, so the
+agent probes the bucket first.
 
-An agent that cannot commit asks in its session's key: agents without producers do not commit
-either, and only a probe shows that they could.  A few of them make it, while an agent asks.
+An agent that cannot commit asks the others in its session's key.  An agent without producers does
+not commit either; only a probe shows that it can.  A few agents probe while an agent asks.
 
-A probe does in small what a flush and a buffer file do: it puts an object and reads it back, writes
-a file and syncs it.  The object lies where a flush object of a session would that never was
-(``probe-{node_id}``): no record names it, and the collector deletes it after its grace.
+A probe does the work of a flush and of a buffer file on a small scale: it puts an object and reads
+it back, writes a file and syncs it.  The object's key has a session id that never exists
+(``probe-{node_id}``): no record names it, and the collector deletes it after its grace period.
 
 Shell.
 """
@@ -46,13 +46,13 @@ from driftlog_tiering.stores.object_store import ObjectStore
 _TICK_S: Final = 1.0
 
 _DEADLINE_S: Final = 10.0
-"""Of one look at the heads, and of each half of a probe."""
+"""Timeout of one read of the heads, and of each half of a probe."""
 
 _ASKED: Final = 3
-"""Agents that answer a question; more of them make more requests and add no knowledge."""
+"""Agents that answer a question; more: more requests and no more information."""
 
 _FOLDER: Final = "probe"
-"""Of a probe's file, beside the sessions' folders: not a session's name."""
+"""Folder of a probe's file, beside the sessions' folders; no session has this name."""
 
 _BODY: Final = b"driftlog: can this agent write to this bucket, and read what it wrote?\n"
 
@@ -61,7 +61,7 @@ class WriteHealthMonitor:
     """See the module.
 
     Args:
-        node_id: names what the probe puts.
+        node_id: names the probe's object.
         offload: runs disk operations off the event loop.
     """
 
@@ -93,16 +93,16 @@ class WriteHealthMonitor:
 
     @property
     def unfit(self) -> bool:
-        """It has stepped down, and no probe has succeeded since."""
+        """Whether the agent has stepped down and no probe has succeeded since."""
         return self._fitness.unfit
 
-    # ── While there is a session ──
+    # ── During a session ──
 
     async def watch(self, engine: Engine) -> None:
-        """Go on until the agent is found unfit.
+        """Watch until the agent is unfit.
 
         Raises:
-            FencedError: it is, and its lease is revoked; or the session has ended otherwise.
+            FencedError: the agent is unfit and its lease is revoked, or the session ended.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -124,8 +124,8 @@ class WriteHealthMonitor:
                 self._fitness.tick(None, now_ms)
             step = self._fitness.tick(outage.since_ms, now_ms)
             if step is Step.LOOK:
-                # Of what does not come to its end, one object may be the reason: others could not
-                # read that either, and we can read all else.
+                # One object may be the cause of failing reads: no other agent could read it either,
+                # while this agent reads all others.
                 ours = writes or await self._probe_bucket() is not None
                 done = await self._done(commits=writes) if ours else None
                 self._fitness.looked(done, self._now_ms())
@@ -135,7 +135,7 @@ class WriteHealthMonitor:
                 raise FencedError("the agent could not commit while others could")
 
     async def _ask(self, engine: Engine) -> None:
-        """Say whether we want to know which agents could commit."""
+        """Set in the session's key whether this agent asks which agents can commit."""
         status = engine.status
         while True:
             await asyncio.sleep(_TICK_S)
@@ -144,7 +144,7 @@ class WriteHealthMonitor:
                 await status.ask(asks)
 
     async def _answer(self, engine: Engine) -> None:
-        """Say that we could, as often as others look, while one of them asks."""
+        """While an agent asks, count successful probes in the session's key, at its interval."""
         status = engine.status
         while True:
             await asyncio.sleep(_TICK_S)
@@ -160,8 +160,8 @@ class WriteHealthMonitor:
         return bool(asking) and self._node_id in asked[:_ASKED]
 
     async def _done(self, *, commits: bool) -> dict[str, int] | None:
-        """How often other agents' live sessions said that they could, and with *commits* what they
-        have committed: who only cannot read learns from that nothing, for to commit nobody reads.
+        """Counts of proofs of other agents' live sessions and, with *commits*, of their commits;
+        None: unknown.  Commits say nothing about reads: a commit reads no object.
         """
         others = self._others()
         done = {
@@ -178,7 +178,7 @@ class WriteHealthMonitor:
             return None
         keys = {head_key(session_id): session_id for session_id in others}
         for kv in kvs:
-            # Whatever else is there, and what cannot be read, says nothing of the others.
+            # Other keys, and unreadable heads, have no information.
             if kv.key in keys:
                 with contextlib.suppress(CorruptError):
                     done[keys[kv.key]] = decode_head(kv.value)
@@ -198,11 +198,11 @@ class WriteHealthMonitor:
             "credentials, its network and DIR/buffer",
         )
 
-    # ── While there is none ──
+    # ── Between two sessions ──
 
     async def lost(self) -> None:
-        """A session was lost.  Where that may be the disk's doing, the next would be as well, and
-        would take its partitions back from agents that do better.
+        """Handle a lost session: probe the disk, and step down if it fails.  The next session on a
+        failing disk would take partitions back from healthy agents, and fail as well.
         """
         if self.unfit or not self._others():
             return
@@ -212,7 +212,7 @@ class WriteHealthMonitor:
             self._say_unfit(error)
 
     async def until_fit(self, stopping: asyncio.Event) -> None:
-        """Return when a session may begin: at once, unless the agent is unfit; or at *stopping*."""
+        """Return when a session may begin, at once if the agent is fit; or at *stopping*."""
         outage = FailureTracker()
         began_ms = self._now_ms()
         while self.unfit:
@@ -234,7 +234,7 @@ class WriteHealthMonitor:
                 self._log.info("agent_resumed", seconds=seconds)
 
     async def _probe(self) -> str | None:
-        """What fails; None: nothing."""
+        """The error of a probe; None: it succeeded."""
         return await self._probe_bucket() or await self._probe_disk()
 
     async def _probe_bucket(self) -> str | None:
@@ -243,7 +243,7 @@ class WriteHealthMonitor:
 
     async def _probe_disk(self) -> str | None:
         if self._writing is None or self._writing.done():
-            # In threads, and one at a time: what a broken disk does with it may take for ever.
+            # In threads, and one at a time: a write to a broken disk may never return.
             self._writing = asyncio.ensure_future(self._write())
         try:
             async with asyncio.timeout(_DEADLINE_S):

@@ -1,9 +1,10 @@
-"""The topic's files in the bucket, which repeat what its key says.
+"""Topic files in the bucket: copies of a topic's key in the metadata store.
 
-    key ──▶ topic/{n+1}.json, unless topic/{n}.json says the same ──▶ key again: still so?
+    key ──▶ topic/{n+1}.json, unless topic/{n}.json is equal ──▶ read the key again: unchanged?
 
-The writer of a file reads the key again after it, and goes on until both agree: whichever agent
-changed the topic last, the newest file is true.  Requests are repeated while the session lives.
+The writer of a file reads the key again after the write, and repeats both until they agree.  So
+the newest file is correct, whichever agent changed the topic last.  Requests are repeated while the
+session lives.
 
 Shell.
 """
@@ -36,8 +37,8 @@ T = TypeVar("T")
 class TopicBucketFiles:
     """See the module.
 
-    Every method raises `FencedError` when the session ended first; the next one repairs what is
-    missing.
+    Every method raises `FencedError` when the session ended first; the next session writes the
+    missing files.
     """
 
     def __init__(self, host: TopicHost) -> None:
@@ -45,19 +46,19 @@ class TopicBucketFiles:
         self._log = structlog.get_logger()
 
     async def create(self, engine: Engine, topic: Topic) -> None:
-        """Version 1, of a topic that was just made."""
+        """Write version 1 for a new topic."""
         body = bucket_files.encode_topic(TopicFile(1, topic))
         where = layout.topic_key(topic.name, topic.topic_id, 1)
         await self._repeat(engine, lambda: self._create_object(where, body))
 
     async def update(self, engine: Engine, topic: Topic) -> None:
-        """Make the newest file say what the topic's key says."""
+        """Write a new version unless the newest file equals the topic's key."""
         key = topic_key(topic.name)
         while True:
             kv = await engine.session.read(key)
             now = None if kv is None else topic_of(kv)
             if now is None or now.topic_id != topic.topic_id:
-                return  # Deleted meanwhile.
+                return  # The topic was deleted meanwhile.
             newest = await self._repeat(engine, lambda: self._newest(topic))
             if newest is not None and newest.topic == now:
                 return
@@ -65,10 +66,10 @@ class TopicBucketFiles:
             body = bucket_files.encode_topic(TopicFile(version, now))
             where = layout.topic_key(topic.name, topic.topic_id, version)
             if not await self._repeat(engine, lambda w=where, b=body: self._create_object(w, b)):  # type: ignore[misc]
-                await asyncio.sleep(_RETRY.wait_s)  # a listing that is behind does not show it yet
+                await asyncio.sleep(_RETRY.wait_s)  # the listing does not show that version yet
 
     async def mark_deleted(self, engine: Engine, topic: Topic) -> None:
-        """``deleted.json``, once."""
+        """Write ``deleted.json``; an existing one is kept."""
         mark = DeletedTopic(topic.name, topic.topic_id, self._host.wall_ms())
         body = bucket_files.encode_deleted(mark)
         where = layout.deleted_key(topic.name, topic.topic_id)
@@ -80,7 +81,7 @@ class TopicBucketFiles:
         prefix = layout.topic_file_prefix(topic.name, topic.topic_id)
         async for page in self._host.objects.list(prefix):
             for info in page.objects:
-                with suppress(ValueError):  # a stranger's: it is no version of the topic
+                with suppress(ValueError):  # an unrecognised object: no version of the topic
                     if info.key != mark:
                         layout.parse_topic_key(info.key)
                         newest = info.key
@@ -89,7 +90,7 @@ class TopicBucketFiles:
         try:
             return bucket_files.decode_topic(await self._host.objects.get(newest))
         except (CorruptError, NotFoundError) as error:
-            # A newer version will say it again.
+            # The caller writes a newer version.
             self._log.error("topic_file_damaged", object=newest, error=str(error))
             version = layout.parse_topic_key(newest).version
             return TopicFile(version, replace(topic, partitions=0))
@@ -112,9 +113,9 @@ class TopicBucketFiles:
 
 
 def topic_of(kv: KeyValue) -> Topic:
-    """The topic that a key of one, or a tombstone, has as its value.
+    """Decode the topic in the value of a topic's key or of a tombstone.
 
     Raises:
-        CorruptError: none, or a newer one; names the key.
+        CorruptError: the value is damaged or has a newer format; the message names the key.
     """
     return decode_at(kv.key, kv.value, decode_topic)

@@ -1,4 +1,4 @@
-"""Topics as this agent knows them: by name and id, with what their configs come to.
+"""The topics that this agent knows: by name and id, with their effective limits and sealing policy.
 
 Shell.
 """
@@ -18,8 +18,8 @@ class TopicCatalog:
     """See the module; the watch of the topics fills it.
 
     Args:
-        agent_configs: the agent's settings that topics inherit.
-        seal_ms: of the agent; None: what the topics say.
+        agent_configs: the agent's settings that topics inherit, by broker config.
+        seal_ms: the agent's `BrokerSettings.seal_ms`; None: only the topic configs count.
     """
 
     def __init__(self, agent_configs: dict[str, str], seal_ms: float | None) -> None:
@@ -29,25 +29,25 @@ class TopicCatalog:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
         self.limits: dict[str, TopicLimits] = {}
-        """By name."""
+        """Limits by topic name."""
         self.sealing: dict[str, TopicSealPolicy] = {}
-        """By name."""
+        """Sealing policies by topic name."""
         self.partitions = 0
-        """Of all of them."""
+        """The number of partitions of all topics."""
         self._alike: dict[str, set[str]] = {}
 
     def alike(self, name: str) -> set[str]:
-        """Names of topics that *name* collides with."""
+        """Names of existing topics that *name* collides with, or equals."""
         return self._alike.get(unlike(name), set())
 
     def check_new_name(self, name: str) -> None:
-        """Whether a topic may be made that is called *name*.
+        """Check that a topic *name* may be created.
 
         Raises:
             RefusedError: INVALID_TOPIC_EXCEPTION, INVALID_REQUEST, TOPIC_ALREADY_EXISTS.
         """
         check_topic_name(name)
-        if name in RESERVED_TOPICS:  # as ControllerApis#createTopics of the one that never is there
+        if name in RESERVED_TOPICS:  # as ControllerApis#createTopics for __cluster_metadata
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
             )
@@ -61,7 +61,7 @@ class TopicCatalog:
             )
 
     def know(self, topic: Topic) -> None:
-        """It is there, or has changed."""
+        """Add or update a topic."""
         before = self.by_name.get(topic.name)
         self.partitions += topic.partitions - (0 if before is None else before.partitions)
         self.by_name[topic.name] = topic
@@ -71,14 +71,14 @@ class TopicCatalog:
             self.limits[topic.name] = topic_limits(topic.configs, self._agent_configs)
             sealing = topic_sealing(topic.configs, self._seal_ms)
         except ValueError as error:
-            # Set by a version that knew better; the topic is served with the defaults.
+            # A newer version set these configs; the topic is served with the defaults.
             self._log.error("topic_configs_unreadable", topic=topic.name, error=str(error))
             self.limits[topic.name] = topic_limits({}, self._agent_configs)
             sealing = topic_sealing({}, self._seal_ms)
         self.sealing[topic.name] = sealing
 
     def forget(self, topic: Topic) -> None:
-        """It is gone, or going."""
+        """Remove a topic that is deleted or being deleted."""
         self.by_id.pop(topic.topic_id, None)
         now = self.by_name.get(topic.name)
         if now is None or now.topic_id != topic.topic_id:
@@ -94,5 +94,5 @@ class TopicCatalog:
 
 
 def unlike(name: str) -> str:
-    """What collides has in common (Topic#unifyCollisionChars): metrics confuse . and _."""
+    """The key that colliding names share (Topic#unifyCollisionChars): metrics confuse . and _."""
     return name.replace(".", "_")

@@ -1,6 +1,6 @@
-"""Changes of topics: one at a time where they concern one name; the client may disconnect.
+"""Runs changes of topics in tasks, one at a time for a name; they continue if a client disconnects.
 
-    asked ──▶ a task, few at a time ──▶ the name's turn ──▶ done ──▶ answer
+    request ──▶ a task, few at a time ──▶ the lock of the name ──▶ done ──▶ answer
 
 Shell.
 """
@@ -18,10 +18,10 @@ from driftlog_agents.topics.catalog import unlike
 from driftlog_metadata.stores.errors import CorruptError, FencedError
 
 AT_ONCE: Final = 32
-"""Topics that are changed or repaired at once: an agent's share of the bucket's requests."""
+"""Topics that are changed or repaired at once: it limits an agent's requests to the bucket."""
 
 _MAX_PENDING: Final = 20_000
-"""Changes that wait for their turn: two of the largest requests.  More are refused."""
+"""Most pending changes: two of the largest requests.  More are refused."""
 
 T = TypeVar("T")
 
@@ -32,19 +32,20 @@ class TopicChangeQueue:
     def __init__(self) -> None:
         self._log = structlog.get_logger()
         self.tasks: asyncio.TaskGroup | None = None
-        """Where changes are made; None: the agent is starting or leaving."""
+        """The group of the tasks; None: the agent is starting or leaving."""
         self.pending = 0
-        """Changes that were asked for and are not done."""
+        """Requested changes that are not done."""
         self.making: set[str] = set()
-        """Requested topics that are not there yet."""
+        """Names of topics that are being created."""
         self._limit = asyncio.Semaphore(AT_ONCE)
         self._locks = KeyedLock[str]()
 
     async def owned(self, work: Coroutine[Any, Any, T], making: str = "") -> T:
-        """Do *work* in a task of its own; its awaiter may be cancelled.
+        """Run *work* in a task of its own, which continues when the awaiter is cancelled.
 
         Raises:
-            RefusedError: what *work* raises; NOT_CONTROLLER: the agent or its session is no more.
+            RefusedError: from *work*; NOT_CONTROLLER: the agent starts or leaves, its session
+                ended, or too many changes are pending; UNKNOWN_SERVER_ERROR: damaged metadata.
         """
         tasks = self.tasks
         if tasks is None or self.pending >= _MAX_PENDING:
@@ -87,5 +88,5 @@ class TopicChangeQueue:
         return await done
 
     def only(self, name: str) -> AbstractAsyncContextManager[None]:
-        """One change at a time of a name, and of those that collide with it."""
+        """The lock of a name, which is shared with the names that collide with it."""
         return self._locks.of(unlike(name))

@@ -1,4 +1,4 @@
-"""What the topic service needs of its agent.
+"""The interface of an agent that the topic service uses.
 
 Shell.
 """
@@ -16,7 +16,7 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 
 class TopicHost(Protocol):
-    """An agent; `Broker` is one."""
+    """An agent; `Broker` implements it."""
 
     settings: BrokerSettings
     metadata: MetadataStore
@@ -24,16 +24,16 @@ class TopicHost(Protocol):
     cluster: ClusterWatch
     refusals: Refusals
     engine: Engine | None
-    """The session that serves; None between two sessions."""
+    """The engine of the serving session; None between two sessions."""
 
     @property
     def wall_ms(self) -> Callable[[], int]:
-        """The clock: milliseconds since 1970."""
+        """The clock: returns milliseconds since 1970."""
         ...
 
     @property
     def view(self) -> ClusterView:
-        """The cluster, as its watches have told."""
+        """The cluster as this agent's watches see it."""
         ...
 
     @property

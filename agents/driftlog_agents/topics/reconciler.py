@@ -1,7 +1,7 @@
-"""What a crash left half done of topics: deletions are finished, files that lack are written.
+"""Completes changes of topics that a crash interrupted: deletions, and missing topic files.
 
-    a session is ready, or another's is over ──▶ tombstones ──▶ keys that are there: go
-                                             ──▶ this agent's share of the topics' files
+    a session is ready, or another's is over ──▶ tombstones ──▶ delete the remaining keys
+                                             ──▶ check this agent's share of the topics' files
 
 Shell.
 """
@@ -35,7 +35,7 @@ class TopicReconciler:
     """See the module.
 
     Args:
-        finish_deletion: all that follows a tombstone.
+        finish_deletion: does the steps of a deletion after its tombstone.
     """
 
     def __init__(
@@ -53,13 +53,12 @@ class TopicReconciler:
         self._finish_deletion = finish_deletion
         self._log = structlog.get_logger()
         self.repaired = asyncio.Event()
-        """The files of all topics were looked through in this session."""
+        """Set when this session has checked its share of the topics' files."""
 
     async def reconcile(self) -> None:
-        """Finish what was begun before a session that is ready now.
+        """Complete interrupted changes, after a session has become ready.
 
-        Deletions are finished when this returns; the files of topics are looked through behind
-        it, in a task of the turns'.
+        Deletions are complete when this returns; a task in the background checks the topics' files.
         """
         engine = self._host.engine
         if engine is None:
@@ -86,7 +85,7 @@ class TopicReconciler:
             self._turns.tasks.create_task(self._repair_files(engine, self._share()))
 
     async def after_others(self) -> None:
-        """Finish what agents that are gone have begun, until cancelled."""
+        """Complete interrupted changes of agents whose sessions ended, until cancelled."""
         view, known = self._host.view, set[str]()
         with self._host.cluster.changes() as changed:
             while True:
@@ -99,13 +98,13 @@ class TopicReconciler:
                         await self.reconcile()
                     except (UnavailableError, OutcomeUnknownError, TimeoutError) as error:
                         self._log.warning("reconcile_repeated", error=str(error) or repr(error))
-                        known |= gone  # seen again as gone
+                        known |= gone  # the next round handles them again
                         await asyncio.sleep(_RETRY_S)
                         continue
                 await changed.wait()
 
     def _share(self) -> list[Topic]:
-        """The topics whose files this agent looks through: each is some agent's."""
+        """The topics whose files this agent checks; every topic belongs to one agent."""
         host = self._host
         nodes = {*host.view.placed(), host.node_id}
         return [
@@ -119,7 +118,7 @@ class TopicReconciler:
             await self._finish_deletion(engine, topic)
 
     async def _repair_files(self, engine: Engine, topics: list[Topic]) -> None:
-        """Write the topic files that a crash left out."""
+        """Write topic files that are missing after a crash."""
 
         async def repair(topic: Topic) -> None:
             async with self._turns.only(topic.name):

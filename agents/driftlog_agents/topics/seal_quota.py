@@ -1,4 +1,4 @@
-"""How often a topic is sealed on request: each seal makes an object, however small.
+"""Limits how often a topic is sealed on request: each seal creates an object, however small.
 
 Pure.
 """
@@ -17,7 +17,8 @@ class SealQuota:
     """The seals of the last minute, by topic.
 
     Args:
-        most: of one topic.
+        most: seals of one topic per minute.
+        now_ms: a monotonic clock.
     """
 
     def __init__(self, most: int, now_ms: Callable[[], float]) -> None:
@@ -27,11 +28,11 @@ class SealQuota:
 
     @property
     def topics(self) -> int:
-        """How many topics it remembers."""
+        """The number of topics with a seal in the last minute."""
         return len(self._seals)
 
     def wait_s(self, topic: str) -> int:
-        """0: it may be sealed, and that is counted; else seconds until it may."""
+        """0: count a seal of *topic*; else the seconds until one is allowed."""
         now_ms = self._now_ms()
         self._forget(now_ms)
         times = self._seals.pop(topic, deque())

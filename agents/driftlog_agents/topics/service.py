@@ -1,24 +1,24 @@
-"""Topics: created, changed and deleted in the metadata store, repeated in the bucket, and led.
+"""Topics: created, changed and deleted in the metadata store, copied to the bucket, and led.
 
     create   topic key (create-only) ──▶ topic/1.json   ──▶ done ──▶ seen by all, led ──▶ answered
     change   topic key (its revision) ──▶ topic/n+1.json ──▶ done ──▶ seen by all, led ──▶ answered
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
              ──▶ done ──▶ seen by all ──▶ answered
 
-    every agent: watch of the topics ──▶ what is known here ──▶ the engine ──▶ leads its share
+    every agent: watch of the topics ──▶ the catalog ──▶ the engine ──▶ leads its share
 
-1. A key that was put is the truth; what follows it is repeated until it is done, by this session
-   or, after a crash, by the next one and by the agents that are left (`reconcile`).
-2. The tombstone decides a deletion: while it is there nothing brings the topic back, no late copy
-   of a create or change either.  The topic's objects go later (`collector`).
-3. The newest file of a topic says what its key says (`topics/bucket_files`).
-4. A client that is told that a change is done finds it at every live agent, unless one is silent
-   for longer than the client is patient, or this one leaves: each says in its session's key which
-   revision of the topics it has seen.  What is done is never answered as if it were not.
+1. The key in the metadata store decides; the steps after its put are repeated until they are done,
+   by this session or, after a crash, by the next one and by the other agents (`reconcile`).
+2. The tombstone decides a deletion: while it exists, no late copy of a create or change restores
+   the topic.  The topic's objects are deleted later (`log/garbage/collector`).
+3. The newest file of a topic equals its key (`topics/bucket_files`).
+4. After the answer, a change is visible at every live agent, unless an agent is silent until the
+   client's timeout, or this agent leaves.  Each agent puts the revision of the topics that it has
+   seen into its session's key.  A change that is done is never answered with an error.
 
-What changes topics runs in tasks of `run`, so that a client that hangs up cuts nothing in half;
-per name one after the other.  It needs a session that lives, also of an agent that leaves; where
-one ends meanwhile, the next one goes on with it.
+Changes run in tasks of `run`, so a disconnect of the client does not interrupt them; changes of one
+name run one after the other.  A change needs a live session, which may belong to an agent that
+leaves; if the session ends, the next one continues the change.
 
 Shell.
 """
@@ -53,21 +53,21 @@ from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from driftlog_metadata.schema.model import Topic, TopicPartition
 
 _SESSION_S: Final = 10.0
-"""How long a change waits for a session: longer than an agent that was paused takes to begin one.
-Kafka's brokers ask the controller until the request has timed out."""
+"""How long a change waits for a session: longer than a paused agent needs to start one.  Kafka's
+brokers ask the controller until the request has timed out."""
 
 _MESSAGE_BYTES: Final = "driftlog.max.message.bytes"
 
 _PARTING_S: Final = 2.0
-"""How long an agent that leaves keeps an answer back.  Longer than leaving takes in health."""
+"""How long a leaving agent holds an answer back: longer than a leave without faults takes."""
 
 _SEEN_S: Final = 10.0
 _LED_S: Final = 15.0
-"""How long a change waits for other agents: longer than a lease lasts without a keep-alive, and as
-long as a takeover takes."""
+"""How long a change waits for other agents: to see it, longer than a lease without keep-alives; to
+lead its partitions, as long as a takeover."""
 
 _Work = Callable[[Engine, Change], Coroutine[Any, Any, tuple[Topic, int]]]
-"""Makes a change; returns what it came to, and at which revision."""
+"""Makes a change; returns the topic after it, and the revision."""
 
 
 class Topics:
@@ -79,34 +79,34 @@ class Topics:
         self._files = TopicBucketFiles(host)
         self._known = known = TopicCatalog(self.agent_configs, host.settings.seal_ms)
         self.by_name = known.by_name
-        """Every topic, also between two sessions."""
+        """Every topic, by name; also between two sessions."""
         self.by_id = known.by_id
         self.check_new_name = known.check_new_name
         self.limits = known.limits
-        """Of every topic, by name; produce looks here."""
+        """Limits of every topic, by name; for Produce."""
         self.sealing = known.sealing
-        """What topics say of their segments, by name."""
+        """Sealing policies, by name."""
         host.cluster.on_topic = self._changed
         self._turns = TopicChangeQueue()
         self._next_session = asyncio.Event()
         self._asked_for: dict[str, asyncio.Task[ErrorCode]] = {}
-        """Topics that are created automatically, for a client that named them."""
+        """Tasks of topics that are created automatically, by name."""
         self._commits = TopicTransactions(self._turns, self._files, known)
         self._repair = TopicReconciler(
             host, known, self._turns, self._files, self._commits.finish_deletion
         )
         self.repaired = self._repair.repaired
-        """The files of all topics were looked through in this session."""
+        """Set when this session has checked its share of the topics' files."""
 
     @property
     def known(self) -> bool:
-        """Whether `by_name` is all there is: not before the topics were read once."""
+        """Whether the topics were read once, so that `by_name` is complete."""
         return TOPICS_PREFIX in self._host.view.loaded
 
     @property
     def agent_configs(self) -> dict[str, str]:
-        """The agent's settings that topics inherit and that are not Kafka's defaults, by broker
-        config."""
+        """The agent's settings that topics inherit and that differ from Kafka's defaults, by
+        broker config."""
         largest = str(self._host.settings.message_max_bytes)
         if largest == TOPIC_CONFIGS["max.message.bytes"].default:
             return {}
@@ -114,11 +114,11 @@ class Topics:
 
     @property
     def pending(self) -> int:
-        """Changes that were asked for and are not done."""
+        """The number of requested changes that are not done."""
         return self._turns.pending
 
     async def run(self) -> None:
-        """Carry out what is asked for, until cancelled."""
+        """Run changes, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._turns.tasks = tasks
             try:
@@ -127,11 +127,11 @@ class Topics:
                 self._turns.tasks = None
 
     async def reconcile(self) -> None:
-        """Finish what was begun before a session that is ready now (`topics/reconciler`)."""
+        """Complete interrupted changes, after a session has become ready (`topics/reconciler`)."""
         self._next_session.set()
         await self._repair.reconcile()
 
-    # ── What clients ask for ──
+    # ── Requests ──
 
     async def create(
         self,
@@ -141,16 +141,17 @@ class Topics:
         timeout_s: float | None = None,
         everywhere: bool = True,
     ) -> Topic:
-        """Make a topic and lead it; returns it as it is, or would be.
+        """Create a topic and lead it; return it, or with *validate_only* the topic that would be.
 
         Args:
             timeout_s: how long the client waits.
-            everywhere: wait until all agents know it, and it is led.
+            everywhere: wait until all agents have seen it, and its partitions are led.
 
         Raises:
-            RefusedError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
-                INVALID_CONFIG; NOT_CONTROLLER: no session in time, nothing to be relied on.
-            TimeoutError: it is not made yet; it will be.
+            RefusedError: INVALID_TOPIC_EXCEPTION, INVALID_REQUEST, TOPIC_ALREADY_EXISTS,
+                INVALID_PARTITIONS, POLICY_VIOLATION, INVALID_CONFIG; NOT_CONTROLLER: no session in
+                time, or the outcome is unknown.
+            TimeoutError: the topic is not created yet; the work continues.
         """
         change = Change(timeout_s)
         topic = self._checked(await self._led(change), new)
@@ -163,10 +164,10 @@ class Topics:
         return await self._made(change, create, making=topic.name, everywhere=everywhere)
 
     def ask_for(self, name: str) -> asyncio.Task[ErrorCode] | None:
-        """Begin to create a topic, in the background; requests for the same topic share it.
+        """Create a topic in the background; requests for the same topic share the task.
 
-        Returns what says why it was not made, or NONE; None: it is being created, or
-        no agent could now.
+        The task returns NONE or the error.  None: another request creates the topic, or this
+        agent has no session now.
         """
         asked = self._asked_for.get(name)
         if asked is None and not self.is_making(name):
@@ -180,7 +181,7 @@ class Topics:
         try:
             await self.create(NewTopic(name=name), everywhere=False)
         except RefusedError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # Another agent was faster.
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # Else another agent created it.
                 self._log.warning("topic_not_made", topic=name, error=str(error))
             return error.code
         finally:
@@ -189,15 +190,15 @@ class Topics:
         return ErrorCode.NONE
 
     def is_making(self, name: str) -> bool:
-        """Whether this topic was requested and is not there yet."""
+        """Whether this topic is being created."""
         return name in self._turns.making
 
     async def delete(self, topic: Topic, *, timeout_s: float | None = None) -> None:
-        """Delete a topic: it is gone for clients when this returns.
+        """Delete a topic; clients do not see it after this returns.
 
         Raises:
-            RefusedError: UNKNOWN_TOPIC_ID: it is gone already; NOT_CONTROLLER.
-            TimeoutError: it is not deleted yet; it will be.
+            RefusedError: UNKNOWN_TOPIC_ID: it is deleted already; NOT_CONTROLLER.
+            TimeoutError: the topic is not deleted yet; the work continues.
         """
 
         async def delete(engine: Engine, change: Change) -> tuple[Topic, int]:
@@ -213,11 +214,12 @@ class Topics:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Topic:
-        """Let a topic have *count* partitions, more than before.
+        """Increase the partitions of a topic to *count*.
 
         Raises:
-            RefusedError: INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
-            TimeoutError: they are not made yet; they will be.
+            RefusedError: INVALID_PARTITIONS, POLICY_VIOLATION, UNKNOWN_TOPIC_OR_PARTITION,
+                NOT_CONTROLLER.
+            TimeoutError: the partitions are not created yet; the work continues.
         """
 
         def extended(now: Topic) -> Topic:
@@ -244,7 +246,7 @@ class Topics:
         *,
         validate_only: bool = False,
     ) -> Topic:
-        """Set the topic's configs to what *change* makes of them; it may be asked twice.
+        """Replace the topic's configs by the result of *change*, which may be called twice.
 
         Raises:
             RefusedError: INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER.
@@ -281,10 +283,10 @@ class Topics:
         return await self._made(change, update)
 
     async def parting(self) -> None:
-        """Return when what was changed may be answered: at once, unless this agent leaves.
+        """Return when a change may be answered: at once, unless this agent leaves.
 
-        Then with the end of its connections.  Whoever was answered before would ask the next
-        thing here, and have no answer: librdkafka does not ask it again.
+        A leaving agent answers when it closes its connections.  A client that is answered earlier
+        sends its next request here and gets no answer: librdkafka does not repeat it.
         """
         engine = self._host.engine
         if engine is not None and engine.leaving:
@@ -295,21 +297,21 @@ class Topics:
     # ── From session to session ──
 
     def _session(self) -> Engine | None:
-        """What changes can be made with now: also of an agent that leaves, as long as it can."""
+        """The engine for changes now, or None; a leaving agent makes changes while it can."""
         engine = self._host.engine
         if engine is None or self._turns.tasks is None or not engine.session.alive:
             return None
         return engine if engine.ready.is_set() or engine.leaving else None
 
     async def _led(self, change: Change) -> Engine:
-        """The engine to make *change* with; between two sessions that of the next one.
+        """The engine to make *change* with; between two sessions, wait for the next one.
 
-        An agent that has left says nothing: its connections are closed at once, as a broker's,
-        and some clients take NOT_CONTROLLER for the end of it.
+        An agent that has left answers nothing: it closes its connections at once, as a broker
+        does, and some clients do not retry after NOT_CONTROLLER.
 
         Raises:
-            RefusedError: NOT_CONTROLLER: there is none in time, or none will be.  The one error
-                that makes admin clients ask another agent by themselves.
+            RefusedError: NOT_CONTROLLER: there is no session in time, or there will be none.  It is
+                the only error after which admin clients ask another agent by themselves.
         """
         patience_s = _SESSION_S if change.left_s is None else min(change.left_s, _SESSION_S)
         engine = self._session()
@@ -334,11 +336,11 @@ class Topics:
         everywhere: bool = True,
         led: bool = True,
     ) -> Topic:
-        """Have *work* done, by this session or the next one, and then seen by all.
+        """Run *work* in this session or the next one, then wait until all agents have seen it.
 
         Raises:
-            RefusedError: what *work* raises; NOT_CONTROLLER.
-            TimeoutError: it is not done yet, and the client waits no longer.
+            RefusedError: from *work*; NOT_CONTROLLER.
+            TimeoutError: the work is not done within the client's timeout; it continues.
         """
         engine = await self._led(change)
         while change.done is None:
@@ -360,7 +362,7 @@ class Topics:
         return topic
 
     async def _owned(self, engine: Engine, change: Change, work: _Work, making: str) -> None:
-        """Do *work* independent of its waiters; an agent that leaves finishes it, for a moment."""
+        """Run *work* independently of its waiters; a leaving agent waits a moment for it."""
 
         async def do() -> None:
             try:
@@ -379,14 +381,14 @@ class Topics:
         try:
             await self._turns.owned(do(), making)
         except RefusedError:
-            over()  # It may not even have begun.
+            over()  # The task may not have started.
             raise
 
     async def _everywhere(self, engine: Engine, revision: int, topic: Topic | None) -> None:
-        """Wait until every live agent knows the topics as of *revision*, and *topic* is led.
+        """Wait until every live agent has seen the topics at *revision*, and *topic* is led.
 
-        Not for ever: an agent that is gone is waited for until its lease has ended.  And not by
-        one that leaves, which the others do not wait for either.
+        The wait for an agent that died ends with its lease.  A leaving agent does not wait, and
+        the others do not wait for it.
         """
         view, cluster = self._host.view, self._host.cluster
         mine = engine.session.session_id
@@ -415,7 +417,7 @@ class Topics:
         waiting = [TopicPartition(topic.topic_id, number) for number in range(topic.partitions)]
 
         def led() -> bool:
-            if ends() or topic.topic_id not in view.topics:  # Deleted meanwhile.
+            if ends() or topic.topic_id not in view.topics:  # The topic was deleted meanwhile.
                 return True
             while waiting:
                 leader, _ = view.leader_of(waiting[-1])
@@ -466,10 +468,10 @@ class Topics:
         )
 
     def _check_cap(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
-        """Whether batches may be so large; what is there stays.
+        """Check a new max.message.bytes against the agent's limit; an unchanged value is valid.
 
         Raises:
-            InvalidConfigError: they may not.
+            InvalidConfigError: the value exceeds the limit.
         """
         name, most = "max.message.bytes", self._host.settings.limits.driftlog_max_message_bytes
         wanted = configs.get(name)
@@ -480,13 +482,13 @@ class Topics:
                 f"{most}, which is {_MESSAGE_BYTES} of the agent"
             )
 
-    # ── What is known ──
+    # ── The watch ──
 
     def _changed(self, old: TopicEntry | None, new: TopicEntry | None) -> None:
-        """What the watch tells."""
+        """Apply a change of the watch to the catalog and the engine."""
         engine = self._host.engine
         if new is not None:
-            self._known.know(new.topic)  # Before it is led: a batch asks for its limits.
+            self._known.know(new.topic)  # Before the engine leads it: a batch needs its limits.
             if engine is not None:
                 engine.know(new.topic)
         elif old is not None:

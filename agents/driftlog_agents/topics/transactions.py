@@ -1,12 +1,12 @@
-"""Topics in the metadata store: what one session puts there for a change, and then does for it.
+"""Transactions of one session that create, change or delete a topic, and the steps after them.
 
     create   topic key (create-only) ──▶ topic/1.json
     change   topic key (its revision) ──▶ topic/n+1.json
     delete   tombstone (topic's revision) ──▶ stop serving ──▶ deleted.json ──▶ remove the keys
 
-1. Each holds the name's turn.  Each may be cut off anywhere and be asked again, by this session or
-   the next: it knows its own attempt, whose answer was lost, and goes on behind it.
-2. Every put compares what it replaces, the tombstone and the session (`_put`).
+1. Each method holds the lock of the name.  It may be interrupted anywhere and called again, by this
+   session or the next: it recognises an earlier attempt whose answer was lost, and continues it.
+2. Every put compares the value that it replaces, the tombstone and the session (`_put`).
 
 Shell.
 """
@@ -44,10 +44,10 @@ from driftlog_metadata.transactions.session_transactions import Txn
 
 
 class Change:
-    """One change that was asked for, from session to session.
+    """One requested change, which may span sessions.
 
     Args:
-        timeout_s: how long the client waits; None: as long as it takes.
+        timeout_s: how long the client waits; None: no limit.
     """
 
     __slots__ = ("_deadline_s", "done", "wanted")
@@ -56,22 +56,22 @@ class Change:
         now_s = asyncio.get_running_loop().time()
         self._deadline_s = None if timeout_s is None else now_s + timeout_s
         self.wanted: Topic | None = None
-        """What was put, or may have been: an answer may be lost, and its session with it."""
+        """The topic that was put, or may have been put: the answer may be lost."""
         self.done: tuple[Topic, int] | None = None
-        """What it came to, and at which revision, once nothing can undo it."""
+        """The topic after the change, and the revision; None: the change is not final yet."""
 
     @property
     def left_s(self) -> float | None:
-        """How long the client waits yet."""
+        """Seconds that the client still waits; None: no limit."""
         if self._deadline_s is None:
             return None
         return max(self._deadline_s - asyncio.get_running_loop().time(), 0.0)
 
 
 class TopicTransactions:
-    """See the module.  Each returns what it came to, and at which revision.
+    """See the module.  Each change returns the topic after it, and the revision.
 
-    All raise RefusedError, with what the change cannot be, and FencedError: the session ended.
+    All raise RefusedError: the change is not possible; and FencedError: the session ended.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class TopicTransactions:
         self._log = structlog.get_logger()
 
     async def create(self, engine: Engine, change: Change, topic: Topic) -> tuple[Topic, int]:
-        """Put *topic*, unless one of its name, or one like it, is there."""
+        """Put *topic*, unless its name exists or collides with an existing one."""
         async with self._turns.only(topic.name):
             known = self._known.by_name.get(topic.name)
             if change.wanted is None or known is None or known.topic_id != topic.topic_id:
-                # Another agent may have created it, or one like it, while this waited.
+                # Another agent may have created this name, or a colliding one, meanwhile.
                 self._known.check_new_name(topic.name)
             change.wanted = topic
             key = topic_key(topic.name)
@@ -99,7 +99,7 @@ class TopicTransactions:
                     raise RefusedError(
                         ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
                     )
-                revision = there.mod_revision  # Our own attempt, its answer lost.
+                revision = there.mod_revision  # An earlier attempt, whose answer was lost.
             await self._files.create(engine, topic)
         self._log.info(
             "topic_created",
@@ -112,7 +112,7 @@ class TopicTransactions:
     async def update(
         self, engine: Engine, change: Change, topic: Topic, alter: Callable[[Topic], Topic]
     ) -> tuple[Topic, int]:
-        """Put what *alter* makes of *topic*; it may be asked again, with what others made of it."""
+        """Put the result of *alter*, which is called again if another agent changed the topic."""
         async with self._turns.only(topic.name):
             key = topic_key(topic.name)
             kv = await engine.session.read(key)
@@ -132,7 +132,7 @@ class TopicTransactions:
                     break
                 kv = None if deleted else there
                 if kv is not None and kv.value == encode_topic(wanted):
-                    revision = kv.mod_revision  # Our own attempt, its answer lost.
+                    revision = kv.mod_revision  # An earlier attempt, whose answer was lost.
                     break
             await self._files.update(engine, wanted)
         self._log.info(
@@ -144,7 +144,7 @@ class TopicTransactions:
         return wanted, revision
 
     async def delete(self, engine: Engine, change: Change, topic: Topic) -> tuple[Topic, int]:
-        """Put the tombstone of *topic*, and do all that follows it."""
+        """Put the tombstone of *topic*, then `finish_deletion`."""
         async with self._turns.only(topic.name):
             tombstone = deleted_key(topic.topic_id)
             key = topic_key(topic.name)
@@ -153,7 +153,7 @@ class TopicTransactions:
                 now = None if kv is None else topic_of(kv)
                 if kv is None or now is None or now.topic_id != topic.topic_id:
                     if change.wanted is not None:
-                        return topic, 0  # Our own attempt, and others have finished it.
+                        return topic, 0  # An earlier attempt, which other agents completed.
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
                 change.wanted = now
                 succeeded, _, there, deleted = await self._put(
@@ -167,9 +167,9 @@ class TopicTransactions:
         return topic, revision
 
     async def finish_deletion(self, engine: Engine, topic: Topic) -> int:
-        """All that follows a tombstone; harmless at any time after it.
+        """Do the steps after the tombstone; safe to repeat at any time after it.
 
-        Returns the revision at which its keys were gone.
+        Returns the revision at which the topic's keys were deleted.
         """
         engine.remove_topic(topic.topic_id)
         self._known.forget(topic)
@@ -195,13 +195,13 @@ class TopicTransactions:
     async def _put(
         self, engine: Engine, topic: Topic, revision: int, put: Put
     ) -> tuple[bool, int, KeyValue | None, bool]:
-        """*put*, if the topic's key still has *revision* and the topic is not deleted.
+        """Apply *put* if the topic's key still has *revision* and the topic is not deleted.
 
-        The session is compared as well: a copy that is late finds it gone and does nothing, so
-        nothing appears that the next session has not read.
+        The transaction compares the session, too: a late copy fails after the session's end, so
+        no key appears that the next session has not read.
 
-        Returns whether it was put, at which revision; if not: the topic's key as it is, and
-        whether there is a tombstone.
+        Returns whether it was put, and the revision; if not, the topic's current key, and whether
+        there is a tombstone.
 
         Raises:
             FencedError: the session ended.

@@ -1,4 +1,4 @@
-"""What is asked of a topic that is to be, and what Kafka allows of it.
+"""Checks of names and partition counts of new topics, as in Kafka.
 
 Pure.
 """
@@ -11,13 +11,13 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 from driftlog_tiering.formats import layout
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""Kafka's bound of one request (ReplicationControlManager: records of one operation)."""
+"""Kafka's limit for one request (ReplicationControlManager: records of one operation)."""
 
 
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-"""Topic#INTERNAL_TOPICS.  None of them exists here: groups are in the metadata store."""
+"""Topic#INTERNAL_TOPICS.  None of them exists in driftlog: groups are in the metadata store."""
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Topic#CLUSTER_METADATA_TOPIC_NAME: the quorum's log, which is no topic in Kafka either."""
@@ -31,7 +31,7 @@ MAX_PARTITIONS: Final = "driftlog.max.partitions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """What a topic is to be; −1: what the agent's settings say."""
+    """A requested topic; −1: the agent's default."""
 
     name: str
     partitions: int = -1
@@ -40,7 +40,7 @@ class NewTopic:
 
 
 def check_topic_name(name: str) -> None:
-    """Whether Kafka allows the name (Topic#validate), in its words.
+    """Check a topic's name as Kafka does (Topic#validate), with its messages.
 
     Raises:
         RefusedError: INVALID_TOPIC_EXCEPTION.
@@ -62,10 +62,10 @@ def check_topic_name(name: str) -> None:
 
 
 def check_request(topics: int, partitions: int, max_topics: int) -> None:
-    """Whether one request may make so many of both.
+    """Check the numbers of topics and partitions of one request.
 
     Raises:
-        RefusedError: POLICY_VIOLATION; `message` is Kafka's where Kafka has the bound.
+        RefusedError: POLICY_VIOLATION; with Kafka's message where Kafka has the limit.
     """
     if topics > max_topics:
         raise RefusedError(
@@ -77,7 +77,7 @@ def check_request(topics: int, partitions: int, max_topics: int) -> None:
 
 
 def check_partitions(count: int) -> None:
-    """Whether one request may ask for so many.
+    """Check the number of partitions of one request.
 
     Raises:
         RefusedError: POLICY_VIOLATION.
@@ -89,7 +89,10 @@ def check_partitions(count: int) -> None:
 
 
 def check_total(there: int, added: int, agents: int, most: int) -> None:
-    """Whether a cluster of so many live agents may have *added* partitions more.
+    """Check that a cluster of *agents* live agents may have *added* more partitions.
+
+    Args:
+        most: partitions per agent.
 
     Raises:
         RefusedError: POLICY_VIOLATION.

@@ -8,20 +8,20 @@ from enum import Enum, StrEnum
 
 
 class GroupState(StrEnum):
-    """By the names that DescribeGroups and ListGroups have for them."""
+    """Group states by their names in DescribeGroups and ListGroups."""
 
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are to join the next generation."""
+    """The group waits for its members to join the next generation."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """All members have joined; the group waits for the leader's assignment."""
     STABLE = "Stable"
     EMPTY = "Empty"
     DEAD = "Dead"
-    """Deleted, or another coordinator's: this machine answers nothing more."""
+    """Deleted, or coordinated by another agent: every request gets an error."""
 
 
 class OffsetExpiry(Enum):
-    """From when on `offsets.retention.minutes` counts for topics without a subscriber.
+    """When `offsets.retention.minutes` starts to count, for topics without a subscriber.
 
     Source: ClassicGroup#offsetExpirationCondition.
     """

@@ -1,4 +1,4 @@
-"""A classic group as it is: what `classic` moves, and what others may ask without moving it.
+"""State of a classic group, and queries that do not change it.
 
 Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
 Pure.
@@ -21,7 +21,7 @@ from driftlog_agents.protocol.errors import ErrorCode
 
 
 class ClassicFacts:
-    """State, and questions about it."""
+    """See the module."""
 
     def __init__(self, group_id: str, value: ClassicValue) -> None:
         self.group_id = group_id
@@ -31,10 +31,10 @@ class ClassicFacts:
         self.state = GroupState.STABLE if value.members else GroupState.EMPTY
         self.members = Members(value.members, value.leader)
         self.subscribed_topics = self._subscribed()
-        """What members of protocol type "consumer" subscribe to; None: it is not known."""
+        """Topics that members of protocol type "consumer" subscribe to; None: unknown."""
         self._state_since_ms = value.state_since_ms
         self._reserved = value.reserved
-        """Generations up to it may be told of (`classic/stored_value`)."""
+        """Last generation that answers may contain (`classic/stored_value`)."""
 
     @property
     def is_empty(self) -> bool:
@@ -42,23 +42,23 @@ class ClassicFacts:
 
     @property
     def empty_since_ms(self) -> int | None:
-        """Unix time; None while it is not empty."""
+        """Unix time since which the group is empty; None: it is not empty."""
         return self._state_since_ms if self.is_empty else None
 
     @property
     def value(self) -> bytes:
-        """What stands for the group as it is, where it is Stable, or Empty."""
+        """The value to store for a group that is Stable or Empty."""
         return self._encoded(self.members)
 
     def said_bytes(self, member_id: str) -> int:
-        """What a member has said that the group keeps; nothing of one that it does not have."""
+        """Bytes that the group keeps from a member; 0: not a member."""
         member = self.members.get(member_id)
         return 0 if member is None else member.said_bytes
 
-    # ── Questions ──
+    # ── Queries ──
 
     def describe(self) -> GroupDescription:
-        """For DescribeGroups and ListGroups: what members say to each other only while Stable."""
+        """For DescribeGroups and ListGroups; the members' metadata only while Stable."""
         protocol = self.protocol if self.state is GroupState.STABLE else None
         return GroupDescription(
             state=self.state,
@@ -78,13 +78,13 @@ class ClassicFacts:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether its offsets of *topic* are in use; True where that is not known."""
+        """Whether its offsets of *topic* are in use; True for consumers with unknown topics."""
         if self.subscribed_topics is None:
             return self.protocol_type == PROTOCOL_TYPE
         return topic in self.subscribed_topics
 
     def offsets_expire(self) -> OffsetExpiry:
-        """From when on offsets grow old of topics that it is not subscribed to."""
+        """When the retention starts for offsets of topics without a subscriber."""
         if self.protocol_type is None:
             return OffsetExpiry.FROM_COMMIT
         if self.is_empty:
@@ -94,7 +94,7 @@ class ClassicFacts:
         return OffsetExpiry.NEVER
 
     def refuse_offset_delete(self) -> ErrorCode:
-        """NONE, or what OffsetDelete answers; then `is_subscribed_to` tells of each topic."""
+        """NONE, or the error of OffsetDelete; after NONE, check `is_subscribed_to` per topic."""
         if self.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if self.is_empty or self.protocol_type == PROTOCOL_TYPE:
@@ -102,13 +102,13 @@ class ClassicFacts:
         return ErrorCode.NON_EMPTY_GROUP
 
     def refuse_delete(self) -> ErrorCode:
-        """NONE, or what DeleteGroups answers."""
+        """NONE, or the error of DeleteGroups."""
         if self.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def refuse_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if this is a member, by its latest id if it is static."""
+        """NONE if this is a member, for a static one under its latest id; else the error."""
         if instance_id is not None:
             latest = self.members.id_of(instance_id)
             if latest is not None and latest != member_id:
@@ -132,7 +132,7 @@ class ClassicFacts:
         return all_subscribed_topics(member.metadata(protocol) for member in self.members)
 
     def _joined_members(self) -> tuple[JoinedMember, ...]:
-        """For the leader."""
+        """All members, for the leader's JoinGroup answer."""
         assert self.protocol is not None
         return tuple(
             JoinedMember(

@@ -1,32 +1,32 @@
-"""A group of Kafka's classic protocol: members meet, one of them assigns, all are told.
+"""A group of Kafka's classic protocol: members join, the leader assigns, all get their share.
 
               the first joins                   all have joined, or time is up
       EMPTY ───────────────────▶ PREPARING_ ──────────────────────────────▶ COMPLETING_
      │     ◀─────────────────── REBALANCE ◀────────────────────────────── REBALANCE
-     │      no member is left    ▲          one joins, leaves, falls silent      │
+     │      no member is left    ▲          one joins, leaves, times out         │
      ▼ begin_delete              │                                               │ the leader's
-    DEAD                         │ one joins, leaves, falls silent               │ assignment is
+    DEAD                         │ one joins, leaves, times out                  │ assignment is
                                  └──────────────────── STABLE ◀──────────────────┘ stored
 
-    join, sync, leave, heartbeat ──▶ Answer, now or when the phase ends
-    the leader's sync, the last one's leaving, a static member's return ──▶ Persist ──▶ Answer
+    join, sync, leave, heartbeat ──▶ Answer, at once or when the phase ends
+    the leader's sync, the last member's leave, a static member's return ──▶ Persist ──▶ Answer
 
-Phases end by themselves: joining after the longest rebalance timeout of the members (the first
-rebalance of a group: after a delay that goes on while members come), syncing after the same.
-A member that has not joined in time is removed, but for static members; so is one that has not
-synced.  A member's session ends when it was silent for its session timeout and waits for no answer.
+Phases end by timeout: joining after the longest rebalance timeout of the members (in a group's
+first rebalance: after a delay that is extended while members join), syncing after the same timeout.
+A dynamic member that has not joined in time is removed; so is any member that has not synced.  A
+member's session ends after its session timeout without a request, unless it waits for an answer.
 
-1. Every request is answered once, and one that waits is answered when its phase ends.
-2. No member is told of an assignment before it is stored with its generation.
-3. A generation has one leader, one protocol and one assignment.  Generations only grow, and none
-   is used again after a restore, though nothing was stored of it (`classic/stored_value`).
-4. One Persist is under way at a time; what is stored next is decided when it has ended.
+1. Every request is answered once; a waiting request is answered when its phase ends.
+2. No member gets an assignment before it is stored with its generation.
+3. A generation has one leader, one protocol and one assignment.  Generations only increase.  None
+   is reused after a restore, not even one that was never stored (`classic/stored_value`).
+4. One Persist is in flight at a time; the next one is decided when it has ended.
 
-Where Kafka leaves a request without an answer, because its member left or asked again meanwhile,
-it gets one here: what follows it on its connection waits for it.
+Kafka leaves a request unanswered when its member left or sent another one meanwhile.  This machine
+answers it: later requests on its connection wait for it.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager of Apache Kafka 4.3, its methods
-classicGroup…; tests/agents/groups/test_classic_transcripts.py holds this against a real one.
+classicGroup…; tests/agents/groups/test_classic_transcripts.py compares this with a real one.
 Pure.
 """
 
@@ -60,16 +60,16 @@ from driftlog_agents.groups.classic.stored_value import ClassicValue, decode_val
 from driftlog_agents.protocol.errors import ErrorCode
 
 _ID_REQUIRED_VERSION: Final = 4
-"""Of JoinGroup: from it on a new dynamic member joins twice, the second time with an id."""
+"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
 
 
 class ClassicGroup(ClassicStorage):
     """See the module.
 
     Args:
-        new_member_id: makes an id that was never used, from a prefix that says whose it is.
-        unix_offset_ms: unix time minus the *now_ms* of the events; for what is stored.
-        stored: what it is restored from; see `restore`.
+        new_member_id: returns an unused member id from a prefix that names the client.
+        unix_offset_ms: unix time minus the *now_ms* of the events; for stored timestamps.
+        stored: the decoded value to restore; see `restore`.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class ClassicGroup(ClassicStorage):
         *,
         unix_offset_ms: int = 0,
     ) -> Self:
-        """The group as it was stored by its claim (`claimed_value`); sessions begin anew.
+        """Restore the group from the value that its claim stored (`claimed_value`); every session
+        starts again.
 
         Raises:
             UnsupportedFormatError: *value* has a newer format.
@@ -110,7 +111,7 @@ class ClassicGroup(ClassicStorage):
     # ── Events: requests ──
 
     def join(self, request_id: int, request: JoinRequest, now_ms: int) -> list[Effect]:
-        """JoinGroup; `refuse_join` has been asked."""
+        """JoinGroup; the caller has checked `refuse_join`."""
         member_id, refused = request.member_id, ErrorCode.NONE
         if self.state is GroupState.DEAD:
             refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -130,7 +131,7 @@ class ClassicGroup(ClassicStorage):
         return self._done()
 
     def sync(self, request_id: int, request: SyncRequest, now_ms: int) -> list[Effect]:
-        """SyncGroup; `refuse_sync` has been asked."""
+        """SyncGroup; the caller has checked `refuse_sync`."""
         refused = self._refuse_sync(request)
         if refused:
             self._answer(request_id, SyncResponse(error=refused))
@@ -153,7 +154,7 @@ class ClassicGroup(ClassicStorage):
         return self._done()
 
     def heartbeat(self, request_id: int, request: HeartbeatRequest, now_ms: int) -> list[Effect]:
-        """Heartbeat; `refuse_group_id` has been asked."""
+        """Heartbeat; the caller has checked `refuse_group_id`."""
         error = self._refuse_generation(request.member_id, request.instance_id, request.generation)
         if not error:
             self._begin_session(self.members[request.member_id], now_ms)
@@ -163,7 +164,7 @@ class ClassicGroup(ClassicStorage):
         return self._done()
 
     def leave(self, request_id: int, request: LeaveRequest, now_ms: int) -> list[Effect]:
-        """LeaveGroup; `refuse_group_id` has been asked."""
+        """LeaveGroup; the caller has checked `refuse_group_id`."""
         if self.state is GroupState.DEAD:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             self._answer(request_id, LeaveResponse(error=error))
@@ -180,7 +181,7 @@ class ClassicGroup(ClassicStorage):
         return self._done()
 
     def rebalance(self, now_ms: int) -> list[Effect]:
-        """Its members are to join again: it has just become a classic group, with some of them."""
+        """Start a rebalance: the group has just become a classic group, with existing members."""
         self._rebalance_or_complete(now_ms)
         return self._done()
 
@@ -193,7 +194,8 @@ class ClassicGroup(ClassicStorage):
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """OffsetCommit, TxnOffsetCommit: NONE, or why not; a good one is a sign of life."""
+        """OffsetCommit, TxnOffsetCommit: NONE or the error.  An accepted OffsetCommit of a member
+        restarts its session."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.is_empty:
@@ -214,19 +216,19 @@ class ClassicGroup(ClassicStorage):
     # ── Events: time, the store, the end ──
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what *now_ms* makes due.  Harmless at any time."""
+        """Run timers that are due at *now_ms*.  Safe at any time."""
         self._pass_time(now_ms)
         return self._done()
 
     def begin_delete(self) -> ErrorCode:
-        """NONE: it is Dead, and its keys may go; else what DeleteGroups answers."""
+        """NONE: the group is now Dead, and its keys can be deleted; else the DeleteGroups error."""
         refused = self.refuse_delete()
         if not refused:
             self.state = GroupState.DEAD
         return refused
 
     def not_deleted(self) -> None:
-        """Its keys have not gone: it is Empty, as it was."""
+        """Return to Empty: the deletion of its keys failed."""
         assert self.state is GroupState.DEAD
         self.state = GroupState.EMPTY
 
@@ -235,7 +237,7 @@ class ClassicGroup(ClassicStorage):
     def _refuse_generation(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """NONE if this is a member of this generation."""
+        """NONE if this is a member of the current generation."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         refused = self.refuse_member(member_id, instance_id)
@@ -298,7 +300,7 @@ class ClassicGroup(ClassicStorage):
             self._return(request_id, request, self.members[known], member_id, now_ms)
 
     def _join_pending(self, request_id: int, request: JoinRequest, now_ms: int) -> None:
-        if request.instance_id is not None:  # a static member never was pending
+        if request.instance_id is not None:  # a static member is never pending
             self._answer(request_id, JoinResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         self._forget_id(request.member_id)
@@ -344,7 +346,7 @@ class ClassicGroup(ClassicStorage):
     def _return(
         self, request_id: int, request: JoinRequest, old: Member, member_id: str, now_ms: int
     ) -> None:
-        """A static member is there again, under a new id."""
+        """A static member joins again, under a new id."""
         error, leader = ErrorCode.FENCED_INSTANCE_ID, self.members.leader or ""
         fenced = JoinResponse(error=error, member_id=old.member_id)
         self._answer_join(old, fenced)
@@ -352,7 +354,7 @@ class ClassicGroup(ClassicStorage):
         member = self._rename(old, member_id, now_ms)
         self._update(member, request_id, request)
         if self.state is not GroupState.STABLE or self.members.choose() != self.protocol:
-            # COMPLETING_REBALANCE too: the leader assigns to the id that it was told of.
+            # COMPLETING_REBALANCE too: the leader assigns to the old id.
             self._rebalance_or_complete(now_ms)
             return
         self._waiters.append(
@@ -389,5 +391,5 @@ class ClassicGroup(ClassicStorage):
 
 
 def _rebalance_timeout_ms(request: JoinRequest) -> int:
-    """Version 0 has none of its own."""
+    """Version 0 has no rebalance timeout: the session timeout counts."""
     return request.session_timeout_ms if request.version == 0 else request.rebalance_timeout_ms

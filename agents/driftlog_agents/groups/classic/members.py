@@ -1,9 +1,9 @@
 """The members of a classic group: their ids, their protocols, their leader.
 
-1. A protocol can be chosen if every member supports it; `Members` only ever holds such members
-   that at least one can.
+1. A protocol can be chosen if every member supports it; all members of `Members` always have at
+   least one such protocol in common.
 2. A static member (one with an instance id) is in the group once, under its latest member id.
-3. There is a leader while there are members, and it is one of them.
+3. A group with members has a leader, which is one of them.
 
 Source: org.apache.kafka.coordinator.group.classic.ClassicGroup, ClassicGroupMember.
 Pure.
@@ -18,7 +18,7 @@ from driftlog_agents.groups.classic.messages import Protocol
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member.  What is stored of it comes first; the rest is new when it is restored."""
+    """One member.  The stored fields come first; a restore resets the others."""
 
     member_id: str
     instance_id: str | None
@@ -30,14 +30,14 @@ class Member:
     assignment: bytes = b""
 
     join_id: int | None = None
-    """The JoinGroup that it waits for."""
+    """Request id of its waiting JoinGroup."""
     sync_id: int | None = None
-    """The SyncGroup that it waits for."""
+    """Request id of its waiting SyncGroup."""
     is_new: bool = False
-    """It has not been told of a generation yet."""
+    """It has no JoinGroup answer with a generation yet."""
     expires_ms: int | None = None
-    """When its session ends.  None: it ended while the member waited for us, which nobody can
-    reproach it with; the answer begins a new one."""
+    """When its session ends.  None: the session ended while the member waited for an answer, and
+    the member stays; the answer starts a new session."""
 
     @property
     def is_static(self) -> bool:
@@ -45,30 +45,30 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether it cannot be expected to heartbeat."""
+        """Whether it waits for an answer, so that its client may not heartbeat."""
         return not self.is_new and (self.join_id is not None or self.sync_id is not None)
 
     @property
     def said_bytes(self) -> int:
-        """What its client has said and the group keeps, without its assignment."""
+        """Bytes that the group keeps from its client, without its assignment."""
         names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
         return said + sum(map(len, names))
 
     def metadata(self, protocol: str) -> bytes:
-        """What it says to *protocol*, which it supports."""
+        """Its metadata for *protocol*, which it supports."""
         return next(p.metadata for p in self.protocols if p.name == protocol)
 
 
 class Members:
-    """See the module.  Iteration is in the order in which they came."""
+    """See the module.  Iteration is in the order of arrival."""
 
     def __init__(self, members: Iterable[Member] = (), leader: str | None = None) -> None:
         self.leader = leader
         self.joining = 0
-        """How many wait for the next generation."""
+        """Number of members with a waiting JoinGroup."""
         self.size_bytes = 0
-        """What members have said, and their assignments."""
+        """Bytes that the group keeps from its members, with their assignments."""
         self._members: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
         self._supported = Counter[str]()
@@ -91,12 +91,12 @@ class Members:
         return self._members.get(member_id)
 
     def id_of(self, instance_id: str) -> str | None:
-        """The member id of a static member."""
+        """The member id of a static member; None: unknown *instance_id*."""
         return self._instances.get(instance_id)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that one of them asks for."""
+        """The longest rebalance timeout of the members; 0: no members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def add(self, member: Member) -> None:
@@ -109,7 +109,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove it, if it is there; another member leads if it led."""
+        """Remove and return the member, None: unknown.  If it led, another member leads."""
         member = self._members.get(member_id)
         if member is not None:
             self._take(member)
@@ -120,7 +120,7 @@ class Members:
         return member
 
     def rename(self, old: Member, member_id: str) -> Member:
-        """The static member goes on under another id; what *old* waits for it does not wait for."""
+        """Give a static member a new id; the new entry has no waiting request."""
         assert old.instance_id is not None
         assert self._instances[old.instance_id] == old.member_id
         member = replace(
@@ -140,7 +140,7 @@ class Members:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Take what it says now."""
+        """Replace the member's protocols and timeouts."""
         self._supported.subtract(_names(member))
         self.size_bytes -= member.said_bytes
         member.protocols = protocols
@@ -150,18 +150,18 @@ class Members:
         member.session_timeout_ms = session_timeout_ms
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """It has that."""
+        """Set the member's assignment."""
         self.size_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
     def set_join(self, member: Member, request_id: int | None) -> int | None:
-        """What it waits for from now on; returns what it waited for."""
+        """Set the member's waiting JoinGroup; return the previous one."""
         before, member.join_id = member.join_id, request_id
         self.joining += (request_id is not None) - (before is not None)
         return before
 
     def elect_joined(self) -> bool:
-        """Make a member leader that waits for the next generation; False if none waits."""
+        """Ensure that the leader has a waiting JoinGroup; False if no member has one."""
         if self.leader is not None and self[self.leader].join_id is None:
             joined = (member.member_id for member in self if member.join_id is not None)
             leader = next(joined, None)
@@ -173,11 +173,11 @@ class Members:
     # ── Protocols ──
 
     def support(self, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether one of *protocols* is supported by all."""
+        """Whether all members support one of *protocols*."""
         return any(self._supported[protocol.name] == len(self) for protocol in protocols)
 
     def choose(self) -> str:
-        """The protocol with most votes; each member votes for the first that all support."""
+        """The protocol with most votes; each member votes for its first one that all support."""
         votes = Counter(
             next(p.name for p in member.protocols if self._supported[p.name] == len(self))
             for member in self

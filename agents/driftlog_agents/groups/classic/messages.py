@@ -1,15 +1,15 @@
-"""What a classic group is asked and what it answers, without the versions of the wire.
+"""Requests and responses of a classic group, independent of the protocol versions.
 
-    JoinRequest       become a member, or one of the next generation    → JoinResponse
-    SyncRequest       the leader's assignment, or one's share of it     → SyncResponse
-    HeartbeatRequest  "I live"                                          → HeartbeatResponse
-    LeaveRequest      members that go                                   → LeaveResponse
+    JoinRequest       join the group, or its next generation           → JoinResponse
+    SyncRequest       send the leader's assignment, get one's share    → SyncResponse
+    HeartbeatRequest  keep the session                                 → HeartbeatResponse
+    LeaveRequest      remove members                                   → LeaveResponse
 
-Names are those of `driftlog_agents.protocol.messages`, shortened.  An error is always the group's
-`error`; which fields Kafka fills in beside it differs from error to error, and so it does here.
+Names are those of `driftlog_agents.protocol.messages`, shortened.  `error` is the error of the
+request; the other fields beside it differ from error to error, as in Kafka.
 
-What needs no group is decided here: `refuse_…` before a group is looked for, `unknown_group` when
-there is none.
+Two kinds of checks need no group: `refuse_…` before the lookup of a group, and `unknown_group`
+after a lookup without a result.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, KafkaApis of Apache Kafka 4.3.
 Pure.
@@ -23,12 +23,12 @@ from driftlog_agents.protocol.errors import ErrorCode
 
 NO_GENERATION: Final = -1
 UNKNOWN_MEMBER_ID: Final = ""
-"""What a member says that has no id yet."""
+"""The member id in the request of a member that has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One assignor, or whatever a protocol type calls so, and what the member says to it."""
+    """A protocol of a member (for consumers: an assignor) and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -42,17 +42,17 @@ class JoinRequest:
     """As Kafka writes it: ``/127.0.0.1``."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """-1, in version 0: the session timeout."""
+    """-1 in version 0: the session timeout counts."""
     member_id: str
     instance_id: str | None = None
     protocol_type: str
     protocols: tuple[Protocol, ...]
-    """In the order of preference."""
+    """In order of preference."""
     reason: str | None = None
 
     @property
     def said_bytes(self) -> int:
-        """What a group keeps of it."""
+        """Bytes that a group keeps of the request."""
         names = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         said = sum(len(p.name) + len(p.metadata) for p in self.protocols)
         return said + sum(map(len, names))
@@ -71,12 +71,12 @@ class JoinResponse:
     generation: int = NO_GENERATION
     protocol_type: str | None = None
     protocol: str | None = None
-    """None goes out as an empty string below version 7."""
+    """None: versions below 7 send an empty string."""
     leader: str = ""
     skip_assignment: bool = False
     member_id: str = UNKNOWN_MEMBER_ID
     members: tuple[JoinedMember, ...] = ()
-    """Of the whole group, for the leader alone."""
+    """All members of the group in the leader's response, else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class SyncRequest:
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
-    """Of each member, from the leader; empty from others."""
+    """(member id, assignment) of each member from the leader; empty from others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """By its id, or by its instance id and an empty id (an administrator does that)."""
+    """A member id, or an instance id with an empty member id (from admin tools)."""
 
     member_id: str
     instance_id: str | None = None
@@ -122,7 +122,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRequest:
-    """Versions 0 to 2: of one member."""
+    """Versions 0 to 2 have exactly one member."""
 
     members: tuple[LeavingMember, ...]
 
@@ -136,7 +136,7 @@ class LeftMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResponse:
-    """Versions 0 to 2 have one error: *error*, or else that of the one member."""
+    """Versions 0 to 2 send one error: *error*, or else the error of the only member."""
 
     error: ErrorCode = ErrorCode.NONE
     members: tuple[LeftMember, ...] = ()
@@ -146,11 +146,11 @@ Request = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
 Response = JoinResponse | SyncResponse | HeartbeatResponse | LeaveResponse
 
 
-# ── Before a group is looked for ──
+# ── Before the lookup of a group ──
 
 
 def refuse_join(group_id: str, request: JoinRequest, settings: ClassicSettings) -> ErrorCode:
-    """NONE, or what the answer says beside the member id that the request has."""
+    """NONE, or the error of the answer, which has the request's member id."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
@@ -160,27 +160,27 @@ def refuse_join(group_id: str, request: JoinRequest, settings: ClassicSettings) 
 
 
 def refuse_sync(group_id: str, request: SyncRequest) -> ErrorCode:
-    """NONE, or what the answer says."""
+    """NONE, or the error of the answer."""
     if request.version >= 5 and (request.protocol_type is None or request.protocol is None):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return refuse_group_id(group_id)
 
 
 def refuse_group_id(group_id: str) -> ErrorCode:
-    """NONE, or what the answer to Heartbeat or LeaveGroup says."""
+    """NONE, or the error of the answer to Heartbeat or LeaveGroup."""
     return ErrorCode.NONE if group_id else ErrorCode.INVALID_GROUP_ID
 
 
-# ── When there is no such group ──
+# ── No such group ──
 
 
 def creates_group(request: Request) -> bool:
-    """Whether a group that is not there comes to be: a member without an id joins it."""
+    """Whether *request* creates a missing group: a join without a member id does."""
     return isinstance(request, JoinRequest) and request.member_id == UNKNOWN_MEMBER_ID
 
 
 def unknown_group(request: Request) -> Response:
-    """The answer for a group that is not there, and that *request* does not create."""
+    """The answer for a missing group that *request* does not create."""
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     match request:
         case JoinRequest():

@@ -1,6 +1,6 @@
-"""How a classic group gets from one generation to the next: joining, syncing, sessions, time.
+"""From one generation of a classic group to the next: joining, syncing, sessions, timeouts.
 
-See `classic` for the picture; this is the part of it that no request comes to.
+`classic/machine` has the diagram and handles the requests.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager: prepareRebalance,
 completeClassicGroupJoin, tryCompleteInitialRebalanceElseSchedule, expirePendingSync,
@@ -20,13 +20,13 @@ from driftlog_agents.groups.effects import Answer, Persist
 from driftlog_agents.protocol.errors import ErrorCode
 
 _AGAIN_MS: Final = 100
-"""Time until an empty join phase is looked at again, however short the members' timeouts."""
+"""Least time until the next try to end a join phase in which no member waits."""
 
 Effect = Answer | Persist
 
 
 class ClassicPhases(ClassicFacts):
-    """*unix_offset_ms*: unix time minus the *now_ms* of the events; *stored*: it is restored."""
+    """*unix_offset_ms*: unix time minus the events' *now_ms*; *stored*: a value to restore."""
 
     def __init__(
         self,
@@ -40,22 +40,22 @@ class ClassicPhases(ClassicFacts):
         self._settings = settings
         self._unix_offset_ms = unix_offset_ms
         self._least_generation = self._reserved - UNTOLD + 1
-        """None of those that the coordinator before may have told of."""
+        """Above all generations that the previous coordinator may have answered with."""
         self._pending: dict[str, int] = {}
-        """Ids that were given out and not used yet, and when they go."""
+        """Issued member ids that have not joined yet, and when they expire."""
         self._pending_bytes = 0
         self._to_sync: set[str] = set()
-        """Members of this generation that have not asked for their assignment."""
+        """Members of this generation without a SyncGroup yet."""
         self._join_at_ms: int | None = None
         """When joining ends."""
         self._delay: tuple[int, int] | None = None
-        """Of a first rebalance: the delay that is running, and what may be added to it."""
+        """In a first rebalance: the current delay and the remaining extension, in ms."""
         self._more_came = False
-        """Since that delay began."""
+        """Whether a member joined since that delay began."""
         self._sync_at_ms: int | None = None
         """When members that have not synced are removed."""
         self._session_at_ms: int | None = None
-        """No session ends earlier, and no pending id goes."""
+        """No session and no pending id ends earlier."""
         self._to_store = False
         self._effects: list[Effect] = []
         for member in self.members:
@@ -63,12 +63,12 @@ class ClassicPhases(ClassicFacts):
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to `tick` next."""
+        """When to `tick` next; None: no timer is pending."""
         times = (self._join_at_ms, self._sync_at_ms, self._session_at_ms)
         return min((at for at in times if at is not None), default=None)
 
     def _pass_time(self, now_ms: int) -> None:
-        """Until nothing is due: what is done may be due at once, where members have no patience."""
+        """Run timers until none is due: with timeouts of 0, a timer can set one that is due."""
         while (deadline_ms := self.deadline_ms) is not None and deadline_ms <= now_ms:
             if self._sync_at_ms == deadline_ms:
                 for member_id in list(self._to_sync):
@@ -88,20 +88,20 @@ class ClassicPhases(ClassicFacts):
         self._effects.append(Answer(request_id, response))
 
     def _answer_join(self, member: Member, response: JoinResponse) -> None:
-        """If it waits for that."""
+        """Answer the member's waiting JoinGroup, if any."""
         request_id = self.members.set_join(member, None)
         if request_id is not None:
             self._answer(request_id, response)
 
     def _answer_sync(self, member: Member, response: SyncResponse, now_ms: int) -> None:
-        """If it waits for that; now it can heartbeat again."""
+        """Answer the member's waiting SyncGroup, if any, and restart its session."""
         if member.sync_id is not None:
             self._answer(member.sync_id, response)
             member.sync_id = None
             self._begin_session(member, now_ms)
 
     def _joined(self, member: Member) -> JoinResponse:
-        """It is in this generation."""
+        """The answer to JoinGroup of a member of this generation."""
         leads = member.member_id == self.members.leader
         return JoinResponse(
             generation=self.generation,
@@ -113,13 +113,13 @@ class ClassicPhases(ClassicFacts):
         )
 
     def _reset_assignments(self, error: ErrorCode, now_ms: int) -> None:
-        """There will be none in this generation; waiting members get *error*."""
+        """Clear all assignments; waiting SyncGroups get *error*."""
         for member in self.members:
             self.members.assign(member, b"")
             self._answer_sync(member, SyncResponse(error=error), now_ms)
 
     def _expect_id(self, member_id: str, until_ms: int) -> None:
-        """The id was given out; its client joins by then."""
+        """Remember an issued member id; its client must join before *until_ms*."""
         self._pending[member_id] = until_ms
         self._pending_bytes += len(member_id)
         self._look_at_sessions(until_ms)
@@ -129,7 +129,7 @@ class ClassicPhases(ClassicFacts):
             self._pending_bytes -= len(member_id)
 
     def _remove(self, member_id: str) -> None:
-        """The member id is unknown from now on; its client must ask anew for what it waited for."""
+        """Forget the member id; its waiting requests get UNKNOWN_MEMBER_ID."""
         self._forget_id(member_id)
         self._to_sync.discard(member_id)
         member = self.members.get(member_id)
@@ -170,7 +170,7 @@ class ClassicPhases(ClassicFacts):
             self._join_at_ms = now_ms + timeout_ms
 
     def _end_joining(self, now_ms: int) -> None:
-        """Time is up, or the delay of a first rebalance is: it goes on while members come."""
+        """End joining at its timeout; extend the delay of a first rebalance if members joined."""
         if self._delay is not None and self._more_came and self._delay[1] > 0:
             delay_ms, remaining_ms = self._delay
             next_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
@@ -186,7 +186,7 @@ class ClassicPhases(ClassicFacts):
             if member.join_id is None and not member.is_static:
                 self._remove(member.member_id)
         if self.members and not self.members.elect_joined():
-            # Only static members, and none is there: until their sessions end.
+            # Only static members, and none has joined: try again until their sessions end.
             again_ms = max(self.members.rebalance_timeout_ms, _AGAIN_MS)
             self._join_at_ms = now_ms + again_ms
             return
@@ -209,14 +209,14 @@ class ClassicPhases(ClassicFacts):
 
     def _next_generation(self) -> None:
         self.generation = max(self.generation + 1, self._least_generation)
-        if self.generation > LAST_GENERATION:  # After two billion: no member remembers 1.
+        if self.generation > LAST_GENERATION:  # No member remembers 1 after two billion.
             self.generation = self._least_generation = 1
             self._reserved = UNTOLD
 
     # ── Sessions ──
 
     def _begin_session(self, member: Member, now_ms: int) -> None:
-        """It has been heard of, or is free to heartbeat again."""
+        """Restart the member's session timeout."""
         self._expect(member, now_ms + member.session_timeout_ms)
 
     def _expect(self, member: Member, until_ms: int) -> None:
@@ -224,12 +224,12 @@ class ClassicPhases(ClassicFacts):
         self._look_at_sessions(until_ms)
 
     def _look_at_sessions(self, at_ms: int) -> None:
-        """Not later than *at_ms*."""
+        """Run `_end_sessions` at *at_ms* or earlier."""
         if self._session_at_ms is None or at_ms < self._session_at_ms:
             self._session_at_ms = at_ms
 
     def _end_sessions(self, now_ms: int) -> None:
-        """Remove the members that fell silent, the longest silent first."""
+        """Remove members and pending ids whose time has expired, the earliest first."""
         ends = [(at_ms, member_id) for member_id, at_ms in self._pending.items()]
         ends += [(m.expires_ms, m.member_id) for m in self.members if m.expires_ms is not None]
         for at_ms, member_id in sorted(ends):
@@ -242,7 +242,7 @@ class ClassicPhases(ClassicFacts):
         member = self.members.get(member_id)
         if member is not None:
             if member.expires_ms is None or member.expires_ms > now_ms:
-                return  # a rebalance ended just before, and began it anew
+                return  # a rebalance ended just before, and restarted the session
             if member.waits:
                 member.expires_ms = None
                 return

@@ -1,8 +1,8 @@
-"""What a classic group stores, one write at a time, and the requests that wait for it.
+"""Writes of a classic group, one at a time, and the requests that wait for them.
 
-    Assigning   the members of a generation, for the leader's assignment
-    Returning   a static member that has a new id
-    Leaving     members that left an empty group behind
+    Assigning   the members of a generation wait for the leader's assignment
+    Returning   a static member has a new id
+    Leaving     the last members have left, and the group is empty
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager: the append futures in
 classicGroupSyncToClassicGroup and updateStaticMemberThenRebalanceOrCompleteJoin.
@@ -28,13 +28,13 @@ from driftlog_agents.groups.effects import Persist
 from driftlog_agents.protocol.errors import ErrorCode
 
 _SKIP_ASSIGNMENT_VERSION: Final = 9
-"""Of JoinGroup: from it on a leader can be told that it need not assign."""
+"""From this version of JoinGroup, the answer can tell a leader not to assign."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigning:
-    """What the leader said; its members wait for it to be stored.  What it says again is not heard:
-    the first is stored, and its generation has an assignment then."""
+    """The leader's assignment; members wait until it is stored.  A second one of the same
+    generation is ignored: a generation has one assignment."""
 
     generation: int
     assignments: dict[str, bytes]
@@ -43,20 +43,20 @@ class Assigning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returning:
-    """A static member that came back under another id waits for that to be stored."""
+    """A static member that returned under another id waits until that is stored."""
 
     request: JoinRequest
     request_id: int
     generation: int
     leader: str
-    """Before: the leader may be this member, under the id that it had."""
+    """Member id of the leader before the return; it may be this member's old id."""
     member_id: str
     old: Member
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The LeaveGroup that emptied the group waits until that is stored."""
+    """The LeaveGroup that emptied the group waits until the empty group is stored."""
 
     request_id: int
     response: LeaveResponse
@@ -85,13 +85,13 @@ class ClassicStorage(ClassicPhases):
         super().__init__(group_id, settings, now_ms, unix_offset_ms, stored)
         self._storing: _Storing | None = None
         self._waiters: list[Waiter] = []
-        """For what is to be stored next."""
+        """Requests that wait for the next write."""
         self._tokens = 0
         self._assigning: Assigning | None = None
-        """The last one, until it is stored."""
+        """The latest assignment, until it is stored."""
 
     def persisted(self, token: int, now_ms: int) -> list[Effect]:
-        """What was to be stored, is."""
+        """The write with *token* is stored."""
         for waiter in self._stored(token):
             match waiter:
                 case Assigning(assignments=assignments) if self._is_current(waiter):
@@ -110,7 +110,7 @@ class ClassicStorage(ClassicPhases):
         return self._done()
 
     def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """What was to be stored is not, and will not be."""
+        """The write with *token* is not stored and never will be; waiting requests get *error*."""
         assert error
         for waiter in self._stored(token):
             match waiter:
@@ -126,7 +126,7 @@ class ClassicStorage(ClassicPhases):
         return self._done()
 
     def drop(self, error: ErrorCode) -> list[Effect]:
-        """Another agent coordinates the group: waiting requests get *error*, the group is Dead."""
+        """Stop serving the group: waiting requests get *error*, the group is Dead."""
         for member in self.members:
             self._answer_join(member, JoinResponse(error=error, member_id=member.member_id))
             if member.sync_id is not None:
@@ -149,14 +149,14 @@ class ClassicStorage(ClassicPhases):
 
     @property
     def size_bytes(self) -> int:
-        """What it holds of what its members have said."""
+        """Bytes that the group keeps from its members."""
         assigning = 0 if self._assigning is None else self._assigning.size_bytes
         return self.members.size_bytes + assigning + self._pending_bytes
 
     # ── Waiting requests ──
 
     def _assigned(self, member: Member) -> SyncResponse:
-        """Its share."""
+        """The answer to SyncGroup with the member's assignment."""
         return SyncResponse(
             protocol_type=self.protocol_type,
             protocol=self.protocol,
@@ -164,7 +164,7 @@ class ClassicStorage(ClassicPhases):
         )
 
     def _returned(self, returning: Returning) -> JoinResponse:
-        """The group goes on in its generation, without a new assignment."""
+        """The answer to a returned static member: generation and assignments stay."""
         joined = self._joined(self.members[returning.member_id])
         if returning.request.version >= _SKIP_ASSIGNMENT_VERSION:
             return replace(joined, skip_assignment=joined.leader == joined.member_id)
@@ -179,7 +179,7 @@ class ClassicStorage(ClassicPhases):
         return member
 
     def _take_back(self, waiter: Returning, error: ErrorCode, now_ms: int) -> None:
-        """It is not stored that the static member has another id: it has not."""
+        """Restore the static member's old id: the write of the new one failed."""
         self.members.set_join(self.members[waiter.member_id], None)
         old = waiter.old
         member = self._rename(self.members[waiter.member_id], old.member_id, now_ms)
@@ -189,7 +189,7 @@ class ClassicStorage(ClassicPhases):
         self._answer(waiter.request_id, replace(response, member_id=UNKNOWN_MEMBER_ID, members=()))
 
     def _done(self) -> list[Effect]:
-        """The effects of an event; what is to be stored is, if nothing else is being."""
+        """Return the effects of an event; start a pending write if none is in flight."""
         if self._to_store and self._storing is None:
             self._to_store = False
             waiters, self._waiters = self._waiters, []
@@ -207,7 +207,7 @@ class ClassicStorage(ClassicPhases):
         return effects
 
     def _value_to_store(self, waiters: list[Waiter]) -> bytes | None:
-        """None: a rebalance is under way, at whose end there will be something to store."""
+        """The value to store; None: a rebalance is in progress, and its end is stored."""
         if self.state in (GroupState.STABLE, GroupState.EMPTY):
             return self.value
         for waiter in waiters:
@@ -220,7 +220,7 @@ class ClassicStorage(ClassicPhases):
         return None
 
     def _stored(self, token: int) -> list[Waiter]:
-        """The requests that waited for it."""
+        """End the write with *token*; return the requests that waited for it."""
         if self._storing is None:
             return []  # dropped meanwhile
         assert token == self._storing.token

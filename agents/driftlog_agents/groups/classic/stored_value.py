@@ -1,4 +1,4 @@
-"""How a classic group is stored: one JSON object in UTF-8, inside what `stored` makes of it.
+"""Stored format of a classic group: one JSON object in UTF-8, inside `storage_format`.
 
     {"v":1, "generation":n, "reserved":n, "protocol_type":s or null, "protocol":s or null,
      "leader":s or null, "state_since_ms":unix time, "members":[{
@@ -6,19 +6,19 @@
         "rebalance_timeout_ms":n, "session_timeout_ms":n,
         "subscription":base64, "assignment":base64}, …]}
 
-It tells of the last generation that had an assignment, or that was empty: a group is restored as
-Stable, or as Empty without members.  Of a member's protocols it has the chosen one.
+The value describes the last generation that had an assignment, or was empty: a group is restored
+as Stable, or as Empty without members.  Of a member's protocols, it has only the chosen one.
 
-Members are told of a generation before it has an assignment and is stored.  A coordinator that
-falls in between must not leave it to its successor to use that number again, for other members
-with another leader; so each stores, when it claims the group, up to which it may have told
-(*reserved*), and begins behind what its predecessor reserved.  Numbers are left out; members do
-not mind.  (Apache Kafka uses such a generation again.)  Behind `LAST_GENERATION` they begin at 1
-again (Apache Kafka's turn negative, which members take for none).
+Members get the number of a generation before its assignment is stored.  If the coordinator dies in
+between, its successor must not reuse that number for other members with another leader.  So a
+coordinator that claims the group stores the last generation that it may use (*reserved*), and
+starts after the one that its predecessor reserved.  Generations may skip numbers; clients accept
+that.  (Apache Kafka reuses such a generation.)  After `LAST_GENERATION`, generations restart at 1
+(Apache Kafka's become negative, which clients read as no generation).
 
 A value format is a stored format: add a version, never edit one in place.
 
-Source of what it has to say: GroupMetadataValue.json, GroupMetadataManager#replay.
+Source of its content: GroupMetadataValue.json, GroupMetadataManager#replay.
 Pure.
 """
 
@@ -32,23 +32,23 @@ from driftlog_agents.groups.classic.messages import Protocol
 from driftlog_metadata.stores.errors import CorruptError, UnsupportedFormatError
 
 UNTOLD: Final = 1_000
-"""Generations that a coordinator may tell of without storing one: so many rebalances in a row of
-which none comes to an assignment."""
+"""Generations that a coordinator may use without storing one: as many rebalances in a row can fail
+to reach an assignment."""
 
 _VERSION: Final = 1
 _INT32_MAX: Final = 2**31 - 1
 
 LAST_GENERATION: Final = _INT32_MAX - UNTOLD
-"""What is reserved behind it is an int32, too."""
+"""The generations that are reserved after it fit an int32, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicValue:
-    """What is stored of a group; `decode_value` refuses what is asserted here."""
+    """The stored fields of a group; `decode_value` refuses values that violate the assertions."""
 
     generation: int = 0
     reserved: int = UNTOLD
-    """Generations up to it may have been told of."""
+    """Last generation that members may have seen."""
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
@@ -63,7 +63,7 @@ class ClassicValue:
 
 
 def encode_value(value: ClassicValue) -> bytes:
-    """The members' protocols must have the chosen one."""
+    """Encode *value*; every member supports its protocol."""
     protocol = value.protocol or ""
     fields = {
         "v": _VERSION,
@@ -95,8 +95,8 @@ def decode_value(data: bytes) -> ClassicValue:
     """Invert :func:`encode_value`.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a classic group.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not a classic group.
     """
     try:
         fields = json.loads(data)
@@ -134,11 +134,11 @@ def decode_value(data: bytes) -> ClassicValue:
 
 
 def claimed_value(data: bytes) -> bytes:
-    """What a coordinator stores when it claims the group, and then restores it from.
+    """The value that a claim stores, with newly reserved generations; `restore` reads it.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a classic group.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not a classic group.
     """
     value = decode_value(data)
     return encode_value(replace(value, reserved=min(value.reserved + UNTOLD, _INT32_MAX)))

@@ -1,14 +1,14 @@
-"""What members of a classic group subscribe to, as far as their metadata says it.
+"""The topics that members of a classic group subscribe to, from their metadata.
 
-    ConsumerProtocolSubscription, version 0, which begins every later version:
+    ConsumerProtocolSubscription, version 0, a prefix of every later version:
 
     int16   version
     int32   number of topics, then each: int16 length, UTF-8
     int32   length of the user data (-1: none), bytes
 
-Only members of protocol type "consumer" write this, and nothing forces them to: bytes that are
-something else mean that nothing is known, and are no error.  `protocol.consumer_protocol` reads
-all of a later version, and refuses one that says so and ends early; clients have done that.
+Only members of protocol type "consumer" send this format, and the protocol does not require it:
+other bytes mean an unknown subscription, and are no error.  `protocol.consumer_protocol` decodes
+later versions in full, and refuses one that ends early; some clients send those.
 
 Source: ConsumerProtocolSubscription.json, ClassicGroup#computeSubscribedTopics.
 Pure.
@@ -41,7 +41,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def all_subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that any of several members subscribes to; None if one of them says nothing."""
+    """The union of the topics of several members; None if one of them is no subscription."""
     topics: set[str] = set()
     for one in metadata:
         subscribed = subscribed_topics(one)

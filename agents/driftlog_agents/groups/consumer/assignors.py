@@ -1,12 +1,11 @@
-"""Assignors: which partitions each member of a consumer group is to have.
+"""Assignors: they compute the target, which partitions each member of a consumer group gets.
 
-    uniform   as many for each member, and as few moved as possible (the default)
-    range     of each topic a run of partitions, the same runs of topics of the same size
+    uniform   equal shares, with as few moves as possible (the default)
+    range     a range of partitions per topic, the same range in topics of the same size
 
-Both go by what was the target before, if by anything: what members have given back by now is not
-their concern.  Members are taken in the order of their ids, so that the same group gets the same
-answer from every agent; Apache Kafka takes them in the order of a hash map, so which of two equal
-members has the larger share may differ from it, and nothing else.
+`uniform` starts from the previous target, not from the partitions that members have now; `range`
+uses neither.  Members are ordered by their ids, so every agent computes the same target.  Apache
+Kafka uses the order of a hash map, so only the choice between equal members may differ from it.
 
 Source: org.apache.kafka.coordinator.group.assignor.UniformAssignor, RangeAssignor (4.3).
 Pure.
@@ -23,20 +22,21 @@ Partition = tuple[UUID, int]
 """A partition of a topic by id."""
 
 Target = dict[str, frozenset[Partition]]
-"""What each member is to have; a member that gets nothing is there too."""
+"""The partitions of each member; members without partitions are included."""
 
 _MAX_ROUNDS: Final = 16
-"""Rounds over all topics that even out members of different subscriptions.  One or two do where
-the subscribers of a topic subscribe to the same; chains of overlaps halve what is left."""
+"""Most rounds over all topics that balance members of different subscriptions.  One or two suffice
+if the subscribers of a topic have equal subscriptions; in chains of overlaps, each round halves the
+imbalance."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What an assignor knows of a member.
+    """A member as an assignor sees it.
 
     Args:
-        topics: what it subscribes to, of the topics that there are.
-        previous: what it was to have.
+        topics: the existing topics that it subscribes to.
+        previous: its partitions in the previous target.
     """
 
     topics: frozenset[UUID]
@@ -45,12 +45,11 @@ class MemberSpec:
 
 
 Assignor = Callable[[Mapping[str, MemberSpec], Mapping[UUID, int]], Target]
-"""From members, and from how many partitions topics have, to the target."""
+"""Maps members, and the partition count of each topic, to the target."""
 
 
 def uniform(members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) -> Target:
-    """Balance first (loads differ by one at most where subscriptions are the same), then as
-    little as possible is moved."""
+    """Balance first (equal subscriptions: loads differ by one at most), then minimise moves."""
     if not members:
         return {}
     subscriptions = {spec.topics for spec in members.values()}
@@ -61,7 +60,7 @@ def uniform(members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) -
 
 def range_(members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) -> Target:
     """Members in order (static ones first, by instance id) get consecutive partitions of each
-    topic; the first ones one more where it does not come out even."""
+    topic; if the division has a remainder, the first members get one more."""
     in_order = sorted(members, key=lambda m: _range_order(m, members[m]))
     subscribers: dict[UUID, list[str]] = defaultdict(list)
     for member in in_order:
@@ -79,7 +78,7 @@ def range_(members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) ->
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_}
-"""By the names that members and `group.consumer.assignors` use."""
+"""Assignors by their names in requests and in `group.consumer.assignors`."""
 
 
 def _range_order(member: str, spec: MemberSpec) -> tuple[bool, str, str]:
@@ -94,11 +93,11 @@ def _uniform_of_equals(
     kept: dict[str, list[Partition]] = {}
     for member in sorted(members):
         previous = members[member].previous
-        # With nothing, an intersection may walk all slots of a *free* that is empty by now.
+        # Skip an empty *previous*: the intersection may walk all slots of an emptied *free*.
         mine = sorted(previous & free) if previous else []
         free.difference_update(mine)
         kept[member] = mine
-    # Members that have more than the share already keep one more; then those that have the most.
+    # The remainder goes to the members that keep the most partitions: fewest moves.
     by_load = sorted(kept, key=lambda m: -len(kept[m]))
     quota = {member: share + (i < more) for i, member in enumerate(by_load)}
     for member, mine in kept.items():
@@ -111,7 +110,7 @@ def _uniform_of_equals(
 
 
 class _Balancer:
-    """Uniform where members subscribe to different topics."""
+    """The uniform assignor for members with different subscriptions."""
 
     def __init__(self, members: Mapping[str, MemberSpec], partitions: Mapping[UUID, int]) -> None:
         self._names = sorted(members)
@@ -143,7 +142,7 @@ class _Balancer:
         return {name: frozenset(assigned) for name, assigned in found.items()}
 
     def _order(self, topic: UUID) -> tuple[float, int, UUID]:
-        """Topics with the most partitions per subscriber first: later ones even out."""
+        """Sort key: most partitions per subscriber first; later topics balance the loads."""
         subscribers = len(self._subscribers[topic])
         return (-self._partitions[topic] / subscribers, subscribers, topic)
 
@@ -164,7 +163,7 @@ class _Balancer:
                 heappush(lows, (load + 1, member))
 
     def _even_out(self, topic: UUID) -> int:
-        """Move partitions from the most to the least loaded subscriber; how many were moved."""
+        """Move partitions from the most to the least loaded subscriber; return the moves."""
         owned: dict[int, list[int]] = defaultdict(list)
         for p, owner in enumerate(self._owner[topic]):
             owned[owner].append(p)
@@ -189,7 +188,7 @@ class _Balancer:
     def _first(
         self, heap: list[tuple[int, int]], sign: int, suits: Callable[[int], bool]
     ) -> int | None:
-        """The first of *heap* whose load is still what it was, and that *suits*."""
+        """The first member of *heap* whose recorded load is current, and that *suits*."""
         while heap:
             load, member = heap[0]
             if load * sign == self._load[member] and suits(member):

@@ -1,12 +1,12 @@
-"""Members of the classic protocol in a group of KIP-848, while its members change protocols.
+"""Classic members in a group of KIP-848, for a migration between the protocols.
 
-    Join   ──▶ "this is your generation", at once: it is the member's epoch
-    Sync   ──▶ its assignment: the group assigns, no member does
-    Heartbeat ──▶ REBALANCE_IN_PROGRESS: join again, to give back or to get something
-    Leave  ──▶ as any other
+    JoinGroup  ──▶ its generation, at once: the member's epoch
+    SyncGroup  ──▶ its assignment: the coordinator assigns, no member does
+    Heartbeat  ──▶ REBALANCE_IN_PROGRESS: join again, to revoke or get partitions
+    LeaveGroup ──▶ as for any member
 
-A generation is an epoch of the member alone.  What it says that it owns, when it joins, is what
-it has not given back: so no member gets a partition too early here, either.
+A generation is the epoch of one member.  A JoinGroup reports the partitions that the member owns;
+these count as not revoked, so no other member gets a partition too early.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#classicGroupJoinToConsumerGroup,
 #classicGroupSyncToConsumerGroup, #classicGroupHeartbeatToConsumerGroup (4.3).
@@ -51,18 +51,18 @@ from driftlog_agents.protocol.consumer_protocol import (
 from driftlog_agents.protocol.errors import CorruptFrameError, ErrorCode, RefusedError
 
 _ID_REQUIRED_VERSION: Final = 4
-"""Of JoinGroup: from it on a new dynamic member joins twice, the second time with an id."""
+"""From this version of JoinGroup, a new dynamic member joins twice, the second time with an id."""
 
 
 class ClassicSide:
-    """See the module.  Every method may raise `RefusedError`: nothing of the request counts."""
+    """See the module.  Every method may raise `RefusedError`; the caller undoes its changes."""
 
     def __init__(self, group: Membership, new_member_id: Callable[[str], str]) -> None:
         self._group = group
         self._new_member_id = new_member_id
 
     def join(self, request: JoinRequest, now_ms: int) -> tuple[JoinResponse, ResolveRegexes | None]:
-        """JoinGroup; `refuse_join` has been asked."""
+        """JoinGroup; the caller has checked `refuse_join`."""
         group = self._group
         if group.settings.migration_policy == "disabled":
             raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -103,7 +103,7 @@ class ClassicSide:
         return response, resolve
 
     def sync(self, request: SyncRequest, now_ms: int) -> tuple[SyncResponse, None]:
-        """SyncGroup; `refuse_sync` has been asked."""
+        """SyncGroup; the caller has checked `refuse_sync`."""
         group = self._group
         member, classic = self._known(request.member_id, request.instance_id, request.generation)
         name, metadata = classic.protocols[0]
@@ -124,11 +124,11 @@ class ClassicSide:
         return response, None
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> tuple[HeartbeatResponse, None]:
-        """Heartbeat; `refuse_group_id` has been asked."""
+        """Heartbeat; the caller has checked `refuse_group_id`."""
         member, _ = self._known(request.member_id, request.instance_id, request.generation)
         self._alive(member, now_ms)
         if self._group.is_classic():
-            # There is no KIP-848 member whose heartbeats would do it; Kafka does not do it at all.
+            # No heartbeat of a KIP-848 member would update the target; Kafka never does here.
             self._group.raise_epoch(bump=False)
             self._group.assign(now_ms)
         if not self._has_to_join(member):
@@ -137,7 +137,7 @@ class ClassicSide:
         return HeartbeatResponse(error=ErrorCode.REBALANCE_IN_PROGRESS), None
 
     def leave(self, request: LeaveRequest, _now_ms: int) -> tuple[LeaveResponse, None]:
-        """LeaveGroup; `refuse_group_id` has been asked."""
+        """LeaveGroup; the caller has checked `refuse_group_id`."""
         gone: dict[str, Member] = {}
         left: list[LeftMember] = []
         for leaving in request.members:
@@ -192,10 +192,11 @@ class ClassicSide:
         return member
 
     def _subscription(self, request: JoinRequest) -> ConsumerProtocolSubscription:
-        """What it subscribes to; all its protocols say the same.
+        """The subscription of the first protocol; all protocols of a member have the same one.
 
         Raises:
-            RefusedError: INCONSISTENT_GROUP_PROTOCOL: others do not speak what it speaks.
+            RefusedError: INCONSISTENT_GROUP_PROTOCOL: the classic members share no protocol with
+                it, or the subscription is malformed.
         """
         classic = [m.classic for m in self._group.state.members.values() if m.classic]
         known = Counter(name for one in classic for name in {name for name, _ in one.protocols})
@@ -207,7 +208,7 @@ class ClassicSide:
         except CorruptFrameError as error:
             raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
 
-    # ── What it has to do ──
+    # ── Timers and rejoins ──
 
     def _has_to_join(self, member: Member) -> bool:
         if member.epoch < self._group.state.head.assignment_epoch:
@@ -238,7 +239,7 @@ class ClassicSide:
 def assignment_bytes(
     partitions: dict[UUID, tuple[int, ...]], metadata: bytes, topics: ClusterTopics
 ) -> bytes:
-    """An assignment as members of the classic protocol read it, in the version of *metadata*."""
+    """An assignment in the format of the classic protocol, in the version of *metadata*."""
     return encode_assignment(
         min(decode_version(metadata), LATEST_VERSION),
         ConsumerProtocolAssignment(

@@ -4,19 +4,18 @@
     describe  ─┼─▶ decide, one after another ─┤
     tick      ─┘              ▲               └──▶ Persist ──stored──▶ Answer
                               │                       │
-                              └──── what came meanwhile, all in one Persist after it
+                              └──── events queued meanwhile, all in the next Persist
 
-One write of a group is under way at a time.  What it will have answered is known before, and is
-said when it is stored; if it cannot be stored, what it changed is taken back and the waiting
-requests get the reason.  So whatever a member was told is in the metadata store, and `restore`
-finds it there.
+One write of a group is in flight at a time.  Its answers are decided before the write, and sent
+after it.  If it fails, its changes are undone, and the waiting requests get the reason.  So every
+answer to a member is in the metadata store, and `restore` finds it there.
 
-Held to, by tests/agents/groups/test_consumer_machine.py, under every order of events:
+tests/agents/groups/test_consumer_machine.py checks these invariants under every order of events:
 
 1. Every request is answered once.
-2. No partition is in the assignments of two members, in what they were told either.
-3. Members that heartbeat come to have every partition of what they subscribe to.
-4. Epochs never go back; a restart at any moment loses nothing that was answered.
+2. No partition is in the assignments of two members, nor in their answers.
+3. Members that heartbeat finally have every partition of the topics that they subscribe to.
+4. Epochs never decrease; a restart at any moment loses nothing that was answered.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager (4.3), KIP-848.
 Pure.
@@ -68,12 +67,12 @@ _Request = ConsumerHeartbeat | JoinRequest | SyncRequest | HeartbeatRequest | Le
 _Q = TypeVar("_Q", bound=_Request)
 
 _OFFSET_COMMIT_OF_EPOCHS: Final = 9
-"""Since this version OffsetCommit says a member epoch (KIP-848)."""
+"""From this version, OffsetCommit carries a member epoch (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Something to decide: given the time, what it answers and what else is to be done."""
+    """An event to decide: *event* maps the time in ms to its effects."""
 
     event: Callable[[int], list[ConsumerEffect]]
     request_id: int | None = None
@@ -96,7 +95,7 @@ class _Taken:
         return cls(event, request_id, partial(_refused, request))
 
     def refused(self, error: ErrorCode, message: str | None = None) -> Iterable[Answer]:
-        """The answer if it is not done, where a request asked for it."""
+        """The error answer, if the event is a request."""
         if self.request_id is not None:
             yield Answer(self.request_id, self.refusal(error, message))
 
@@ -105,9 +104,9 @@ class ConsumerGroup:
     """See the module.
 
     Args:
-        topics: of the cluster; see the property.
-        new_member_id: makes an id that was never used, from a prefix that says whose it is: for
-            members of the classic protocol, others bring their own.
+        topics: the cluster's topics; see the property.
+        new_member_id: returns an unused member id from a prefix that names the client, for members
+            of the classic protocol; members of KIP-848 choose their own.
     """
 
     def __init__(
@@ -121,15 +120,15 @@ class ConsumerGroup:
         self._classic = ClassicSide(self._group, new_member_id)
         self._token = 0
         self._held: list[tuple[Answer, _Taken]] = []
-        """Answers that go out when what they say is stored."""
+        """Answers of the write in flight, sent when it is stored."""
         self._persisting = False
         self._is_stored = False
-        """Whether there is anything of the group: the first write has its own key."""
+        """Whether the store has the group; the first write puts its own key and all members."""
         self._queue: list[_Taken] = []
-        """What came while something was being stored."""
+        """Events that arrived while a write is in flight."""
         self._encoder = GroupEncoder()
         self._gone: ErrorCode | None = None
-        """The answer to every request, if another agent coordinates the group."""
+        """The error of every later request: the group was resigned or is being deleted."""
 
     @classmethod
     def restore(
@@ -141,11 +140,11 @@ class ConsumerGroup:
         new_member_id: Callable[[str], str],
         now_ms: int,
     ) -> Self:
-        """A group as it was stored: what `Persist` put under each name.
+        """Restore a group from its stored values, by the names of `Persist`.
 
         Raises:
-            UnsupportedFormatError: a newer format.
-            CorruptError: not a group of KIP-848.
+            UnsupportedFormatError: a value has a newer format.
+            CorruptError: the values are not a group of KIP-848.
         """
         group = cls(group_id, settings, topics, new_member_id)
         state = group._group.state
@@ -169,10 +168,11 @@ class ConsumerGroup:
         new_member_id: Callable[[str], str],
         now_ms: int,
     ) -> Self:
-        """What becomes of a classic group when a member of KIP-848 joins it; stored with that.
+        """The group of KIP-848 that a classic group becomes when a KIP-848 member joins it; the
+        write of that join stores it.
 
         Raises:
-            RefusedError: GROUP_ID_NOT_FOUND: it stays as it is, and why.
+            RefusedError: GROUP_ID_NOT_FOUND with the reason: it cannot be converted.
         """
         group = cls(classic.group_id, settings, topics, new_member_id)
         upgrade(classic, group._group)
@@ -180,7 +180,7 @@ class ConsumerGroup:
         group._group.rearm(now_ms)
         return group
 
-    # ── What is asked, and answered at once ──
+    # ── Queries ──
 
     @property
     def group_id(self) -> str:
@@ -198,7 +198,7 @@ class ConsumerGroup:
 
     @property
     def topics(self) -> ClusterTopics:
-        """Topics of the cluster; given new ones, the next heartbeats go by them."""
+        """Topics of the cluster; the next heartbeats use a new value."""
         return self._group.topics
 
     @topics.setter
@@ -207,16 +207,16 @@ class ConsumerGroup:
 
     @property
     def assignment_epoch(self) -> int:
-        """Rises with every assignment that is made anew."""
+        """Increases with every new target assignment."""
         return self._group.state.head.assignment_epoch
 
     @property
     def size_bytes(self) -> int:
-        """What it holds of what its members have said."""
+        """Bytes that the group keeps from its members, with the topics that patterns match."""
         return self._group.size_bytes
 
     def said_bytes(self, member_id: str) -> int:
-        """What a member has said that the group keeps; nothing of one that it does not have."""
+        """Bytes that the group keeps from a member; 0: not a member."""
         member = self._group.state.members.get(member_id)
         return 0 if member is None else member.said_bytes
 
@@ -225,7 +225,7 @@ class ConsumerGroup:
         return self._group.state.members
 
     def is_subscribed_to(self, topic_name: str) -> bool:
-        """Whether a member subscribes to a topic: then its offsets stay."""
+        """Whether a member subscribes to the topic; its offsets do not expire then."""
         return self._group.state.is_subscribed_to(topic_name)
 
     def validate_commit(
@@ -238,12 +238,13 @@ class ConsumerGroup:
         version: int,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether a member, or a client that is none, may commit offsets of *partitions*.
+        """NONE if a member, or a client outside the group, may commit offsets of *partitions*.
 
-        A member that is an epoch behind may, for what it has had since then (KIP-1251).
+        An older epoch is valid for partitions that the member has had since that epoch or before
+        (KIP-1251).
 
         Args:
-            version: of OffsetCommit; of TxnOffsetCommit it does not matter.
+            version: version of OffsetCommit; ignored for TxnOffsetCommit.
         """
         members = self._group.state.members
         if epoch < 0 and not members:
@@ -265,7 +266,7 @@ class ConsumerGroup:
         return _stale(member)
 
     def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member, or a client that is none, may read committed offsets."""
+        """NONE if a member, or a client outside the group, may read committed offsets."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self._group.state.members.get(member_id or "")
@@ -277,13 +278,13 @@ class ConsumerGroup:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to `tick` next; while something is being stored, not before it is."""
+        """When to `tick` next; None: no timer is pending, or a write is in flight."""
         return None if self._persisting or self._gone is not None else self._group.timers.next_ms
 
     def heartbeat(
         self, request_id: int, request: ConsumerHeartbeat | HeartbeatRequest, now_ms: int
     ) -> list[ConsumerEffect]:
-        """A member joins, goes on or leaves; or one of the classic protocol lives."""
+        """ConsumerGroupHeartbeat (join, heartbeat or leave), or Heartbeat of a classic member."""
         match request:
             case ConsumerHeartbeat():
                 return self._take(_Taken.of(request_id, self._group.heartbeat, request), now_ms)
@@ -292,19 +293,19 @@ class ConsumerGroup:
                 return self._take(_Taken.of(request_id, alive, request), now_ms)
 
     def join(self, request_id: int, request: JoinRequest, now_ms: int) -> list[ConsumerEffect]:
-        """JoinGroup, of a member of the classic protocol."""
+        """JoinGroup of a member of the classic protocol."""
         return self._take(_Taken.of(request_id, self._classic.join, request), now_ms)
 
     def sync(self, request_id: int, request: SyncRequest, now_ms: int) -> list[ConsumerEffect]:
-        """SyncGroup, of a member of the classic protocol."""
+        """SyncGroup of a member of the classic protocol."""
         return self._take(_Taken.of(request_id, self._classic.sync, request), now_ms)
 
     def leave(self, request_id: int, request: LeaveRequest, now_ms: int) -> list[ConsumerEffect]:
-        """LeaveGroup, of members of either protocol."""
+        """LeaveGroup for members of either protocol."""
         return self._take(_Taken.of(request_id, self._classic.leave, request), now_ms)
 
     def describe(self, request_id: int, now_ms: int) -> list[ConsumerEffect]:
-        """Its members, with the current and the target assignment of each."""
+        """ConsumerGroupDescribe: members, with the current and the target assignment of each."""
 
         def event(_: int) -> list[ConsumerEffect]:
             return [Answer(request_id, self._group.describe())]
@@ -314,7 +315,7 @@ class ConsumerGroup:
     def regexes_resolved(
         self, resolved: Mapping[str, frozenset[str]] | None, now_ms: int
     ) -> list[ConsumerEffect]:
-        """What `ResolveRegexes` asked for: topic names by pattern; None: it could not be done."""
+        """The result of `ResolveRegexes`: topic names by pattern; None: the matching failed."""
 
         def event(_: int) -> list[ConsumerEffect]:
             self._group.regexes_resolved(resolved)
@@ -323,13 +324,13 @@ class ConsumerGroup:
         return self._take(_Taken(event), now_ms)
 
     def tick(self, now_ms: int) -> list[ConsumerEffect]:
-        """Do what *now_ms* makes due.  Harmless at any time."""
+        """Run timers that are due at *now_ms*.  Safe at any time."""
         if self._persisting or self._gone is not None:
             return []
         return self._run([], now_ms)
 
     def persisted(self, token: int, now_ms: int) -> list[ConsumerEffect]:
-        """What `Persist` asked for is stored."""
+        """The write with *token* is stored."""
         assert self._persisting
         assert token == self._token
         answers = [answer for answer, _ in self._held]
@@ -337,12 +338,13 @@ class ConsumerGroup:
         self._persisting = False
         self._is_stored = True
         self._group.state.forget()
-        if self._group.downgrading is not None:  # The classic group that it is now answers them.
+        if self._group.downgrading is not None:  # Clients retry, and reach the classic group.
             return [*answers, *self.resign(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
         return [*answers, *self._run_queue(now_ms)]
 
     def not_persisted(self, token: int, error: ErrorCode, now_ms: int) -> list[ConsumerEffect]:
-        """It is not stored and never will be: it is undone, and waiting requests get *error*."""
+        """The write with *token* is not stored and never will be: undo it; its requests get
+        *error*."""
         assert self._persisting
         assert token == self._token
         refused = self._refuse_held(error)
@@ -353,24 +355,24 @@ class ConsumerGroup:
         return [*refused, *self._run_queue(now_ms)]
 
     def resign(self, error: ErrorCode) -> list[ConsumerEffect]:
-        """Another agent coordinates the group: every request, waiting or later, gets *error*."""
+        """Stop serving the group: every waiting and every later request gets *error*."""
         self._gone = error
         queue, self._queue = self._queue, []
         return [*self._refuse_held(error), *(a for taken in queue for a in taken.refused(error))]
 
     def begin_delete(self) -> ErrorCode:
-        """NONE: every later request is told to retry, until the group's keys are gone
-        or `not_deleted`; NON_EMPTY_GROUP: it has members, or is about to."""
+        """NONE: later requests get COORDINATOR_NOT_AVAILABLE until the keys are deleted or
+        `not_deleted`; NON_EMPTY_GROUP: the group has members, or a write is in flight."""
         if self._persisting or not self.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
         self._gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
     def not_deleted(self) -> None:
-        """It could not be: it is empty, as it was."""
+        """Serve the empty group again: its deletion failed."""
         self._gone = None
 
-    # ── One after another ──
+    # ── One write at a time ──
 
     def _take(self, taken: _Taken, now_ms: int) -> list[ConsumerEffect]:
         if self._gone is not None:
@@ -385,7 +387,7 @@ class ConsumerGroup:
         return [] if self._gone is not None else self._run(queue, now_ms)
 
     def _run(self, queue: Sequence[_Taken], now_ms: int) -> list[ConsumerEffect]:
-        """Decide *queue*, then what the clock makes due; store what that has changed."""
+        """Decide *queue*, then due timers; return the write of the changes, or the answers."""
         assert not self._persisting
         group = self._group
         group.begin_epochs_again_if_used_up()
@@ -401,7 +403,7 @@ class ConsumerGroup:
                 self._queue = list(queue[i + 1 :])
                 break
         due = group.timers.take_due(now_ms)
-        if group.downgrading is None:  # Otherwise a late member has another session.
+        if group.downgrading is None:  # Else the classic group starts new sessions.
             group.ring(due)
         if group.downgrading is None:
             puts = self._puts()

@@ -1,15 +1,15 @@
-"""Members of a group of KIP-848 come, go on and go: what each heartbeat changes.
+"""Membership of a group of KIP-848: how each heartbeat changes the group.
 
-    heartbeat ──▶ which member? ──▶ which subscription? ──changed──▶ group epoch + 1
-                                                                             │
-       answer ◀── what is it to give back, what does it get? ◀── target ◀────┘
+    heartbeat ──▶ find member ──▶ update subscription ──changed──▶ group epoch + 1
+                                                                         │
+       answer ◀── reconcile: revoke, then assign ◀── compute target ◀────┘
 
-Decisions change the `GroupState` at once; `consumer` keeps what they answer until the change is
-stored, and takes it back if it cannot be.  What refuses (`RefusedError`) may have changed something
-before: that is taken back too.
+A decision changes the `GroupState` at once.  `consumer/machine` holds its answer until the change
+is stored, and undoes the change if the write fails.  It also undoes the changes of a decision that
+raises `RefusedError`.
 
-Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupHeartbeat and what it
-calls (4.3).
+Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupHeartbeat and the
+methods that it calls (4.3).
 Pure.
 """
 
@@ -43,14 +43,15 @@ from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 _REGEX_MIN_INTERVAL_MS: Final = 10_000
-"""Patterns are matched again at most this often (Kafka: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
+"""Least time between two matchings of patterns (Kafka: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS)."""
 
 _MAX_PATTERNS: Final = 100
-"""Of a group: each is matched with the names of all topics.  Members of one group have the same
-one, as a rule."""
+"""Most patterns of a group: each is matched with the names of all topics.  Members of one group
+usually have the same one."""
 
 _LAST_EPOCH: Final = 2**31 - 1_000_000
-"""Of a group; no one write of it raises it by as much as is left then."""
+"""The epoch after which a group restarts at 1; no single write raises it by the million that
+remains."""
 
 _NONE: Final[frozenset[Partition]] = frozenset()
 
@@ -65,25 +66,25 @@ class Membership:
         self.timers: Final = Timers()
         self.topics = topics
         self._hashed: ClusterTopics | None = None
-        """The topics that the head's hash was last compared with."""
+        """The topics of the last comparison with the head's hash."""
         self._resolving: tuple[ClusterTopics, int] | None = None
-        """What patterns are being matched with, and since when."""
+        """Topics and start (ms) of the matching in progress."""
         self._resolved: tuple[ClusterTopics, int] | None = None
-        """What the head's patterns were matched with, and when."""
+        """Topics and start (ms) of the last matching of the head's patterns."""
         self._matched: tuple[object, int] = (None, 0)
-        """The patterns that were matched, and what the names come to that they match."""
+        """The head's regexes, and the bytes of the names that they match; a cache."""
         self.downgrading: bool | None = None
-        """Whether the group is to be a classic one now, and if so, whether it is to rebalance."""
+        """None: no downgrade.  Else the group becomes a classic one; True: which rebalances."""
 
     # ── Heartbeats ──
 
     def heartbeat(
         self, request: ConsumerHeartbeat, now_ms: int
     ) -> tuple[ConsumerHeartbeatResponse, ResolveRegexes | None]:
-        """Take a heartbeat; patterns that are to be matched, if it brought any.
+        """Apply a heartbeat; return the answer, and patterns to match, if any.
 
         Raises:
-            RefusedError: nothing of it counts.
+            RefusedError: the heartbeat is refused; the caller undoes its changes.
         """
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request), None
@@ -119,14 +120,18 @@ class Membership:
 
     @property
     def size_bytes(self) -> int:
-        """What members have said, and the names that their patterns match."""
+        """Bytes that the group keeps from its members, with the names that patterns match."""
         regexes = self.state.head.regexes
         if self._matched[0] is not regexes:
             self._matched = regexes, sum(map(names_bytes, regexes.values()))
         return self.state.size_bytes + self._matched[1]
 
     def refuse_if_full(self, member_id: str) -> None:
-        """Refuse one member more than a group may have."""
+        """Refuse a new member of a group that has `max_size` members.
+
+        Raises:
+            RefusedError: GROUP_MAX_SIZE_REACHED.
+        """
         most = self.settings.max_size
         if len(self.state.members) >= most and member_id not in self.state.members:
             raise RefusedError(
@@ -135,10 +140,10 @@ class Membership:
             )
 
     def member(self, member_id: str) -> Member:
-        """A member that there is.
+        """The member with this id.
 
         Raises:
-            RefusedError: there is not.
+            RefusedError: UNKNOWN_MEMBER_ID.
         """
         member = self.state.members.get(member_id)
         if member is None:
@@ -149,7 +154,7 @@ class Membership:
         return member
 
     def _member_of(self, request: ConsumerHeartbeat) -> Member:
-        """The sender: a member, a new one, or one that takes a static member's place."""
+        """The sender: an existing member, a new one, or the successor of a static member."""
         joins = request.member_epoch == JOIN_EPOCH
         if request.instance_id is None:
             if joins:
@@ -167,7 +172,11 @@ class Membership:
     def static_successor(
         self, member_id: str, instance_id: str, *, is_classic: bool = False
     ) -> Member:
-        """A static member that joins: new, or in the place of the one that it was before."""
+        """A static member that joins: new, or the successor of its previous member id.
+
+        Raises:
+            RefusedError: UNRELEASED_INSTANCE_ID: another member has the instance id.
+        """
         existing = self.state.static_member(instance_id)
         if existing is None:
             return self.state.members.get(member_id, Member(member_id=member_id))
@@ -190,10 +199,10 @@ class Membership:
         return member
 
     def static_member(self, member_id: str, instance_id: str) -> Member:
-        """The static member that says something.
+        """The static member with this id and instance id.
 
         Raises:
-            RefusedError: it is unknown, or another one has its instance id by now.
+            RefusedError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID: another member has the instance id.
         """
         member = self.state.static_member(instance_id)
         if member is None:
@@ -224,9 +233,9 @@ class Membership:
     # ── Members that leave ──
 
     def remove(self, members: Iterable[Member]) -> None:
-        """Members are gone; the next heartbeat of another one computes the target without them.
+        """Remove members; the next heartbeat of another member computes a target without them.
 
-        If only members of the classic protocol are left, the group is theirs.
+        If only classic members are left, and the settings allow it, the group becomes classic.
         """
         gone = list(members)
         head = self.state.head
@@ -243,19 +252,20 @@ class Membership:
             self.raise_epoch(bump=True)
 
     def may_downgrade(self, but: Collection[str] = ()) -> bool:
-        """Whether all members *but* some speak the classic protocol, and may have a group of it."""
+        """Whether all members *but* some are classic, and the settings allow a classic group."""
         settings = self.settings
         left = len(self.state.members) - len(but)
         allowed = settings.migration_policy in ("downgrade", "bidirectional")
         return allowed and 0 < left <= settings.classic_max_size and self.is_classic(but)
 
     def is_classic(self, but: Collection[str] = ()) -> bool:
-        """Whether all members, *but* some, speak the classic protocol."""
+        """Whether all members *but* some use the classic protocol."""
         members = self.state.members.items()
         return all(one.classic is not None for member_id, one in members if member_id not in but)
 
     def ring(self, timers: Iterable[Timer]) -> None:
-        """Timers rang: their members go, all at once, unless what was waited for has come."""
+        """Remove, at once, the members of expired timers.  A rebalance timer of a member that has
+        revoked its partitions, or is away, removes nothing."""
         gone: dict[str, Member] = {}
         for timer in timers:
             member = self.state.members.get(timer.member_id)
@@ -269,7 +279,7 @@ class Membership:
             self.remove(gone.values())
 
     def rearm(self, now_ms: int) -> None:
-        """After a restart, or when something was taken back: each member has a timeout."""
+        """Set the missing timers of all members, after a restore or an undo."""
         self._hashed = self._resolved = None
         for member in self.state.members.values():
             if not self.timers.is_set(TimerKind.SESSION, member.member_id):
@@ -281,7 +291,7 @@ class Membership:
                 self._start_revocation(member, now_ms)
 
     def session_timeout_ms(self, member: Member) -> int:
-        """How long a member may be silent: those of the classic protocol choose it themselves."""
+        """The session timeout of a member; classic members choose it themselves."""
         classic = member.classic
         return classic.session_timeout_ms if classic else self.settings.session_timeout_ms
 
@@ -291,7 +301,7 @@ class Membership:
             self.timers.set(TimerKind.REBALANCE, member.member_id, at_ms)
 
     def _watch_revocation(self, old: Member, member: Member, now_ms: int) -> None:
-        """A member has a rebalance timeout for giving back what it is asked to."""
+        """Start or cancel the member's rebalance timer, by whether it must revoke partitions."""
         if member == old:
             return
         if member.state is not MemberState.UNREVOKED:
@@ -302,7 +312,7 @@ class Membership:
     # ── Epoch and target ──
 
     def begin_epochs_again_if_used_up(self) -> None:
-        """Behind `_LAST_EPOCH` members have to join a group that is as new: epochs are int32."""
+        """After `_LAST_EPOCH`, reset the group and remove its members: epochs are int32."""
         if self.state.head.epoch > _LAST_EPOCH:
             for member_id in list(self.state.members):
                 self.state.remove(member_id)
@@ -311,7 +321,7 @@ class Membership:
             self._hashed = self._resolved = None
 
     def raise_epoch(self, bump: bool) -> None:
-        """Raise the group epoch, if *bump* or if topics that it subscribes to have changed."""
+        """Increase the group epoch if *bump*, or if the subscribed topics have changed."""
         head = self.state.head
         if not bump and self._hashed is self.topics:
             return
@@ -321,7 +331,7 @@ class Membership:
             self.state.head = replace(head, epoch=head.epoch + 1, metadata_hash=metadata_hash)
 
     def assign(self, now_ms: int) -> None:
-        """Compute the target of the group epoch, if that is due."""
+        """Compute the target of the group epoch, if it is newer and the interval has passed."""
         head = self.state.head
         interval = self.settings.assignment_interval_ms
         last = head.assigned_at_ms
@@ -346,7 +356,7 @@ class Membership:
         )
 
     def reconcile(self, member: Member, *, subscription_changed: bool, owned: Owned) -> Member:
-        """Bring a member a step nearer to the target."""
+        """Apply the member's next step towards the target, if any; return the member."""
         head = self.state.head
         if not subscription_changed and member.is_reconciled_to(head.assignment_epoch):
             return member
@@ -366,7 +376,11 @@ class Membership:
     # ── Patterns ──
 
     def match_patterns(self, old: Member, member: Member, now_ms: int) -> ResolveRegexes | None:
-        """What patterns are to be matched now that *member* has taken *old*'s place."""
+        """The patterns to match after *member* has replaced *old*, if any are due.
+
+        Raises:
+            RefusedError: GROUP_MAX_SIZE_REACHED: the group has too many patterns.
+        """
         brings = bool(member.topic_regex) and member.topic_regex != old.topic_regex
         if brings and len(self.state.patterns) > _MAX_PATTERNS:
             raise RefusedError(
@@ -393,7 +407,7 @@ class Membership:
         return ResolveRegexes(patterns, self.topics)
 
     def regexes_resolved(self, resolved: Mapping[str, frozenset[str]] | None) -> None:
-        """Patterns were matched; None: they could not be, and will be with another heartbeat."""
+        """Apply matched patterns; None: the matching failed, and a later heartbeat repeats it."""
         resolving, self._resolving = self._resolving, None
         if resolved is None or resolving is None:
             return
@@ -411,7 +425,7 @@ class Membership:
             self.raise_epoch(bump)
 
     def _forget_patterns(self) -> None:
-        """Patterns without a subscriber."""
+        """Remove patterns without a subscriber."""
         head = self.state.head
         kept = {p: names for p, names in head.regexes.items() if self.state.subscribers_of(p)}
         if len(kept) != len(head.regexes):
@@ -420,7 +434,7 @@ class Membership:
     # ── Description ──
 
     def describe(self) -> DescribedConsumerGroup:
-        """The group as it is."""
+        """The current state of the group."""
         head = self.state.head
         members = self.state.members.values()
         return DescribedConsumerGroup(
@@ -442,7 +456,7 @@ def by_topic(partitions: Iterable[Partition]) -> dict[UUID, tuple[int, ...]]:
 
 
 def _updated(member: Member, request: ConsumerHeartbeat) -> Member:
-    """What the request says of the member, and what it said before of the rest."""
+    """The member with the request's fields; absent fields keep their values."""
     names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
     return replace(
         member,
@@ -461,7 +475,12 @@ def _updated(member: Member, request: ConsumerHeartbeat) -> Member:
 
 
 def _refuse_epoch(member: Member, epoch: int, owned: Owned) -> None:
-    """Refuse an epoch that is not the member's, unless the answer with the new one was lost."""
+    """Refuse an epoch that is not the member's.  The previous epoch is accepted where the answer
+    with the new one may have been lost.
+
+    Raises:
+        RefusedError: FENCED_MEMBER_EPOCH.
+    """
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     if epoch > member.epoch:

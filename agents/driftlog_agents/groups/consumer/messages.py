@@ -1,6 +1,6 @@
-"""What a group of KIP-848 is asked and what it answers, without the versions of the wire.
+"""Requests and responses of a group of KIP-848, independent of the protocol versions.
 
-    ConsumerHeartbeat    join, go on, or leave    → ConsumerHeartbeatResponse
+    ConsumerHeartbeat    join, heartbeat or leave → ConsumerHeartbeatResponse
     (describe)           members, assignments     → DescribedConsumerGroup
 
 Names are those of `driftlog_agents.protocol.messages`.  A field that is None (or -1) has not
@@ -23,12 +23,12 @@ from driftlog_agents.protocol.errors import ErrorCode
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""A static member that is about to come back: what it has stays its own for a session timeout."""
+"""Epoch of a static member that leaves to return: it keeps its partitions for a session timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """ConsumerGroupHeartbeat; *member_id* is never empty, *owned* says what it has now."""
+    """ConsumerGroupHeartbeat; *member_id* is never empty, *owned*: the member's partitions now."""
 
     member_id: str
     member_epoch: int
@@ -45,14 +45,14 @@ class ConsumerHeartbeat:
 
     @property
     def said_bytes(self) -> int:
-        """What a group keeps of it; what it does not say is what it was."""
+        """Bytes that a group keeps of the request; fields that did not change count 0."""
         said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
         names = sum(map(len, self.topic_names or ()))
         return names + len(self.topic_regex or "") + sum(map(len, said))
 
     @property
     def is_full(self) -> bool:
-        """Whether all is said that a member has to say."""
+        """Whether the request has every field that a member must send to join."""
         subscribes = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
 
@@ -65,7 +65,7 @@ class ConsumerHeartbeatResponse:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Mapping[UUID, tuple[int, ...]] | None = None
-    """None: what it was."""
+    """None: unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +79,14 @@ class DescribedConsumer:
     topic_names: tuple[str, ...]
     topic_regex: str
     assignment: Mapping[UUID, tuple[int, ...]]
-    """What it has, also what it still has to give back."""
+    """Its partitions, with those that it has yet to revoke."""
     target: Mapping[UUID, tuple[int, ...]]
     is_classic: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConsumerGroup:
-    """What ConsumerGroupDescribe says; *topics* as of then: only what they name is shown."""
+    """The result of ConsumerGroupDescribe; the response shows only topics that are in *topics*."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -100,8 +100,9 @@ class DescribedConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Downgrade:
-    """An effect: store the group as *value*, of the classic protocol and without members of their
-    own, as `Persist` would; when that is stored it is that group, and rebalances if it *has_to*.
+    """An effect: store the group as *value*, a classic group, and delete its pages of members.
+
+    After the write, the group is that classic group; if *has_to*, it rebalances.
     """
 
     token: int
@@ -111,8 +112,8 @@ class Downgrade:
 
 @dataclass(frozen=True, slots=True)
 class ResolveRegexes:
-    """An effect: match *patterns* with the names of *topics*, away from the event loop, and tell
-    the group with `regexes_resolved`."""
+    """An effect: match *patterns* with the names of *topics* off the event loop, then call
+    `regexes_resolved`."""
 
     patterns: frozenset[str]
     topics: ClusterTopics

@@ -1,9 +1,9 @@
-"""Groups change between the protocols while they have members.
+"""Converts groups with members between the protocols.
 
     classic group ──a member of KIP-848 joins──▶ group of KIP-848 with classic members
-    group of KIP-848 ──its last member of KIP-848 goes──▶ classic group, which rebalances
+    group of KIP-848 ──its last member of KIP-848 leaves──▶ classic group, which rebalances
 
-Both ways a generation is the group epoch, and each member keeps its partitions.
+In both directions the generation equals the group epoch, and each member keeps its partitions.
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup#fromClassicGroup,
 org.apache.kafka.coordinator.group.classic.ClassicGroup#fromConsumerGroup,
@@ -35,7 +35,7 @@ def upgrade(classic: ClassicFacts, group: Membership) -> None:
     """Fill *group*, a new one, with the members of *classic*.
 
     Raises:
-        RefusedError: GROUP_ID_NOT_FOUND: it cannot become a group of KIP-848, and why.
+        RefusedError: GROUP_ID_NOT_FOUND with the reason: it cannot be converted.
     """
     settings = group.settings
     what = f"Cannot upgrade classic group {classic.group_id} to consumer group because"
@@ -72,7 +72,7 @@ def upgrade(classic: ClassicFacts, group: Membership) -> None:
 def downgraded(
     state: GroupState, topics: ClusterTopics, members: Iterable[Member], now_ms: int
 ) -> ClassicValue:
-    """A classic group of *members*, all of which speak its protocol, with what they are to have."""
+    """A classic group of *members*, all of them classic, with their target assignments."""
     head = state.head
     generation = head.epoch if head.epoch <= LAST_GENERATION else 1
     classic = [_to_classic(member) for member in members]
@@ -92,7 +92,7 @@ def downgraded(
 
 
 class _CustomAssignorError(Exception):
-    """What an assignor of its own told its members would be lost."""
+    """A client's own assignor sent user data, which a conversion would lose."""
 
 
 def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
@@ -104,7 +104,7 @@ def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
     found: set[Partition] = set()
     for topic in said.assigned_partitions:
         info = topics.by_name.get(topic.topic)
-        if info is not None:  # The leader's client made this up: it may name any int32.
+        if info is not None:  # The leader's client chose the partitions: any int32.
             found |= {(info.topic_id, p) for p in topic.partitions if 0 <= p < info.partitions}
     return frozenset(found)
 
@@ -112,8 +112,8 @@ def _assigned(assignment: bytes, topics: ClusterTopics) -> frozenset[Partition]:
 def _from_classic(
     member: classic_members.Member, group: ClassicFacts, assigned: Iterable[Partition]
 ) -> Member:
-    # Before its first generation a group has not chosen a protocol: all say the same.  And who is
-    # about to join again may not speak any more what it chose.
+    # Before its first generation a group has no protocol; all protocols of a member have the same
+    # subscription.  A member that is about to rejoin may not support the group's protocol any more.
     spoken = [protocol.name for protocol in member.protocols]
     protocol = group.protocol if group.protocol in spoken else spoken[0]
     subscription = decode_subscription(member.metadata(protocol))

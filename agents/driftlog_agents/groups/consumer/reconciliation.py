@@ -1,9 +1,9 @@
-"""From what a member has to what it is to have: give back first, then get.
+"""From a member's current partitions to its target: revoke first, then assign.
 
-    STABLE, UNRELEASED ──target moved──▶ something to give back? ──yes──▶ UNREVOKED, at its epoch
-                                                │ no                          │ "given back"
-                                                ▼                             ▼
-                          all of the rest free? ──yes──▶ STABLE ◀──────── (asked again)
+    STABLE, UNRELEASED ──new target──▶ partitions to revoke? ──yes──▶ UNREVOKED, at its epoch
+                                                │ no                      │ a heartbeat confirms
+                                                ▼                         ▼
+                          all of the rest free? ──yes──▶ STABLE ◀──── (checked again)
                                                 └─no───▶ UNRELEASED, at the target's epoch
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.CurrentAssignmentBuilder (4.3).
@@ -18,7 +18,7 @@ from driftlog_agents.groups.consumer.assignors import Partition
 from driftlog_agents.groups.consumer.state import NOTHING, Member, MemberState, Partitions
 
 Owned = Mapping[UUID, frozenset[int]] | None
-"""What a member says that it has; None: it does not say, so it has what it had."""
+"""The partitions that a heartbeat reports as owned; None: unchanged."""
 
 
 def reconciled(
@@ -31,12 +31,12 @@ def reconciled(
     owned: Owned,
     is_free: Callable[[Partition], bool],
 ) -> Member:
-    """The member one step further, or as it is.
+    """The member after its next step towards the target, or unchanged.
 
     Args:
-        topics: what it subscribes to, of what there is: nothing else is left to it or given to it,
-            whatever the target says.
-        subscription_changed: by this heartbeat.  What it dropped is taken back at once.
+        topics: the existing topics that it subscribes to; it keeps and gets no others, whatever
+            the target has.
+        subscription_changed: by this heartbeat; partitions of dropped topics are revoked at once.
         is_free: whether no other member has a partition.
     """
     waits = member.state is MemberState.UNREVOKED and _still_has(member.pending, owned)
@@ -60,7 +60,7 @@ def _next(
     if pending and _still_has(pending, owned):
         return _moved(member, member.epoch, MemberState.UNREVOKED, kept, pending)
     new = wanted - kept.keys()
-    # What it had to give back until now is free: it says so, or its target names it again.
+    # A pending partition is free: the member has revoked it, or its target has it again.
     free = {p for p in new if p in member.pending or is_free(p)}
     state = MemberState.STABLE if free == new else MemberState.UNRELEASED
     assigned = kept | dict.fromkeys(sorted(free), target_epoch)

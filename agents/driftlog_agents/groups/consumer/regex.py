@@ -1,12 +1,12 @@
-"""Subscriptions by regular expression: which topics a pattern means.
+"""Subscriptions by regular expression: which topics a pattern matches.
 
     a new pattern ──check──▶ INVALID_REGULAR_EXPRESSION, or
     ResolveRegexes ──resolve, in a worker thread──▶ names of topics by pattern
 
-Patterns are RE2's, as Apache Kafka's are (there RE2/J): matching takes time linear in a name's
-length, whatever the pattern, and google-re2 lets go of the interpreter's lock while it matches.
-A pattern must match the whole name.  What a pattern may cost is bounded twice: by its length, and
-by the memory of its program; beyond either it is refused, where RE2/J would have tried.
+Patterns have RE2 syntax, as in Apache Kafka (RE2/J): for every pattern, matching takes time linear
+in the length of the name.  google-re2 releases the GIL while it matches.  A pattern must match the
+whole name.  Two limits bound the cost of a pattern: its length, and the memory of its program.  A
+pattern above either is refused; RE2/J has no such limits.
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.TopicRegexResolver,
 org.apache.kafka.coordinator.group.Utils#throwIfRegularExpressionIsInvalid.
@@ -23,17 +23,17 @@ from driftlog_agents.groups.topic_metadata import ClusterTopics
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 _MAX_LENGTH: Final = 16 * 1024
-"""Characters of a pattern: one that lists 300 topics has about as many."""
+"""Most characters of a pattern; one that lists 300 topics has about as many."""
 
 _MAX_MEMORY_BYTES: Final = 4 * 1024 * 1024
-"""What a compiled pattern may take, and what matching may keep of it."""
+"""Most memory of a compiled pattern, with the caches of its matching."""
 
 
 def check(pattern: str) -> None:
-    """Refuse what is no pattern.
+    """Check that *pattern* is valid.
 
     Raises:
-        RefusedError: INVALID_REGULAR_EXPRESSION, and why.
+        RefusedError: INVALID_REGULAR_EXPRESSION with the reason.
     """
     if len(pattern) > _MAX_LENGTH:
         raise _refused(pattern[:100] + "…", f"it is longer than {_MAX_LENGTH:,} characters")
@@ -46,9 +46,10 @@ def check(pattern: str) -> None:
 def resolve(
     patterns: Iterable[str], topics: ClusterTopics, most_bytes: int | None = None
 ) -> dict[str, frozenset[str]]:
-    """Names of topics by pattern; none for a pattern that cannot be compiled.
+    """Names of topics by pattern; an empty set for a pattern that does not compile.
 
-    Patterns are left out from where on the names come to more than *most_bytes*.
+    Patterns are matched in sorted order.  The first one whose names exceed *most_bytes* in total,
+    and all later ones, are absent.
     """
     found: dict[str, frozenset[str]] = {}
     size_bytes = 0

@@ -1,16 +1,16 @@
-"""What a group of KIP-848 knows: epochs, the target, and of each member what it has.
+"""State of a group of KIP-848: epochs, the target, and the partitions of each member.
 
-    group epoch        rises with every change of subscriptions, members or topics
+    group epoch        increases with every change of subscriptions, members or topics
     assignment epoch   the group epoch that the target was computed for
-    member epoch       the assignment epoch that the member has come to
+    member epoch       the assignment epoch that the member has reached
 
-Every change goes through `put`, `remove` and `head`, which write down what was there before:
-`undo_to` takes back what could not be stored, `changes_since` says what is to be stored.
+Every change goes through `put`, `remove` and `head`, which journal the previous value: `undo_to`
+reverts changes that could not be stored, `changes_since` returns the changes to store.
 
-Held to by tests/agents/groups/test_consumer_machine.py:
+tests/agents/groups/test_consumer_machine.py checks these invariants:
 
-1. A partition has at most one owner, to which it is assigned or which has yet to give it back.
-2. The group epoch, the assignment epoch and the epochs of partitions never go back.
+1. A partition has at most one owner, which is assigned it or has yet to revoke it.
+2. The group epoch, the assignment epoch and the epochs of partitions never decrease.
 
 Source: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup, ConsumerGroupMember.
 Pure.
@@ -28,39 +28,39 @@ from driftlog_agents.groups.consumer.assignors import Partition
 from driftlog_agents.groups.topic_metadata import ClusterTopics
 
 Partitions = Mapping[Partition, int]
-"""Partitions, each with the assignment epoch that it came with.  Never changed in place."""
+"""Partitions, each with the epoch at which it was assigned.  Never changed in place."""
 
 NOTHING: Partitions = {}
 
 _PAGES: Final = 32
 
 NAME_BYTES: Final = 64
-"""What a set takes for one of its elements."""
+"""Memory of one element in a set, without the element."""
 
 
 class MemberState(StrEnum):
-    """How far a member is on its way to the target."""
+    """Progress of a member towards the target."""
 
     STABLE = "stable"
-    """It has what it is to have at its epoch."""
+    """It has all partitions of its epoch's target."""
     UNREVOKED = "unrevoked"
-    """It has to give something back first; it stays at its epoch until it says that it has."""
+    """It must revoke partitions first; it stays at its epoch until a heartbeat confirms that."""
     UNRELEASED = "unreleased"
-    """It is at the target's epoch, and waits for what others have not given back yet."""
+    """It is at the target's epoch, and waits for partitions that others have yet to revoke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember:
-    """Of a member that speaks the classic protocol."""
+    """Fields of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Name of each, and the subscription that the member sent with it."""
+    """(name, subscription) of each protocol, as the member sent them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of the group; None and -1: it never said."""
+    """A member of the group; None and -1: the member has not sent it."""
 
     member_id: str
     instance_id: str | None = None
@@ -76,42 +76,42 @@ class Member:
     state: MemberState = MemberState.STABLE
     assigned: Partitions = field(default_factory=dict)
     pending: Partitions = field(default_factory=dict)
-    """What it has yet to give back."""
+    """Partitions that it has yet to revoke."""
     classic: ClassicMember | None = None
 
     @property
     def said_bytes(self) -> int:
-        """What its client has said and the group keeps."""
+        """Bytes that the group keeps from its client."""
         said = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id)
         names = sum(map(len, self.topic_names)) + len(self.topic_regex) + sum(map(len, said))
         sent = self.classic.protocols if self.classic is not None else ()
         return names + sum(len(name) + len(data) for name, data in sent)
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Whether it has what the target of that epoch gives it."""
+        """Whether it has all partitions of the target of that epoch."""
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The group itself; a new one is at epoch 1, which has nothing to assign."""
+    """The state of the group without its members; epoch 1 of a new group has an empty target."""
 
     epoch: int = 1
     assignment_epoch: int = 1
     metadata_hash: str = ""
-    """Of the topics that it subscribes to, as they were when the epoch rose last."""
+    """Hash of the subscribed topics at the last change of the epoch."""
     target: Mapping[str, frozenset[Partition]] = field(default_factory=dict)
     regexes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Topics by pattern, as far as patterns have been matched."""
+    """Matching topics by pattern; patterns that are not matched yet are absent."""
     assigned_at_ms: int | None = None
-    """When the target was computed; not stored, since clocks of agents differ."""
+    """When the target was computed; not stored, because the clocks of agents differ."""
 
 
 _Change = tuple[str, Member | None] | Head
 
 
 def page_of(member_id: str) -> str:
-    """Where a member is stored (`consumer/stored_value`)."""
+    """The name of the page that stores a member (`consumer/stored_value`)."""
     return f"members/{crc32(member_id.encode()) % _PAGES:02d}"
 
 
@@ -129,9 +129,9 @@ class GroupState:
         self._assignors: Counter[str] = Counter()
         self._journal: list[_Change] = []
         self.size_bytes = 0
-        """What members have said."""
+        """Bytes that the group keeps from its members."""
 
-    # ── What is asked ──
+    # ── Queries ──
 
     @property
     def head(self) -> Head:
@@ -147,20 +147,20 @@ class GroupState:
         return self._members
 
     def page(self, name: str) -> Iterable[Member]:
-        """The members that are stored together under *name*."""
+        """The members of the page *name*."""
         return self._pages.get(name, {}).values()
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """The member that has this instance id."""
+        """The member with this instance id, if any."""
         member_id = self._static.get(instance_id) if instance_id is not None else None
         return None if member_id is None else self._members[member_id]
 
     def owner_of(self, partition: Partition) -> str | None:
-        """The member that has it, or has it to give back."""
+        """The member that is assigned the partition or has yet to revoke it; None: no member."""
         return self._owners.get(partition)
 
     def subscribers_of(self, pattern: str) -> int:
-        """How many members subscribe to a pattern."""
+        """The number of members that subscribe to a pattern."""
         return self._patterns[pattern]
 
     @property
@@ -169,15 +169,15 @@ class GroupState:
         return frozenset(self._patterns)
 
     def assignor(self, default: str) -> str:
-        """The assignor that most members ask for."""
+        """The assignor that most members request; *default*: none requests one."""
         return max(sorted(self._assignors), key=self._assignors.__getitem__, default=default)
 
     def names_of(self, member: Member) -> frozenset[str]:
-        """Names of topics that a member subscribes to, there or not."""
+        """Names of topics that a member subscribes to; the topics may not exist."""
         return member.topic_names | self._head.regexes.get(member.topic_regex, frozenset())
 
     def is_subscribed_to(self, name: str) -> bool:
-        """Whether any member is."""
+        """Whether any member subscribes to the topic *name*."""
         return name in self._names or any(
             name in self._head.regexes.get(pattern, ()) for pattern in self._patterns
         )
@@ -190,7 +190,7 @@ class GroupState:
         return names
 
     def hash_of_topics(self, topics: ClusterTopics) -> str:
-        """What changes when a topic that is subscribed to comes, goes, grows or is another one."""
+        """A hash of the subscribed topics' names, ids and partition counts; empty: no topic."""
         digest = blake2b(digest_size=8)
         found = [topics.by_name[n] for n in self.subscribed_names() if n in topics.by_name]
         for topic in sorted(found, key=lambda t: t.name):
@@ -199,7 +199,7 @@ class GroupState:
 
     @property
     def name(self) -> str:
-        """The group's state, as Kafka calls it."""
+        """The group's state, by Kafka's name."""
         if not self._members:
             return "Empty"
         if self._head.epoch > self._head.assignment_epoch:
@@ -208,25 +208,25 @@ class GroupState:
         stable = all(member.is_reconciled_to(epoch) for member in self._members.values())
         return "Stable" if stable else "Reconciling"
 
-    # ── What changes ──
+    # ── Changes ──
 
     def put(self, member: Member) -> None:
-        """Add a member, or replace what was known of it."""
+        """Add or replace a member."""
         self._journal.append((member.member_id, self._members.get(member.member_id)))
         self._set(member.member_id, member)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member; its target is the head's affair."""
+        """Remove a member; the caller removes its target from the head."""
         self._journal.append((member_id, self._members[member_id]))
         self._set(member_id, None)
 
     @property
     def mark(self) -> int:
-        """Here, for `undo_to` and `changes_since`; valid until `forget`."""
+        """The current position in the journal, for `undo_to`, `changes_since`; until `forget`."""
         return len(self._journal)
 
     def undo_to(self, mark: int) -> None:
-        """As it was at *mark*."""
+        """Revert all changes since *mark*."""
         while len(self._journal) > mark:
             change = self._journal.pop()
             if isinstance(change, Head):
@@ -235,7 +235,7 @@ class GroupState:
                 self._set(*change)
 
     def changes_since(self, mark: int) -> tuple[bool, set[str]]:
-        """Whether the head is another one, and the members that are."""
+        """Whether the head has changed, and the ids of changed members."""
         was: dict[str, Member | None] = {}
         head: Head | None = None
         for change in self._journal[mark:]:
@@ -247,7 +247,7 @@ class GroupState:
         return head is not None and head != self._head, changed
 
     def forget(self) -> None:
-        """What was there before is never asked for again."""
+        """Clear the journal: no later `undo_to` goes back further."""
         self._journal.clear()
 
     # ── Indexes ──
@@ -281,7 +281,7 @@ class GroupState:
 
 
 def names_bytes(names: Iterable[str]) -> int:
-    """What names of topics take that a pattern matches: in a set, and when they are stored."""
+    """Approximate bytes of a set of topic names, in memory and in the store."""
     return sum(NAME_BYTES + len(name) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""How a group of KIP-848 is stored: JSON objects in UTF-8, one for the group and some for members.
+"""Stored format of a group of KIP-848: JSON objects in UTF-8, one for the group, some for members.
 
     ""            {"version":1, "kind":"consumer", "epoch":n, "assignment_epoch":n,
                    "metadata_hash":s, "regexes":{pattern:[topic name, …]},
@@ -11,13 +11,13 @@
                    "classic":null or {"session_timeout_ms":n,
                                       "protocols":[[name, base64], …]}}, …]}
 
-*ranges* is ``0-3,7``: partitions.  Members are spread over 32 pages by the CRC-32 of their ids: so
-whatever happens to a group is 33 keys at most, and fits a transaction, though 1,000 members time
-out at once; and a member that moves a step on writes a page of a thirty-second of them.
+*ranges* are partitions as ``0-3,7``.  Members are spread over 32 pages by the CRC-32 of their ids.
+So any change of a group writes at most 33 keys and fits a transaction, even when 1,000 members time
+out at once.  A step of one member writes a page with a thirty-second of the members.
 
 A value format is a stored format: add a version, never edit one in place.
 
-Source of what it has to say: ConsumerGroupMemberMetadataValue.json and its neighbours.
+Source of its content: ConsumerGroupMemberMetadataValue.json and its neighbours.
 Pure.
 """
 
@@ -42,11 +42,11 @@ KIND: Final = "consumer"
 HEAD: Final = ""
 _VERSION: Final = 1
 _MAX_RANGE: Final = 1_000_000
-"""Of partitions: a value that is damaged is not to fill the memory."""
+"""Most partitions of a range: a damaged value must not fill the memory."""
 
 
 def encode_head(head: Head, target: bytes | None = None) -> bytes:
-    """The value of the group itself; *target*: `encode_target` of its target, made before."""
+    """The value of the group itself; *target*: a previous `encode_target` of its target."""
     fields = _json(
         {
             "version": _VERSION,
@@ -61,7 +61,7 @@ def encode_head(head: Head, target: bytes | None = None) -> bytes:
 
 
 def encode_target(target: Mapping[str, frozenset[Partition]]) -> bytes:
-    """The part of the group's value that is large, and the same while members come and go."""
+    """Encode the target: the large part of the group's value, which changes rarely."""
     return GroupEncoder().target(target)
 
 
@@ -69,8 +69,8 @@ def decode_head(data: bytes) -> Head:
     """Invert :func:`encode_head`.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a group of KIP-848.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not a group of KIP-848.
     """
     value = _fields("group", data)
     try:
@@ -100,9 +100,9 @@ def encode_page(members: Iterable[Member]) -> bytes:
 
 
 class GroupEncoder:
-    """Encodes the values of one group, and remembers what members and shares came to.
+    """Encodes the values of one group, and caches the encoded members and shares.
 
-    A page has hundreds of members and a target thousands of shares, of which few change at a time.
+    A page has hundreds of members and a target thousands of shares; few change at a time.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class GroupEncoder:
         return b'{"version":%d,"members":[%b]}' % (_VERSION, b",".join(parts))
 
     def forget(self, member_id: str) -> None:
-        """It is not a member any more."""
+        """Drop the cached encoding of a removed member."""
         self._members.pop(member_id, None)
 
     def target(self, target: Mapping[str, frozenset[Partition]]) -> bytes:
@@ -161,8 +161,8 @@ def decode_page(data: bytes) -> list[Member]:
     """Invert :func:`encode_page`.
 
     Raises:
-        UnsupportedFormatError: a newer format.
-        CorruptError: not a page of members.
+        UnsupportedFormatError: *data* has a newer format.
+        CorruptError: *data* is not a page of members.
     """
     value = _fields("page of members", data)
     try:
@@ -252,7 +252,7 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[UUID, list[int]]:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """*numbers*, which ascend, as ``0-3,7``."""
+    """Ascending *numbers* as ``0-3,7``."""
     runs: list[list[int]] = []
     for n in numbers:
         assert n >= 0, f"no partition: {n}"

@@ -1,4 +1,4 @@
-"""What a group waits for on its clock, by kind and member.
+"""Timers of a group, by kind and member.
 
 Pure.
 """
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 class TimerKind(StrEnum):
     SESSION = "session"
-    """A member has been silent for too long."""
+    """A member sent no request for its session timeout."""
     REBALANCE = "rebalance"
-    """A member does not give back what it has to."""
+    """A member did not revoke partitions within its rebalance timeout."""
     JOIN = "join"
-    """A member of the classic protocol was told to join again, and has not."""
+    """A classic member was answered REBALANCE_IN_PROGRESS, and did not send JoinGroup."""
     SYNC = "sync"
-    """A member of the classic protocol has joined, and does not ask what it is to have."""
+    """A classic member joined, and did not send SyncGroup."""
 
 
 class Timer(NamedTuple):
@@ -25,14 +25,14 @@ class Timer(NamedTuple):
 
 
 class Timers:
-    """Set, cancelled and due; the earliest is found without looking at all."""
+    """A set of timers; a heap finds the earliest."""
 
     def __init__(self) -> None:
         self._at: dict[Timer, int] = {}
         self._heap: list[tuple[int, Timer]] = []
 
     def set(self, kind: TimerKind, member_id: str, at_ms: int) -> None:
-        """Let it ring at *at_ms*, and not when it was to before."""
+        """Set the timer to *at_ms*; this replaces an earlier setting."""
         timer = Timer(kind, member_id)
         self._at[timer] = at_ms
         heappush(self._heap, (at_ms, timer))
@@ -40,21 +40,21 @@ class Timers:
             self._heap = sorted((at, t) for t, at in self._at.items())
 
     def is_set(self, kind: TimerKind, member_id: str) -> bool:
-        """Whether it is to ring."""
+        """Whether the timer is set."""
         return Timer(kind, member_id) in self._at
 
     def cancel(self, kind: TimerKind, member_id: str) -> None:
-        """Let it not ring."""
+        """Cancel the timer, if it is set."""
         self._at.pop(Timer(kind, member_id), None)
 
     def cancel_all(self, member_id: str) -> None:
-        """The member is gone."""
+        """Cancel all timers of a member."""
         for kind in TimerKind:
             self.cancel(kind, member_id)
 
     @property
     def next_ms(self) -> int | None:
-        """When the first rings."""
+        """When the earliest timer is due; None: no timer is set."""
         while self._heap:
             at, timer = self._heap[0]
             if self._at.get(timer) == at:
@@ -63,7 +63,7 @@ class Timers:
         return None
 
     def take_due(self, now_ms: int) -> list[Timer]:
-        """Those that ring now; they are not set any more."""
+        """Remove and return the timers that are due at *now_ms*."""
         due: list[Timer] = []
         while (at := self.next_ms) is not None and at <= now_ms:
             _, timer = heappop(self._heap)

@@ -1,12 +1,12 @@
-"""What groups of this agent hold in memory, and how much more they may.
+"""Memory limits of the groups of this agent.
 
-    a member says something ──▶ is one member's share, the group's, the agent's kept? ──▶ or refused
-    offsets are committed   ──▶ the agent's
-    a group is made         ──▶ the agent's, and how many groups there are
+    a member joins or changes ──▶ checked against the limits of a member, a group, the agent
+    offsets are committed     ──▶ checked against the agent's limit
+    a group is created        ──▶ checked against the agent's limit, and the number of groups
 
-Only what makes a group larger is refused: members and groups that are there go on, whatever others
-have filled.  Refusals by the agent's limits are retriable, those by a member's or a group's own are
-not: the same request would be refused again.
+The budget refuses only growth: existing members and groups continue when it is full.  A refusal by
+a limit of the agent is retriable.  One by a limit of a member or a group is not: the same request
+would be refused again.
 
 Shell.
 """
@@ -20,10 +20,10 @@ from driftlog_agents.configs.limits import Limits, Refusals
 from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 
 GROUP_BYTES: Final = 4_000
-"""What a group takes of memory, beside what it was told (measured: 3.5 to 4 KB)."""
+"""Memory of a group without what its clients sent (measured: 3.5 to 4 KB)."""
 
 MEMBER_BYTES: Final = 1_000
-"""The same of a member."""
+"""Memory of a member without what its client sent."""
 
 _MEMBER: Final = "driftlog.max.group.member.bytes"
 _GROUP: Final = "driftlog.max.group.bytes"
@@ -31,11 +31,11 @@ _GROUPS: Final = "driftlog.max.groups"
 _ALL: Final = "driftlog.max.groups.bytes"
 
 ASKING: Final[ContextVar[str | None]] = ContextVar("asking", default=None)
-"""The address of the client whose request this is: its lines are limited as its, and no others."""
+"""Address of the client of this request: the log's rate limit counts its lines for this client."""
 
 
 class GroupBudget:
-    """See the module.  *held_bytes* is what groups say that they hold."""
+    """See the module.  *held_bytes*: the memory that groups report (`ServedGroup.account`)."""
 
     def __init__(self, limits: Limits, refusals: Refusals) -> None:
         self.limits = limits
@@ -44,7 +44,7 @@ class GroupBudget:
         self._log = structlog.get_logger()
 
     def refuse_member(self, group_id: str, size_bytes: int) -> None:
-        """Refuse what one member says if it is too much by itself.
+        """Refuse a member whose data exceed the limit of a member.
 
         Raises:
             RefusedError: INVALID_REQUEST.
@@ -54,7 +54,7 @@ class GroupBudget:
             raise self._refused(group_id, ErrorCode.INVALID_REQUEST, _MEMBER, most, size_bytes)
 
     def refuse_growth(self, group_id: str, group_bytes: int, growth_bytes: int) -> None:
-        """Refuse what makes a group of *group_bytes* larger than it may be.
+        """Refuse growth of a group of *group_bytes* above the limit of a group or of the agent.
 
         Raises:
             RefusedError: GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
@@ -65,7 +65,7 @@ class GroupBudget:
         self.refuse_bytes(group_id, growth_bytes)
 
     def refuse_bytes(self, group_id: str, growth_bytes: int) -> None:
-        """Refuse what makes all groups together larger than they may be.
+        """Refuse growth of all groups together above the agent's limit.
 
         Raises:
             RefusedError: COORDINATOR_NOT_AVAILABLE.
@@ -75,7 +75,7 @@ class GroupBudget:
             raise self._refused(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, _ALL, most, wanted)
 
     def refuse_group(self, group_id: str, groups: int) -> None:
-        """Refuse to make one group more than *groups*.
+        """Refuse to create a group where there are *groups* already.
 
         Raises:
             RefusedError: COORDINATOR_NOT_AVAILABLE.
@@ -88,7 +88,7 @@ class GroupBudget:
         self.refuse_bytes(group_id, GROUP_BYTES)
 
     def full(self, group_id: str, limit: str) -> None:
-        """A group has as many members as the config *limit* says, and refused one more."""
+        """Count and log that a group refused a member by the config *limit*."""
         self.refusals.count(limit)
         self._log.warning("group_limit_reached", client=ASKING.get(), group=group_id, limit=limit)
 

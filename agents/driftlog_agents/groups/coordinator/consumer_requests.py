@@ -1,7 +1,7 @@
-"""What members of groups of KIP-848 ask of the groups that this agent coordinates.
+"""Requests of KIP-848 clients to the groups that this agent coordinates.
 
-A group that does not exist is created by the first join; an empty group of the classic protocol
-becomes one of KIP-848.
+The first join creates a group that does not exist.  It converts a classic group that is empty or
+whose members KIP-848 can take over.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#getOrMaybeCreateConsumerGroup.
 Shell.
@@ -21,10 +21,11 @@ from driftlog_agents.protocol.errors import ErrorCode, RefusedError
 async def heartbeat(
     groups: GroupCoordinator, group_id: str, beat: ConsumerHeartbeat
 ) -> ConsumerHeartbeatResponse:
-    """A member joins, goes on or leaves.
+    """Join, heartbeat or leave.
 
     Raises:
-        RefusedError: there is no such group, it is not coordinated here, or not stored.
+        RefusedError: the group does not exist, this agent does not coordinate it, a limit refuses
+            the request, or the write failed.
     """
     groups.budget.refuse_member(group_id, beat.said_bytes)
     groups.know_topics(beat.topic_names or ())
@@ -51,7 +52,7 @@ async def describe(groups: GroupCoordinator, group_id: str) -> DescribedConsumer
     """The members of a group, with the current and the target assignment of each.
 
     Raises:
-        RefusedError: there is no such group, or it is not coordinated here.
+        RefusedError: the group does not exist, or this agent does not coordinate it.
     """
     group = await groups.group(group_id)
     if group is None:

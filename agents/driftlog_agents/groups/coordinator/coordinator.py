@@ -1,21 +1,21 @@
 """The groups that this agent coordinates, while one session lives.
 
-    request ──▶ served? ──────────────────────────────────▶ `ServedGroup`
-                  │ no: mine, by the view?
-                  └──▶ read its key ──▶ claim: my session in it ──▶ read its members and offsets
-                         └─ not there: the first join or commit creates it
+    request ──▶ in memory? ───────────────────────────────▶ `ServedGroup`
+                  │ no; does the view place it on this agent?
+                  └──▶ read its key ──▶ claim: put this session in it ──▶ read members and offsets
+                         └─ no key: the first join or commit creates the group
 
-    view: another agent's now ──▶ drop it: NOT_COORDINATOR to all waiting requests
-    view: the agents changed  ──▶ read all groups, claim those that are mine by now
-    topic deleted             ──▶ forget its offsets            offsets expired ──▶ forget them
+    view places it elsewhere ──▶ drop it: NOT_COORDINATOR to all waiting requests
+    the agents have changed  ──▶ list all groups, claim those that are now this agent's
+    a topic is deleted       ──▶ delete its offsets            offsets expire ──▶ delete them
 
-A claim compares the group's key with what was read and our session's key, and needs no other
-agent's consent.  Every write of the coordinator before compares the group's key too, and so does
-nothing any more: what is read after the claim is all there is.  What is answered from memory alone
-is only what a later coordinator cannot have made untrue, or `confirm` has said so first.
+A claim compares the group's key with the value that was read, and this session's key.  It needs no
+consent of another agent.  Every write of the previous coordinator compares the group's key too, so
+it fails after the claim: a read after the claim is complete.  An answer comes from memory alone
+only where no later coordinator can have changed it, or after `confirm`.
 
-Members of a group that was loaded get a full session timeout from there on, and its generation
-goes on: only waiting requests notice.
+A loaded group keeps its generation, and its members get a full session timeout from the load:
+only waiting requests notice a change of coordinator.
 
 Shell.
 """
@@ -66,34 +66,34 @@ from driftlog_metadata.stores.errors import CorruptError, FencedError
 _T = TypeVar("_T")
 
 _LOADS_AT_ONCE: Final = 16
-"""Claims and reads of groups in flight.  More: thousands of groups are taken over sooner, and
-commits of those that are served wait longer behind them."""
+"""Claims and reads of groups in flight.  More: a takeover of thousands of groups ends sooner, and
+commits of loaded groups wait longer behind them."""
 
 _LOOK_AGAIN_S: Final = 5.0
-"""After the agents have changed all groups are read, and once more when this has passed: one that
-was made at an agent that did not know yet is found then."""
+"""Delay of the second listing of groups after a change of the agents: it finds groups that were
+created by an agent whose view was behind."""
 
 _TOPICS_S: Final = 0.2
-"""Between two looks at which topics there are.  Shorter: groups learn of a new one sooner."""
+"""Interval between two updates of the groups' topics.  Shorter: groups see a new topic sooner."""
 
 _NOT_ALIVE_S: Final = 0.1
-"""Between two looks whether the session lives after all."""
+"""Interval between two checks whether the session is alive again."""
 
 _BREATHE_GROUPS: Final = 200
-"""Let the loop run after so many."""
+"""Timers that run before the task yields to the event loop."""
 
 
 _MEMBER_PREFIX_CHARS: Final = 8_000
-"""Of a client id in a member id, which is a string of 32,767 bytes at most."""
+"""Longest prefix from a client id in a member id; Kafka limits a string to 32,767 bytes."""
 
 
 class GroupCoordinator:
     """See the module.  `run` while the engine's session lives.
 
     Args:
-        wall_ms: milliseconds since 1970, for timestamps that are stored.
-        refusals: of the agent, where what a limit refuses is counted.
-        counters, loads: of the agent, over all sessions.
+        wall_ms: milliseconds since 1970, for stored timestamps.
+        refusals: the agent's counters of refusals by a limit.
+        counters, loads: the agent's, over all sessions.
     """
 
     def __init__(
@@ -118,33 +118,33 @@ class GroupCoordinator:
         self._clock = engine.ports.now_ms
         self._since_1970_ms = wall_ms() - engine.ports.now_ms()
         self.offload = engine.ports.offload_read or engine.ports.offload
-        """Runs what takes long, such as what patterns mean, beside the event loop."""
+        """Runs long computations, such as the matching of patterns, off the event loop."""
         self._coordinators = Coordinators(cluster.view)
         self.counted: Counter[str] = Counter() if counters is None else counters
-        """By the name of the metric."""
+        """Counts by metric name."""
         self.budget = GroupBudget(limits or Limits(), refusals or Refusals())
-        """What all groups hold, and may."""
+        """Memory that all groups hold, and its limits."""
         self._writes = GroupWrites(engine.session, self.counted)
         self._confirmations = Confirmations(engine.session)
         self.groups: dict[str, ServedGroup] = {}
-        """Those that are served, by id."""
+        """Loaded groups, by id."""
         self._dropped: set[ServedGroup] = set()
-        """Some that are not any more, while a write of theirs is in flight."""
+        """Dropped groups with a write in flight."""
         self.complete = False
-        """Whether `groups` are all that are this agent's, as far as was read."""
+        """Whether `groups` holds every group of this agent that the last listing found."""
         self.loads = Histogram() if loads is None else loads
-        """How long it took to claim and read a group."""
+        """Seconds to claim and read a group."""
         self._loading: dict[str, asyncio.Future[ServedGroup | None]] = {}
         self._limit = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._look = asyncio.Event()
-        """This agent must read all groups."""
+        """Set: this agent lists all groups."""
         self._timers: list[tuple[int, int, ReferenceType[ServedGroup]]] = []
-        """A heap; groups that are gone are not kept by it."""
+        """A heap of (deadline, number, group).  A reference is weak: dropped groups are freed."""
         self._sooner = asyncio.Event()
-        """A timer is due sooner than those before."""
+        """Set: a new timer is due before all others."""
         self._pushed = 0
         self._cluster_topics = ClusterTopics(-1, ())
-        """As the view had them last."""
+        """The topics of the view at the last update."""
         self._forgetting = ForgottenOffsets(
             session=engine.session,
             view=cluster.view,
@@ -183,7 +183,7 @@ class GroupCoordinator:
         """Coordinate once the engine is ready, until cancelled.
 
         Raises:
-            FencedError: the session is over; perhaps in a group.
+            FencedError: the session ended; perhaps in an exception group.
         """
         await self._engine.ready.wait()
         try:
@@ -198,7 +198,7 @@ class GroupCoordinator:
                 try:
                     await self._follow()
                 finally:
-                    self._tasks = None  # a group that is leaving takes no more
+                    self._tasks = None  # a task group that is exiting takes no new task
         finally:
             self._end()
 
@@ -216,11 +216,11 @@ class GroupCoordinator:
     # ── Which groups ──
 
     async def group(self, group_id: str) -> ServedGroup | None:
-        """The group, loaded if need be; None: there is none of that id.
+        """Return the group, loaded if needed; None: it does not exist.
 
         Raises:
-            RefusedError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR; UNKNOWN_SERVER_ERROR: what is
-                stored of it cannot be read.
+            RefusedError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR; UNKNOWN_SERVER_ERROR: its
+                stored values cannot be read.
         """
         self._check()
         group = self.groups.get(group_id)
@@ -230,10 +230,10 @@ class GroupCoordinator:
         return await self._load(group_id)
 
     async def made(self, group_id: str, kind: str) -> ServedGroup:
-        """As `group`; one that is not there is made, and stored with its first write.
+        """As `group`, but create a missing group; its first write stores it.
 
-        One of another *kind* becomes one of this, if it is empty; it may be another one yet.
-        A classic group becomes one of KIP-848 though it has members, if it can.
+        An empty group of another *kind* is converted.  A classic group with members becomes one
+        of KIP-848 where possible.  The result may still have another kind.
         """
         group = await self.group(group_id) or self.groups.get(group_id)
         if group is None:
@@ -249,11 +249,11 @@ class GroupCoordinator:
         return group
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete the group and its offsets, if it is empty, or cannot be read; returns when it is
-        gone.
+        """Delete the group and its offsets, if it is empty or unreadable; return when the store has
+        deleted it.
 
         Raises:
-            RefusedError: it is not, as far as we know.
+            RefusedError: the deletion failed or its outcome is unknown.
         """
         try:
             group = await self.group(group_id)
@@ -262,10 +262,10 @@ class GroupCoordinator:
         return ErrorCode.GROUP_ID_NOT_FOUND if group is None else await group.delete()
 
     async def forget(self, group_id: str, wanted: Collection[TopicPartition]) -> None:
-        """Of a group that cannot be read: the pages of *wanted* that cannot be.
+        """Delete the unreadable pages of an unreadable group that hold *wanted*.
 
         Raises:
-            RefusedError: it cannot be read for other reasons.
+            RefusedError: none of these pages is unreadable: the damage is elsewhere.
         """
         pages = {page_of(tp) for tp in wanted}
         if not await self._repair(remove_pages(self._session, group_id, pages)):
@@ -278,16 +278,16 @@ class GroupCoordinator:
             raise RefusedError(ErrorCode.NOT_COORDINATOR) from None
 
     async def confirm(self, group: ServedGroup) -> None:
-        """Return when *group* was ours at some time after this was called.
+        """Return when the store says that this agent coordinated *group* after this call began.
 
         Raises:
             RefusedError: NOT_COORDINATOR.
         """
         if await self._confirmations.confirm(group.key, group.revision):
             return
-        # Its key may have been written by ourselves meanwhile: what it says decides.
+        # This agent may have written the key meanwhile: the session in its value decides.
         kv = None
-        with contextlib.suppress(FencedError):  # Not known: as if another agent coordinated it.
+        with contextlib.suppress(FencedError):  # Unknown: treated as another agent's group.
             kv = await self._session.read(group.key) if self._session.alive else None
         mine = False
         with contextlib.suppress(CorruptError):  # No agent wrote this value.
@@ -314,7 +314,7 @@ class GroupCoordinator:
         return f"{prefix[:_MEMBER_PREFIX_CHARS]}-{number}"
 
     def _lost(self, group: ServedGroup) -> None:
-        """Another agent coordinates it, whatever our view says."""
+        """Drop a group that another agent coordinates, whatever the view says."""
         if self.groups.get(group.group_id) is group:
             self._log.info("group_lost", group=group.group_id)
             self.counted["driftlog_groups_lost"] += 1
@@ -334,10 +334,10 @@ class GroupCoordinator:
             group.release()
         self._dropped.discard(group)
 
-    # ── What changes around us ──
+    # ── Changes of the cluster ──
 
     async def _follow(self) -> None:
-        """Drop what is another agent's by now, until cancelled."""
+        """Drop groups that the view places on another agent, until cancelled."""
         nodes: tuple[int, ...] | None = None
         with self._cluster.changes() as changed:
             while True:
@@ -348,20 +348,20 @@ class GroupCoordinator:
                 await changed.wait()
 
     async def _follow_topics(self) -> None:
-        """Tell groups of KIP-848 what there is to assign, until cancelled."""
+        """Give the cluster's topics to groups of KIP-848, until cancelled."""
         view = self._cluster.view
         with self._cluster.changes() as changed:
             while True:
                 changed.clear()
                 if self._cluster_topics.version != view.topics_version:
                     self._topics_changed()
-                    await asyncio.sleep(_TOPICS_S)  # Thousands may be made one by one.
+                    await asyncio.sleep(_TOPICS_S)  # Thousands may be created one by one.
                 else:
                     await changed.wait()
 
     def know_topics(self, names: Iterable[str]) -> None:
-        """Hear of topics before it is time to, where one of *names* is new: its requests would
-        be assigned nothing until its next heartbeat."""
+        """Update the topics at once where one of *names* is new: else the member's assignment would
+        lack it until the next heartbeat."""
         known = self._cluster_topics
         behind = known.version != self._cluster.view.topics_version
         if behind and any(name not in known.by_name for name in names):
@@ -412,13 +412,13 @@ class GroupCoordinator:
     # ── Loading ──
 
     async def _load(self, group_id: str) -> ServedGroup | None:
-        """Load a group once, however many ask for it."""
+        """Load a group once for all concurrent requests."""
         future = self._loading.get(group_id)
         if future is not None:
             group = await _result(future) or self.groups.get(group_id)
             if group is not None:
                 return group
-            # Another agent may have made it since that was read, and before we were asked.
+            # Another agent may have created it between that read and this request.
             self._check()
             self._check_mine(group_id)
             future = self._loading.get(group_id)
@@ -434,7 +434,7 @@ class GroupCoordinator:
         try:
             return await _result(future)
         finally:
-            del future  # The error of it has this frame in its traceback: no cycle of them.
+            del future  # Its error's traceback holds this frame: avoid a reference cycle.
 
     async def _loaded(self, group_id: str, future: asyncio.Future[ServedGroup | None]) -> None:
         def wanted() -> bool:
@@ -452,19 +452,19 @@ class GroupCoordinator:
             error = refused
         finally:  # Whatever happens, every waiting request is answered.
             del self._loading[group_id]
-            if group_id in self.groups:  # Made by a request that was told that it was not there.
+            if group_id in self.groups:  # Created by a request that found no such group.
                 group, error = self.groups[group_id], None
             elif group is not None and error is None:
                 self._serve(group)
                 self.loads.add((self._clock() - began_ms) / 1000)
             if future.done():
-                pass  # The session is over, and all were told.
+                pass  # The session is over, and `_end` has answered the requests.
             elif error is None:
                 future.set_result(group)
             else:
                 future.set_exception(error)
                 future.exception()
-            del future, error  # This frame is in the error's traceback.
+            del future, error  # The error's traceback holds this frame.
 
     def _serve(self, group: ServedGroup) -> None:
         self.groups[group.group_id] = group
@@ -474,7 +474,7 @@ class GroupCoordinator:
             self._forgetting.look()
 
     async def _load_all(self) -> None:
-        """Load whatever is this agent's after each change, until cancelled."""
+        """Load all groups of this agent after each change of the agents, until cancelled."""
         while True:
             await self._look.wait()
             self._look.clear()
@@ -511,7 +511,8 @@ class GroupCoordinator:
         )
 
     async def _load_some(self, some: Sequence[Listed]) -> int:
-        """Load groups together, and one by one what could not be; returns how many there are."""
+        """Load groups in one transaction, and the failed ones one by one; return how many the
+        transaction loaded."""
         loop, began_ms = asyncio.get_running_loop(), self._clock()
         futures: dict[str, asyncio.Future[ServedGroup | None]] = {
             one.group_id: loop.create_future() for one in some
@@ -535,7 +536,7 @@ class GroupCoordinator:
     # ── Time ──
 
     def _schedule(self, group: ServedGroup) -> None:
-        """Look at when the group is to be ticked next; a later time needs nothing done now."""
+        """Schedule the group's next tick; a deadline after the scheduled one changes nothing."""
         deadline_ms = group.deadline_ms
         if deadline_ms is None or group.dropped is not None:
             if group.is_of_no_use:
@@ -567,7 +568,7 @@ class GroupCoordinator:
                     pass
                 continue
             if not self._session.alive:
-                # By its own clock; the store has not said so yet.  No request is refused meanwhile.
+                # Ended by the agent's clock; the store has not confirmed that.
                 await asyncio.sleep(_NOT_ALIVE_S)
                 continue
             for _ in range(_BREATHE_GROUPS):
@@ -579,7 +580,7 @@ class GroupCoordinator:
     def _tick(self, timer: tuple[int, int, ReferenceType[ServedGroup]]) -> None:
         group = timer[2]()
         if group is None or not _is_current(timer):
-            return  # It was scheduled sooner, and that one is done.
+            return  # An earlier timer replaced this one.
         group.scheduled_ms = None
         deadline_ms = group.deadline_ms
         if deadline_ms is not None and deadline_ms <= self.now_ms():
@@ -601,7 +602,7 @@ def _is_current(timer: tuple[int, int, ReferenceType[ServedGroup]]) -> bool:
 
 
 def _first(listed: Sequence[Listed]) -> tuple[list[Listed], list[Listed]]:
-    """As many as are loaded together, and the others."""
+    """Split *listed* into the groups to load together and the rest."""
     count = size_bytes = 0
     for one in listed[:LISTED_AT_ONCE]:
         size_bytes += one.size_bytes

@@ -1,12 +1,12 @@
-"""Groups out of the metadata store: claimed for this agent's session, then read.
+"""Loads groups from the metadata store: claims them for this agent's session, then reads them.
 
     read the group's key ──▶ claim ──▶ read its members and offsets ──▶ `ServedGroup`
          ▲                     │ another agent wrote it meanwhile
          └─────────────────────┘
 
-The claim puts the group back as it was read, with our session in it (and, in a classic group,
-the generations that we may tell of).  The previous coordinator compares the group's key in every
-write, so it can write nothing any more: what is read after the claim is all there is.
+The claim writes the group's value back with this session in it (and, in a classic group, with
+newly reserved generations).  The previous coordinator compares the group's key in every write, so
+its writes fail after the claim: a read after the claim is complete.
 
 Shell.
 """
@@ -63,20 +63,20 @@ from driftlog_metadata.stores.store import (
 from driftlog_metadata.transactions.session_transactions import Txn
 
 _CLAIMS: Final = 20
-"""Tries of one claim: each fails because another agent wrote the group in between."""
+"""Attempts of one claim: an attempt fails because another agent wrote the group in between."""
 
 
 LISTED_AT_ONCE: Final = 50
-"""Groups that are claimed together; a transaction has room for about twice as many."""
+"""Groups in one claim; a transaction has room for about twice as many."""
 
 LISTED_BYTES: Final = 500_000
-"""What they come to, at most; one alone may be larger."""
+"""Most bytes of one claim; a single group may be larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A group that is stored: its own key as it was read, and what a transaction takes of its keys,
-    which are named thrice, and of their values."""
+    """A stored group: its own key as it was read, and its bytes in a transaction, which names each
+    key three times and each value once."""
 
     group_id: str
     kv: KeyValue
@@ -87,8 +87,8 @@ class GroupLoader:
     """See the module.
 
     Args:
-        new_member_id: makes an id of a member that starts with what it is given.
-        topics: what groups of KIP-848 assign.
+        new_member_id: returns a new member id that starts with the given prefix.
+        topics: returns the topics that groups of KIP-848 assign.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class GroupLoader:
         self._told: set[str] = set()
 
     def new(self, group_id: str, kind: str) -> ServedGroup:
-        """A group that is not there yet; it is stored with its first write."""
+        """A new group; its first write stores it."""
         machine = self.machine(group_id, kind)
         return ServedGroup(group_id=group_id, machine=machine, shell=self._shell)
 
     def machine(self, group_id: str, kind: str) -> Machine:
-        """A group without members."""
+        """The machine of a group without members; *kind*: CLASSIC or CONSUMER."""
         if kind == CLASSIC:
             return ClassicGroup(
                 group_id, self._settings.classic, self._new_member_id, self._shell.now_ms()
@@ -123,10 +123,10 @@ class GroupLoader:
         return ConsumerGroup(group_id, self._settings.consumer, self._topics(), self._new_member_id)
 
     def upgraded(self, classic: ClassicGroup) -> ConsumerGroup:
-        """What becomes of a group when a member of KIP-848 joins it.
+        """The group of KIP-848 that a classic group becomes when a KIP-848 member joins it.
 
         Raises:
-            RefusedError: it stays as it is.
+            RefusedError: it cannot be converted.
         """
         return ConsumerGroup.upgraded(
             classic,
@@ -137,14 +137,14 @@ class GroupLoader:
         )
 
     def downgraded(self, group_id: str, value: ClassicValue) -> ClassicGroup:
-        """What becomes of a group when its last member of KIP-848 goes."""
+        """The classic group that a group becomes when its last KIP-848 member leaves."""
         now_ms = self._shell.now_ms()
         return ClassicGroup(
             group_id, self._settings.classic, self._new_member_id, now_ms, stored=value
         )
 
     async def listed(self) -> list[Listed]:
-        """Every group that is stored.
+        """List every stored group.
 
         Raises:
             FencedError: the session ended first.
@@ -155,18 +155,18 @@ class GroupLoader:
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
-                continue  # A foreign key, which is no group's.
+                continue  # An unrecognised key.
             sizes[key.group_id] += 3 * len(kv.key) + len(kv.value)
             if key.member_id is None and key.topic_id is None:
                 found[key.group_id] = kv
         return [Listed(group_id, kv, sizes[group_id]) for group_id, kv in found.items()]
 
     async def load(self, group_id: str, wanted: Callable[[], bool]) -> ServedGroup | None:
-        """Claim and read a group, while it is *wanted*; None: there is none.
+        """Claim and read a group, while *wanted* returns True; None: it does not exist.
 
         Raises:
-            RefusedError: NOT_COORDINATOR: it is another agent's, it seems; UNKNOWN_SERVER_ERROR:
-                what is stored of it cannot be read.
+            RefusedError: NOT_COORDINATOR: another agent seems to coordinate it;
+                UNKNOWN_SERVER_ERROR: its stored values cannot be read.
             FencedError: the session ended first.
         """
         try:
@@ -199,15 +199,15 @@ class GroupLoader:
         raise RefusedError(ErrorCode.NOT_COORDINATOR)
 
     async def load_many(self, some: Sequence[Listed]) -> dict[str, ServedGroup]:
-        """Claim and read groups as they were listed, `LISTED_AT_ONCE` at most; some may be left
-        out, and are to be loaded one by one.
+        """Claim and read listed groups, `LISTED_AT_ONCE` at most; the caller loads groups that are
+        missing in the result one by one.
 
         Raises:
             FencedError: the session ended first.
         """
         claims: dict[str, tuple[KeyValue, StoredGroup]] = {}
         for one in some:
-            with contextlib.suppress(CorruptError):  # Said when it is loaded alone.
+            with contextlib.suppress(CorruptError):  # `load` logs it.
                 claims[one.group_id] = one.kv, self._as_claimed(one.kv)
         if not claims:
             return {}
@@ -224,7 +224,7 @@ class GroupLoader:
 
     def _as_claimed(self, kv: KeyValue) -> StoredGroup:
         stored = decode_at(kv.key, kv.value, decode_group)
-        if stored.kind not in (CLASSIC, CONSUMER):  # Not taken from whom can read it.
+        if stored.kind not in (CLASSIC, CONSUMER):  # A newer agent can read it: do not claim it.
             raise UnsupportedFormatError(
                 f"{kv.key}: a group of kind {stored.kind!r}: upgrade this driftlog"
             )
@@ -236,7 +236,7 @@ class GroupLoader:
     async def _claim(
         self, claims: Sequence[tuple[KeyValue, StoredGroup]]
     ) -> tuple[int, list[KeyValue | None]]:
-        """Claim all or none: the revision of it, or 0; and what is there instead."""
+        """Claim all or none; return the revision, 0 if the claim failed, and the current values."""
         session = self._session
         fence = session_key(session.session_id)
         values = [encode_group(claim, self._shell.nonce()) for _, claim in claims]
@@ -260,7 +260,7 @@ class GroupLoader:
         there = [kvs[0] if kvs else None for kvs in now]
         first = there[0]
         if first is not None and [kv and kv.value for kv in there] == values:
-            return first.mod_revision, there  # Our own attempt, its answer lost.
+            return first.mod_revision, there  # An earlier attempt, whose answer was lost.
         return 0, there
 
     def _served(
@@ -273,7 +273,7 @@ class GroupLoader:
             try:
                 key = parse_group_key(kv.key)
             except ValueError:
-                continue  # A foreign key.
+                continue  # An unrecognised key.
             revisions[kv.key] = kv.mod_revision
             if key.topic_id is not None:
                 page = decode_at(kv.key, kv.value, partial(decode_page, page=key.page))

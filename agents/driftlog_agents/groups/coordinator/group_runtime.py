@@ -1,13 +1,13 @@
-"""One group that this agent coordinates: its machine and its offsets, and what they wait for.
+"""One group that this agent coordinates: its machine, its offsets, and the requests that wait.
 
     request ──▶ machine ──▶ Answer ──▶ the handler that waits
                        └──▶ Persist ─┐
     commit ──▶ Changes ──────────────┴─▶ decided ──gather──▶ one write ──▶ stored ──▶ replay,
                                                                            persisted, answered
 
-What is decided is written in its order; what gathers while a write is in flight goes together in
-the next.  A group that is dropped answers waiting requests with the reason; a write of its that is
-in flight is still answered as what it came to.
+Decisions are written in their order; decisions that arrive while a write is in flight go together
+into the next write.  A dropped group answers waiting requests with the reason; a request whose
+write is in flight still gets the outcome of that write.
 
 Shell.
 """
@@ -37,35 +37,35 @@ GroupEffect = Answer | Persist | Downgrade | ResolveRegexes
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-"""Kinds of groups, as they are stored and as ListGroups has them."""
+"""Kinds of groups, as the store and ListGroups name them."""
 
 _MAX_DECIDED: Final = 2_000
-"""Decisions of a group that wait to be written.  More are refused: the store is away or full."""
+"""Most unwritten decisions of a group.  More are refused: the store is unavailable or full."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupShell:
-    """What a group needs of the agent around it."""
+    """The services of the agent that a group uses."""
 
     session_id: str
     writes: GroupWrites
     now_ms: Callable[[], int]
-    """Since 1970, and never back while the session lives."""
+    """Milliseconds since 1970, which never decrease while the session lives."""
     nonce: Callable[[], str]
     schedule: "Callable[[ServedGroup], None]"
-    """Look at the group's `deadline_ms` again."""
+    """Called when the group's `deadline_ms` may have changed."""
     lost: "Callable[[ServedGroup], None]"
-    """Another agent coordinates it."""
+    """Called when another agent coordinates the group."""
     resolve: "Callable[[ServedGroup, ResolveRegexes], None]"
-    """Match patterns with topics off the event loop, and tell `ServedGroup.resolved`."""
+    """Matches patterns with topics off the event loop, then calls `ServedGroup.resolved`."""
     downgraded: Callable[[str, ClassicValue], ClassicGroup]
-    """The group of the classic protocol that one of KIP-848 becomes."""
+    """Returns the classic group that a group of KIP-848 becomes."""
     removed: "Callable[[ServedGroup], None]"
-    """It is not there any more: deleted, or never stored and of no use."""
+    """Called when the group is deleted, or was never stored and is unused."""
     counted: Counter[str]
-    """By the name of their metric."""
+    """Counts by metric name."""
     budget: GroupBudget
-    """What all groups hold."""
+    """Memory of all groups."""
 
 
 class ServedGroup:
@@ -102,20 +102,20 @@ class ServedGroup:
         self._asked = 0
         self._reply: Any = None
         self.dropped: ErrorCode | None = None
-        """Why it is not served here any more."""
+        """Why this agent no longer serves it; None: it does."""
         self._next: tuple[ClassicGroup, bool] | None = None
-        """What it becomes with the write that is under way, and whether that is to rebalance."""
+        """The classic group that it becomes with the pending write, and whether that rebalances."""
         self._generation = self.generation
         self.scheduled_ms: int | None = None
-        """When the coordinator will look at it; the coordinator's."""
+        """When the coordinator ticks it; set by the coordinator."""
         self._held_bytes = 0
-        """What of the budget is this group's."""
+        """This group's part of `GroupBudget.held_bytes`."""
 
-    # ── What it is ──
+    # ── Identity and state ──
 
     @property
     def key(self) -> str:
-        """Of the group itself."""
+        """The group's own key in the metadata store."""
         return self._pending.key
 
     @property
@@ -125,57 +125,57 @@ class ServedGroup:
 
     @property
     def kind(self) -> str:
-        """Which protocol it is of."""
+        """CLASSIC or CONSUMER."""
         return CLASSIC if isinstance(self.machine, ClassicGroup) else CONSUMER
 
     @property
     def classic(self) -> ClassicGroup | None:
-        """Its machine, if it is of the classic protocol."""
+        """Its machine if it is a classic group."""
         return self.machine if isinstance(self.machine, ClassicGroup) else None
 
     @property
     def consumer(self) -> ConsumerGroup | None:
-        """Its machine, if it is of KIP-848."""
+        """Its machine if it is a group of KIP-848."""
         return self.machine if isinstance(self.machine, ConsumerGroup) else None
 
     @property
     def generation(self) -> int:
-        """Rises with every rebalance."""
+        """Increases with every rebalance."""
         if isinstance(self.machine, ClassicGroup):
             return self.machine.generation
         return self.machine.assignment_epoch
 
     @property
     def state(self) -> str:
-        """As ListGroups has it."""
+        """The state that ListGroups returns."""
         return self.machine.state
 
     @property
     def protocol_type(self) -> str:
-        """As ListGroups has it; empty: none."""
+        """The protocol type that ListGroups returns; empty: none."""
         if isinstance(self.machine, ClassicGroup):
             return self.machine.protocol_type or ""
         return CONSUMER
 
     def become(self, machine: Machine) -> None:
-        """Change the protocol of the group, which is empty, or whose members *machine* has
-        too; its offsets stay.  Waiting requests are told to join again.
+        """Change the protocol of the group; its offsets stay.  The group is empty, or *machine* has
+        its members too.  Waiting requests are answered with REBALANCE_IN_PROGRESS.
 
         Raises:
-            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: something of it is being written.
+            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: a write of the group is pending.
         """
         if not self._pending.idle:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         old, self.machine = self.machine, machine
         if isinstance(old, ClassicGroup):
             self._apply(old.drop(ErrorCode.REBALANCE_IN_PROGRESS))
-        if isinstance(machine, ClassicGroup):  # The other one stores itself with its first member.
+        if isinstance(machine, ClassicGroup):  # A KIP-848 group is stored with its first member.
             gone = dict.fromkeys(self._pending.members)
             self._pending.add(Decided(kind=CLASSIC, puts={**gone, "": machine.value}))
             self._wake()
 
     def _downgrade(self, effect: Downgrade) -> None:
-        """Store it as a classic group; it is that one when that is stored."""
+        """Store the group as a classic group; `_go_classic` switches after the write."""
         machine = self._shell.downgraded(self.group_id, effect.value)
         self._next = (machine, effect.has_to)
         puts = {**dict.fromkeys(self._pending.members), "": machine.value}
@@ -193,32 +193,33 @@ class ServedGroup:
         assert isinstance(self.machine, ClassicGroup), "a simple group is made by what it commits"
         return CLASSIC, self.machine.value
 
-    # ── What it holds ──
+    # ── Memory ──
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of memory, about."""
-        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Encoded, too.
+        """Its approximate memory."""
+        said = self.machine.size_bytes * (2 if self.classic is None else 1)  # Also encoded.
         members = said + MEMBER_BYTES * len(self.machine.members)
         offsets = self.offsets.size_bytes + self._pending.size_bytes
         return GROUP_BYTES + len(self.group_id) + members + offsets
 
     def account(self) -> None:
-        """Say to the budget what it holds now."""
+        """Update the budget with the group's current memory."""
         held_bytes = 0 if self.dropped is not None else self.size_bytes
         self._shell.budget.held_bytes += held_bytes - self._held_bytes
         self._held_bytes = held_bytes
 
     def release(self) -> None:
-        """It is not one of the groups any more."""
+        """Return the group's memory to the budget: the coordinator has removed the group."""
         self._shell.budget.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
     def admit(self, member_id: str, said_bytes: int) -> None:
-        """Refuse a member that says more than it, its group or all groups may hold.
+        """Refuse a member whose data exceed the limits of a member, a group or the agent.
 
         Args:
-            member_id: whose words of before those are in the place of, if it is in the group.
+            member_id: a member of the group with this id is replaced.
+            said_bytes: size of the data that the member sends and the group keeps.
 
         Raises:
             RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
@@ -229,17 +230,17 @@ class ServedGroup:
             growth_bytes = said_bytes - self.machine.said_bytes(member_id)
             budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
         except RefusedError:
-            self._shell.schedule(self)  # It may have been made for this.
+            self._shell.schedule(self)  # The group may have been created for this request.
             raise
 
     def admit_assignment(self, assignments: Sequence[tuple[str, bytes]]) -> None:
-        """Refuse what a leader assigns if it is more than members or their group may hold.
+        """Refuse a leader's assignments that exceed the limits of a member, a group or the agent.
 
         Raises:
             RefusedError: INVALID_REQUEST, GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE.
         """
         if self.classic is None:
-            return  # Groups of KIP-848 assign themselves.
+            return  # The coordinator assigns in groups of KIP-848.
         budget, growth_bytes = self._shell.budget, 0
         for member_id, assignment in assignments:
             member = self.classic.members.get(member_id)
@@ -248,20 +249,21 @@ class ServedGroup:
                 growth_bytes += len(assignment) - len(member.assignment)
         budget.refuse_growth(self.group_id, self.machine.size_bytes, growth_bytes)
 
-    # ── What clients ask ──
+    # ── Requests ──
 
     async def ask(
         self,
         event: Callable[[int, int], Sequence[GroupEffect]],
         on_close: set[Callable[[], None]] | None = None,
     ) -> Any:
-        """Have the machine answer; *event* is given a request id and the time.
+        """Apply *event* to the machine and return the answer.
 
         Args:
-            on_close: called when no client waits for the answer any more.
+            event: called with a request id and the time; returns effects.
+            on_close: callbacks of the connection; one that ends the wait is added meanwhile.
 
         Raises:
-            RefusedError: the group is not served here any more, or the client is gone.
+            RefusedError: this agent no longer serves the group, or the client disconnected.
         """
         if self.dropped is not None:
             raise RefusedError(self.dropped)
@@ -282,25 +284,25 @@ class ServedGroup:
             self._waiting.pop(request_id, None)
             if on_close is not None:
                 on_close.discard(gone)
-            del future, gone  # The error of it has this frame in its traceback: no cycle of them.
+            del future, gone  # The error's traceback holds this frame: avoid a reference cycle.
 
     def tick(self) -> None:
-        """The machine's time has come."""
+        """Run the machine's timers that are due."""
         self._apply(self.machine.tick(self._shell.now_ms()))
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to `tick` next."""
+        """When to `tick` next; None: no timer is pending."""
         return self.machine.deadline_ms
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write of it is in flight."""
+        """Whether a write of the group is in flight."""
         return self._pending.in_flight
 
     @property
     def is_of_no_use(self) -> bool:
-        """Whether nothing is stored of it, nor will be, and it has no members."""
+        """Whether the group is not stored, has no pending write, no waiting request, no timer."""
         return not (
             self.revision
             or not self._pending.idle
@@ -309,15 +311,15 @@ class ServedGroup:
         )
 
     async def store(self, changes: Changes) -> None:
-        """Write *changes* of its offsets; returns when they are stored.
+        """Write *changes* of its offsets; return when they are stored.
 
         Raises:
-            RefusedError: they are not, as far as we know.
+            RefusedError: the write was refused or failed, or its outcome is unknown.
         """
         if self.dropped is not None:
             raise RefusedError(self.dropped)
         if not self.revision and self.consumer is not None:
-            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # Its first member joins.
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # The first join is pending.
         if len(self._pending) >= _MAX_DECIDED:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._admit_changes(changes)
@@ -326,7 +328,7 @@ class ServedGroup:
             done = asyncio.get_running_loop().create_future()
             self._pending.add(Decided(changes=part, done=done))
         if done is None:
-            self._shell.schedule(self)  # It may have been made for this.
+            self._shell.schedule(self)  # The group may have been created for this request.
             return
         self.account()
         self._wake()
@@ -336,19 +338,20 @@ class ServedGroup:
             del done  # As in `ask`.
 
     def _admit_changes(self, changes: Changes) -> None:
-        """What replaces offsets needs no room, unless the store does not take it."""
+        """Refuse changes above the agent's limit.  A replaced offset frees its memory only while no
+        write is pending."""
         growth = self.offsets.growth_bytes(changes) if self._pending.idle else size_of(changes)
         try:
             self._shell.budget.refuse_bytes(self.group_id, growth)
         except RefusedError:
-            self._shell.schedule(self)  # It may have been made for this.
+            self._shell.schedule(self)  # The group may have been created for this request.
             raise
 
     async def delete(self) -> ErrorCode:
-        """Delete it and its offsets, if it is empty; returns when it is gone.
+        """Delete the group and its offsets if it is empty; return when the deletion is stored.
 
         Raises:
-            RefusedError: it is not, as far as we know.
+            RefusedError: the deletion failed, or its outcome is unknown.
         """
         if self.dropped is not None:
             raise RefusedError(self.dropped)
@@ -368,12 +371,12 @@ class ServedGroup:
         return ErrorCode.NONE
 
     async def expire(self, retention_ms: int, name_of: Callable[[UUID], str]) -> int:
-        """Forget offsets that were kept long enough, and the group when it is empty then.
+        """Delete expired offsets, and the group if it is empty and has no offsets left.
 
-        Returns how many went.
+        Returns the number of expired offsets.
 
         Raises:
-            RefusedError: they are not gone, as far as we know.
+            RefusedError: the deletion failed, or its outcome is unknown.
         """
         since_ms: Callable[[Committed], int]
         expiry, empty_since_ms = OffsetExpiry.FROM_COMMIT, None
@@ -398,7 +401,11 @@ class ServedGroup:
         return len(expired)
 
     def drop(self, code: ErrorCode, *, session_over: bool = False) -> None:
-        """Answer waiting requests with *code*, and serve nothing any more."""
+        """Answer waiting requests with *code*, and refuse later ones.
+
+        Args:
+            session_over: fail the write in flight, too: its outcome will not be known.
+        """
         if self.dropped is None:
             self.dropped = code
             if isinstance(self.machine, ClassicGroup):
@@ -435,7 +442,7 @@ class ServedGroup:
         self.account()
 
     def resolved(self, topics: Mapping[str, frozenset[str]] | None) -> None:
-        """What `ResolveRegexes` asked for; None: it could not be done."""
+        """The matches for `ResolveRegexes`, by pattern; None: the matching failed."""
         if self.dropped is None and isinstance(self.machine, ConsumerGroup):
             self._apply(self.machine.regexes_resolved(topics, self._shell.now_ms()))
             self._shell.schedule(self)
@@ -463,7 +470,7 @@ class ServedGroup:
     # ── Writer ──
 
     def gather(self) -> GroupWrite | None:
-        """See `writes.Writer`."""
+        """See `write_batcher.Writer`."""
         while len(self._pending) and not self._pending.in_flight:
             taken, write = self._pending.gather(self._value)
             if write is not None:
@@ -474,7 +481,7 @@ class ServedGroup:
         return None
 
     def stored(self, revision: int) -> None:
-        """See `writes.Writer`."""
+        """See `write_batcher.Writer`."""
         taken = self._pending.stored(revision)
         self._end(taken)
         if any(decided.delete for decided in taken):
@@ -482,13 +489,13 @@ class ServedGroup:
         self._go_on()
 
     def refused(self) -> None:
-        """See `writes.Writer`."""
+        """See `write_batcher.Writer`."""
         for decided in self._pending.refused():
             decided.fail(ErrorCode.NOT_COORDINATOR)
         self._shell.lost(self)
 
     def too_large(self) -> None:
-        """See `writes.Writer`."""
+        """See `write_batcher.Writer`."""
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         for decided in self._pending.refused():
             decided.fail(code)
@@ -518,7 +525,7 @@ class ServedGroup:
     def _removed(self) -> None:
         if self.dropped is None:
             self._shell.removed(self)
-            self.drop(ErrorCode.NOT_COORDINATOR)  # What came while it was going.
+            self.drop(ErrorCode.NOT_COORDINATOR)  # Requests that arrived during the deletion.
 
 
 def _nobody_waits(future: asyncio.Future[Any]) -> None:

@@ -1,10 +1,10 @@
-"""What groups need not remember: offsets that were kept long enough, and those of deleted topics.
+"""Deletes expired offsets, groups without offsets and members, and offsets of deleted topics.
 
-    every `offsets.retention.check.interval.ms` ──▶ expired offsets; groups that are empty then
-    a topic has gone, or offsets of a strange one were read ──▶ is it in the store? ──▶ forget them
+    every `offsets.retention.check.interval.ms` ──▶ expired offsets, then empty groups
+    a topic was deleted, or loaded offsets have an unknown topic ──▶ in the store? ──▶ delete them
 
-A view of the cluster may be behind, so it only says when to look: a topic is gone when a
-linearizable read, made after its offsets were, has no such topic.
+A view of the cluster may be behind, so it only triggers the check: a topic is deleted when a
+linearizable read, made after its offsets were read, does not find it.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard#cleanupGroupMetadata.
 Shell.
@@ -28,15 +28,15 @@ from driftlog_metadata.schema.keys import TOPICS_PREFIX
 from driftlog_metadata.stores.errors import CorruptError
 
 _BREATHE_GROUPS: Final = 200
-"""Let the loop run after so many."""
+"""Groups that are checked before the task yields to the event loop."""
 
 
 class ForgottenOffsets:
     """See the module.  `run` while the session lives.
 
     Args:
-        groups: those that are served, by id.
-        counted: by the name of their metric.
+        groups: the loaded groups, by id.
+        counted: counts by metric name.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class ForgottenOffsets:
         self._look = asyncio.Event()
 
     def look(self) -> None:
-        """There may be offsets of topics that are gone."""
+        """Check for offsets of deleted topics soon."""
         self._look.set()
 
     async def run(self) -> None:
-        """Forget, until cancelled.
+        """Delete such offsets and groups, until cancelled.
 
         Raises:
-            FencedError: the session is over.
+            FencedError: the session ended.
         """
         interval_ms = self._settings.offsets_retention_check_interval_ms
         next_ms = self._clock_ms() + interval_ms
@@ -114,7 +114,7 @@ class ForgottenOffsets:
                 for kv in await self._session.read_prefix(TOPICS_PREFIX)
             }
         except CorruptError:
-            return  # Logged by the watch; a topic that cannot be read is not one that is gone.
+            return  # The watch logs it; an unreadable topic is not deleted.
         for topic_id in strangers.keys() - there:
             for group in strangers[topic_id]:
                 if group.dropped is None:

@@ -1,11 +1,11 @@
-"""What was decided of a group and is not stored yet, and the next write that is made of it.
+"""Decisions of a group that are not stored yet, and the next write that is built from them.
 
     Persist of the machine ─┐                                    ┌──▶ stored: replay, answer
     Changes of offsets ─────┼──▶ in their order ──gather──▶ write ┤
     deletion ───────────────┘         one write in flight         └──▶ refused
 
-What gathers while a write is in flight goes together in the next: of a key that is written twice
-only the last value.  A deletion takes all before it along.
+Decisions that arrive while a write is in flight go together into the next write: of a key that is
+written twice, only the last value.  A deletion replaces all decisions that are not in flight.
 
 Shell.
 """
@@ -42,19 +42,19 @@ from driftlog_metadata.schema.keys import (
 from driftlog_metadata.schema.model import TopicPartition
 
 MEMBERS: Final = "members/"
-"""Names of a machine's values start with it, but for the group's own, which has none."""
+"""Prefix of the names of a machine's values; the group's own value has the name ""."""
 
 _WRITE_KEYS: Final = 100
-"""Keys of one write, and a few more: what a transaction holds.  Commits of more pages are written
-one part after the other."""
+"""Keys of one write; with a few more, it fills a transaction.  Commits of more pages are written in
+parts, one after the other."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Decided:
-    """One thing to be written.
+    """One decision to write.
 
-    ``puts``: the machine's values, by name.  ``of``: what the Persist with ``token`` is of.
-    ``done``: a request waits until it is stored.
+    ``puts``: the machine's values, by name.  ``of``: the machine that returned the Persist with
+    ``token``.  ``done``: resolved when the decision is stored.
     """
 
     of: object = None
@@ -71,15 +71,15 @@ class Decided:
         self.size_bytes = size_of(self.changes)
 
     def succeed(self) -> None:
-        """Tell the waiting request that it is stored."""
+        """Resolve ``done``: the decision is stored."""
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
     def fail(self, code: ErrorCode) -> None:
-        """Tell the waiting request that it is not stored, as far as is known."""
+        """Fail ``done``: the decision is not stored, or that is unknown."""
         if self.done is not None and not self.done.done():
             self.done.set_exception(RefusedError(code))
-            self.done.exception()  # A part of a commit may have no waiter.
+            self.done.exception()  # Only the last part of a commit is awaited.
 
 
 class PendingWrites:
@@ -108,19 +108,19 @@ class PendingWrites:
         self.revision = revision
         self._revisions = dict(revisions)
         self.size_bytes = 0
-        """What offsets that are not stored yet take of memory."""
+        """Memory of offsets that are not stored yet."""
         self._decided: list[Decided] = []
         self._in_flight: list[Decided] | None = None
         self._write: GroupWrite | None = None
         self._pages: dict[PageId, Page] = {}
-        """Of the write in flight."""
+        """Pages of the write in flight."""
 
     def __len__(self) -> int:
         return len(self._decided)
 
     @property
     def in_flight(self) -> bool:
-        """Whether a write was gathered and has no outcome."""
+        """Whether a gathered write has no outcome yet."""
         return self._in_flight is not None
 
     @property
@@ -130,17 +130,17 @@ class PendingWrites:
 
     @property
     def members(self) -> list[str]:
-        """Names of the machine's values beside the group's own, as they are stored."""
+        """Names of the machine's stored values, without the group's own."""
         ids = (parse_group_key(key).member_id for key in self._revisions)
         return [f"{MEMBERS}{name}" for name in ids if name is not None]
 
     def add(self, decided: Decided) -> None:
-        """To be written behind all that was decided before."""
+        """Append *decided* to the queue."""
         self._decided.append(decided)
         self.size_bytes += decided.size_bytes
 
     def fail(self, code: ErrorCode, *, in_flight: bool) -> None:
-        """Nothing of it is written any more; *in_flight*: no waiter hears of that either."""
+        """Fail all queued decisions with *code*; *in_flight*: those of the write in flight too."""
         for decided in self._decided:
             decided.fail(code)
         self._over(self._decided)
@@ -156,12 +156,10 @@ class PendingWrites:
     def gather(
         self, value: Callable[[], tuple[str, bytes]]
     ) -> tuple[list[Decided], GroupWrite | None]:
-        """What goes together next, and the write of it; None: there is nothing to write for it,
-        and it is over.
+        """Take the next decisions and their write; None: they need no write, and are done.
 
         Args:
-            value: what is stored of a group that only commits make, its kind and its machine's
-                value.
+            value: returns kind and value of a group that is created by a commit alone.
         """
         assert self._in_flight is None
         taken, write = self._all() if self._deletes else self._first(value)
@@ -238,10 +236,10 @@ class PendingWrites:
             return None
         return GroupWrite(revisions=revisions, puts=puts, deletes=tuple(deletes))
 
-    # ── What becomes of it ──
+    # ── Outcome ──
 
     def stored(self, revision: int) -> list[Decided]:
-        """The write is stored, at *revision*; what it was of."""
+        """Apply the write, which is stored at *revision*; return its decisions."""
         taken, write = self._ended()
         for key in write.puts:
             if key == self.key:
@@ -258,7 +256,7 @@ class PendingWrites:
         return taken
 
     def refused(self) -> list[Decided]:
-        """The write is not stored and will not be; what it was of."""
+        """Discard the write, which will never be stored; return its decisions."""
         self._pages = {}
         return self._ended()[0]
 
@@ -274,7 +272,7 @@ class PendingWrites:
 
 
 def parts(changes: Changes) -> Iterable[Changes]:
-    """Changes of so many pages each that a write holds them."""
+    """Split *changes* into parts that each fit a write."""
     part: dict[TopicPartition, Committed | None] = {}
     pages: set[PageId] = set()
     for tp, committed in changes.items():

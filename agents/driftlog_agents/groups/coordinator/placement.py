@@ -1,8 +1,8 @@
-"""Which agent coordinates a group: rendezvous hashing of its id over the agents that serve.
+"""Which agent coordinates a group: rendezvous hashing of its id over the serving agents.
 
-Agents that see the same agents compute the same; one that does not yet answers NOT_COORDINATOR, or
-names an agent that does.  It is not capped as the placement of partitions is: groups are many and
-small, and a cap would need to know them all.
+Agents whose views have the same agents compute the same coordinator; an agent whose view is behind
+answers NOT_COORDINATOR.  There is no cap per agent, unlike for partitions (`cluster.placement`):
+groups are many and small, and a cap needs the list of all groups.
 
 Pure.
 """
@@ -16,14 +16,14 @@ from driftlog_metadata.schema.model import Stage
 
 
 def coordinator_of(name: str, nodes: Sequence[int]) -> int | None:
-    """The node that wins the hash of *name*, which is a group's id; None: there are no nodes."""
+    """The node with the highest hash for *name*, a group's id; None: *nodes* is empty."""
     data = name.encode("utf-8", "surrogatepass")
     own = mixed(crc32(data) << 32 | crc32(data, 0xFFFF_FFFF))
     return max(nodes, key=lambda node: (mixed(own ^ mixed(node + 1)), node), default=None)
 
 
 class Coordinators:
-    """The agents that coordinate groups now, computed once for each change of the cluster."""
+    """The agents that coordinate groups, recomputed after each change of the view's members."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -32,9 +32,9 @@ class Coordinators:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Their node ids, ascending: those that serve and stay.
+        """Node ids of the agents that serve and do not leave, ascending.
 
-        One that is back on its own disk serves already by its old session, while that lives.
+        An agent that restarts on its own disk counts as serving while its old session lives.
         """
         view = self._view
         if self._version != view.members_version:

@@ -1,11 +1,11 @@
-"""Groups that are stored and cannot be read are removed when an administrator says so.
+"""Deletes unreadable groups and pages of offsets when an administrator requests it.
 
-    DeleteGroups of a group that `loading` cannot read ──▶ is it ours, and no newer driftlog's?
-                                                             └──▶ its key and all below it go
-    OffsetDelete of it ──▶ pages that cannot be read and hold what was named go
+    DeleteGroups of a group that `group_loader` cannot read ──▶ all formats known?
+                                                                  └──▶ delete its key and all below
+    OffsetDelete of such a group ──▶ delete unreadable pages that hold the named partitions
 
-An unreadable value is damage: nothing that this driftlog accepts is stored so that it cannot be
-read again.  Of a group in a newer format nothing is removed.
+An unreadable value is damage: driftlog stores no value that it cannot read again.  Values in a
+newer format are never deleted.
 
 Shell.
 """
@@ -41,17 +41,17 @@ _log = structlog.get_logger()
 
 
 class UnreadableGroupError(RefusedError):
-    """What is stored of a group cannot be read."""
+    """The stored values of a group cannot be read."""
 
     def __init__(self, why: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, why)
 
 
 async def remove_group(session: Session, group_id: str) -> ErrorCode:
-    """Delete all that is stored of a group which cannot be read.
+    """Delete all keys of an unreadable group.
 
     Raises:
-        RefusedError: NOT_COORDINATOR: another agent wrote it; UNKNOWN_SERVER_ERROR: it has a
+        RefusedError: NOT_COORDINATOR: another agent wrote it; UNKNOWN_SERVER_ERROR: a value has a
             newer format.
         FencedError: the session ended first.
     """
@@ -69,7 +69,7 @@ async def remove_group(session: Session, group_id: str) -> ErrorCode:
 
 
 async def remove_pages(session: Session, group_id: str, wanted: Collection[PageId]) -> int:
-    """Delete those of *wanted* that cannot be read; how many that were.
+    """Delete the unreadable pages among *wanted*; return how many.
 
     Raises:
         RefusedError, FencedError: as `remove_group`.
@@ -82,7 +82,7 @@ async def remove_pages(session: Session, group_id: str, wanted: Collection[PageI
         try:
             key = parse_group_key(one.key)
         except ValueError:
-            continue  # A foreign key.
+            continue  # An unrecognised key.
         if key.topic_id is None or PageId(key.topic_id, key.page) not in wanted:
             continue
         decode = partial(decode_page, page=key.page)
@@ -127,7 +127,7 @@ def _refuse_newer(kv: KeyValue, decode: Callable[[bytes], object]) -> None:
 
 
 async def _delete(session: Session, kvs: list[KeyValue], then: list[Operation]) -> None:
-    """All of *then*, if *kvs* are what they were."""
+    """Apply *then* if *kvs* are unchanged."""
     fence = session_key(session.session_id)
     compares: list[Compare] = [CreateRevisionIs(fence, session.revision)]
     compares += [ModRevisionIs(kv.key, kv.mod_revision) for kv in kvs]
@@ -141,4 +141,4 @@ async def _delete(session: Session, kvs: list[KeyValue], then: list[Operation]) 
     if not mine or mine[0].create_revision != session.revision:
         raise FencedError("the session ended before a group was repaired")
     if any(now[keys.index(op.key)] for op in then if isinstance(op, Delete)):
-        raise RefusedError(ErrorCode.NOT_COORDINATOR)  # Else our own attempt, its answer lost.
+        raise RefusedError(ErrorCode.NOT_COORDINATOR)  # Else an earlier attempt succeeded.

@@ -1,22 +1,21 @@
-"""What groups write, in few transactions; and how a coordinator makes sure that it still is one.
+"""Writes of many groups in few transactions, and checks that this agent still coordinates a group.
 
     group ──wake──▶ waiting ──gather──▶ a transaction of many groups ──▶ stored(revision)
       ▲                                     │ a compare failed
-      │                                     ├─▶ our own values are there: it was applied ──▶ stored
+      │                                     ├─▶ the store has its values: it was applied ──▶ stored
       │                                     ├─▶ another agent wrote a key of this group: refused
-      └── has more to write ◀───────────────┴─▶ the others again, without it
+      └── has more to write ◀───────────────┴─▶ send the others again, without it
 
-While transactions are in flight, what is decided gathers: a group has one write in flight, and an
-agent a few transactions.  Every write compares the session's key, the group's own key and each key
-that it replaces.  A transaction without an answer is repeated (`Session.transact`) until it fails a
-compare or succeeds, and each value has a nonce: a value of ours that is there says that all of the
-transaction was applied.
+A group has one write in flight, and an agent a few transactions; decisions queue meanwhile.  Every
+write compares the session's key, the group's own key and each key that it replaces.  A transaction
+without an answer is repeated (`Session.transact`) until a compare fails or it succeeds.  Each value
+has a nonce: one such value in the store proves that the whole transaction was applied.
 
-1. A group is told `stored` or `refused` exactly once for each write that it gave, or the session is
-   over (`FencedError`).
-2. `refused` is said where a key of the group is not what the write was made from: another agent
-   coordinates it now, and nothing of this write will happen.  (A late copy of it might, after a
-   lost answer, only while no key of it has changed.)
+1. Each gathered write gets exactly one call of `stored`, `refused` or `too_large`, unless the
+   session ends (`FencedError`).
+2. `refused` means that a key of the group differs from the write's revisions: another agent
+   coordinates the group, and this write will never apply.  (After a lost answer, a late copy of
+   the transaction applies only if none of its keys has changed.)
 
 Shell.
 """
@@ -48,22 +47,22 @@ from driftlog_metadata.stores.store import (
 from driftlog_metadata.transactions.session_transactions import Txn
 
 _IN_FLIGHT: Final = 4
-"""Transactions at once.  More: more groups share the wait for the store's disk, and flushes of
+"""Concurrent transactions.  More: more groups share the wait for the store's disk, and flushes of
 the log wait longer behind them."""
 
 _MAX_KEYS: Final = MAX_TXN_OPS - 2
-"""Of one transaction, beside the session's key; a group that goes takes an operation more."""
+"""Keys of one transaction without the session's key; a deleted group takes one more operation."""
 
 _GATHER_BYTES: Final = 1_000_000
-"""More is left for the next transaction; a single write may be larger."""
+"""Bytes of one transaction, after which the next begins; a single write may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWrite:
-    """What one group has to write, made from the keys of *revisions*.
+    """One write of one group.
 
-    ``revisions``: mod revision by key, 0 where it is not there: of the group's own key, and of
-    every key that is put or deleted.  ``prefix``: deleted as a whole.
+    ``revisions``: mod revision by key, 0: no such key; for the group's own key and every key that
+    is put or deleted.  ``prefix``: all keys with it are deleted.
     """
 
     revisions: Mapping[str, int]
@@ -73,19 +72,19 @@ class GroupWrite:
 
     @property
     def keys(self) -> int:
-        """How much of a transaction's operations it takes."""
+        """How many of a transaction's operations it takes."""
         changes = len(self.puts) + len(self.deletes) + bool(self.prefix)
         return max(len(self.revisions), changes)
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of a transaction's bytes, about."""
+        """Its approximate bytes in a transaction."""
         names = 3 * sum(len(key) for key in self.revisions) + 2 * len(self.prefix)
         return names + sum(len(value) for value in self.puts.values())
 
     @property
     def fits(self) -> bool:
-        """Whether a transaction can hold it."""
+        """Whether it fits a transaction."""
         return self.keys <= _MAX_KEYS and self.size_bytes < MAX_TXN_BYTES - 1000
 
 
@@ -93,19 +92,19 @@ class Writer(Protocol):
     """A group that writes."""
 
     def gather(self) -> GroupWrite | None:
-        """All that is to be written now; asked once for each `GroupWrites.wake`."""
+        """The next write, None: nothing to write; called once for each `GroupWrites.wake`."""
         ...
 
     def stored(self, revision: int) -> None:
-        """What was gathered is stored: its keys have this mod revision, or are gone."""
+        """The gathered write is stored: its keys have this mod revision, or are deleted."""
         ...
 
     def refused(self) -> None:
-        """What was gathered is not stored: another agent coordinates the group."""
+        """The gathered write is not stored: another agent coordinates the group."""
         ...
 
     def too_large(self) -> None:
-        """What was gathered is not stored and cannot be."""
+        """The gathered write is not stored: no transaction can hold it."""
         ...
 
 
@@ -122,18 +121,18 @@ class GroupWrites:
         self._waiting: dict[Writer, None] = {}
         self._awake = asyncio.Event()
         self._held: tuple[Writer, GroupWrite] | None = None
-        """Gathered, and too large for the transaction that it was gathered for."""
+        """A gathered write that did not fit the last transaction."""
 
     def wake(self, writer: Writer) -> None:
-        """*writer* has something to write, and nothing in flight."""
+        """Queue *writer*, which has a write and none in flight."""
         self._waiting[writer] = None
         self._awake.set()
 
     async def run(self) -> None:
-        """Write what is decided, until cancelled.
+        """Send writes, until cancelled.
 
         Raises:
-            FencedError: the session is over; in a group.
+            FencedError: the session ended; in an exception group.
         """
         limit = asyncio.Semaphore(_IN_FLIGHT)
         async with asyncio.TaskGroup() as tasks:
@@ -147,7 +146,7 @@ class GroupWrites:
                     )
                 else:
                     limit.release()
-                del batch  # Its groups may be gone before the next one.
+                del batch  # A reference would keep its groups in memory until the next batch.
 
     def _gather(self) -> _Batch:
         batch: _Batch = []
@@ -203,7 +202,7 @@ class GroupWrites:
                 if _holds(write, there):
                     left.append((writer, write))
                 elif deletes_only and _is_gone(write, there):
-                    writer.stored(result.revision)  # No key was put that would name its writer.
+                    writer.stored(result.revision)  # Deletions leave no nonce that proves them.
                 else:
                     writer.refused()
             batch = left
@@ -232,7 +231,7 @@ def _stored(batch: _Batch, revision: int) -> None:
 
 
 def _applied_at(batch: _Batch, there: Mapping[str, KeyValue]) -> int:
-    """At which revision all of *batch* was applied, its answer lost; 0: it was not."""
+    """The revision at which *batch* was applied although its answer was lost; 0: it was not."""
     for _, write in batch:
         for key, value in write.puts.items():
             kv = there.get(key)
@@ -253,10 +252,10 @@ def _is_gone(write: GroupWrite, there: Mapping[str, KeyValue]) -> bool:
 
 
 class Confirmations:
-    """Whether groups are still coordinated here, asked of the store for many at once.
+    """Checks in the store, for many groups at once, that this agent still coordinates them.
 
-    Nothing but this makes an answer from memory one that nobody newer has made old: a claim needs
-    no consent of the previous coordinator.  `run` while the session lives.
+    Only this check proves that an answer from memory is current: a claim of another agent needs
+    no consent of this one.  `run` while the session lives.
     """
 
     def __init__(self, session: Session) -> None:
@@ -265,9 +264,9 @@ class Confirmations:
         self._awake = asyncio.Event()
 
     async def confirm(self, key: str, revision: int) -> bool:
-        """Whether *key* had this mod revision at some time after this was called.
+        """Whether *key* had this mod revision at some time after this call began.
 
-        False, too, where it is not known: the session ended.
+        False, too, if the session ended and it is unknown.
         """
         future = self._waiting.get((key, revision))
         if future is None:
@@ -277,10 +276,10 @@ class Confirmations:
         return await asyncio.shield(future)
 
     async def run(self) -> None:
-        """Ask, until cancelled.
+        """Send checks, until cancelled.
 
         Raises:
-            FencedError: the session is over.
+            FencedError: the session ended.
         """
         asked: dict[tuple[str, int], asyncio.Future[bool]] = {}
         try:
@@ -301,7 +300,7 @@ class Confirmations:
             self._waiting.clear()
 
     def _first(self) -> dict[tuple[str, int], asyncio.Future[bool]]:
-        """As many as a transaction holds: the key of a group's id may be 100 KB long."""
+        """The first checks that fit one transaction: a group's key may be 100 KB long."""
         some: dict[tuple[str, int], asyncio.Future[bool]] = {}
         size_bytes = 0
         for wanted, future in self._waiting.items():
@@ -313,8 +312,8 @@ class Confirmations:
 
     async def _are(self, wanted: Sequence[tuple[str, int]]) -> bool:
         fence = session_key(self._session.session_id)
-        # The read is not for what it says: without one etcd takes the transaction for one that
-        # may be answered from a member that is behind (etcdserver: isTxnSerializable).
+        # The result of the read is not used.  Without a read, etcd may answer the transaction from
+        # a member that is behind (etcdserver: isTxnSerializable).
         result = await self._session.transact(
             Txn(
                 compares=tuple(ModRevisionIs(key, revision) for key, revision in wanted),
