@@ -1,7 +1,7 @@
-"""Which APIs and versions an agent says that it speaks: one table, and what follows from it.
+"""The APIs and versions that ApiVersions publishes: one table, and the answers made from it.
 
-Produce is said to start at 0 though 0 to 2 are hung up on: older librdkafka sends uncompressed
-where it does not (KAFKA-18659).
+Produce is advertised from version 0, although a request of 0 to 2 closes the connection: librdkafka
+before 2.11.1 does not compress otherwise (KAFKA-18659).
 
 Pure.
 """
@@ -36,13 +36,14 @@ version of the cluster."""
 FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {"group.version": (1, 1), "metadata.version": METADATA_VERSION}
 )
-"""First and last level of what Kafka calls features; all are at their last.  ``group.version`` 1:
-groups of KIP-848; Java clients before 3.9 hang up on a first level of 0, which Kafka has.  One
-that is not listed is not there: transactions of KIP-890 are asked for by feature."""
+"""First and last level of each Kafka feature; the finalized level is the last.  ``group.version`` 1
+means groups of KIP-848.  Its first level is not Kafka's 0, on which Java clients before 3.9 close
+the connection.  A feature that is not listed is not supported: clients find transactions of KIP-890
+by their feature."""
 
 
 def versions_response() -> ApiVersionsResponse:
-    """The answer to every ApiVersions request that is in order."""
+    """The answer to every valid ApiVersions request."""
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=least, max_version=most)
@@ -63,7 +64,7 @@ def versions_response() -> ApiVersionsResponse:
 def unsupported_version_response() -> ApiVersionsResponse:
     """The answer, to be encoded in version 0, to an ApiVersions request of an unknown version.
 
-    It says only which versions of ApiVersions itself there are (KIP-511).
+    It lists only the versions of ApiVersions itself (KIP-511).
     """
     least, most = ADVERTISED[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(

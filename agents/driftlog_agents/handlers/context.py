@@ -1,4 +1,4 @@
-"""What a handler is told of a request, beside its body.
+"""What a handler receives with a request, besides its body.
 
 Pure.
 """
@@ -10,7 +10,7 @@ from driftlog_agents.protocol.errors import RESPONSE_BYTES, OverLimitError
 
 
 class AnswerBytes:
-    """What an answer will be, counted while it is made, so that it is not made in vain."""
+    """Counts an answer's bytes while it is made, so that a too large one is not finished."""
 
     __slots__ = ("_left_bytes", "_most_bytes")
 
@@ -18,10 +18,10 @@ class AnswerBytes:
         self._most_bytes = self._left_bytes = most_bytes
 
     def add(self, size_bytes: int) -> None:
-        """Count so much more.
+        """Count *size_bytes* more.
 
         Raises:
-            OverLimitError: it is more than an answer may have.
+            OverLimitError: the sum is over the limit of an answer.
         """
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
@@ -32,13 +32,13 @@ class AnswerBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Of one request, beside its body."""
+    """A request's version, client and connection."""
 
     api_version: int
     client_id: str | None
     client_host: str
     listener: str
     answer: AnswerBytes = field(default_factory=AnswerBytes)
-    """A handler that makes an answer from much more data than it returns counts that data here."""
+    """A handler whose answer may be much larger than its request counts the answer here."""
     on_close: set[Callable[[], None]] = field(default_factory=set)
-    """Called when the connection is gone: a handler that waits for long says here what ends it."""
+    """Called when the connection closes: a handler that waits long adds what ends its wait."""

@@ -1,8 +1,8 @@
-"""From frames to handlers, and from what they return to frames.
+"""Decodes frames for the handlers, and encodes the responses that they return.
 
     frame ──▶ header ──▶ Produce: decoded and admitted at once, on the hot path; a large one in its
                   │                turn, decoded by a thread and admitted in slices
-                  └────▶ the others: kept as they came, decoded and run one after the other on
+                  └────▶ the others: queued as frames, then decoded and run one after the other on
                          their connection, as Kafka does
 
 Unknown keys and versions close the connection; an ApiVersions request of an unknown version
@@ -54,48 +54,52 @@ from driftlog_metadata.stores.errors import CorruptError, StoreError
 _REQUEST_BYTES: Final = "driftlog.max.request.bytes"
 
 _MANY_ELEMENTS: Final = 2_000
-"""An answer of more is encoded by a thread: some milliseconds."""
+"""A thread encodes an answer of more elements, which takes some milliseconds."""
 
 _SWEEP_S: Final = 0.1
 
 _SMALL_BYTES: Final = 2 * 1024
-"""Requests of more begin in a turn of their own: handlers may take a while before they make slices.
-What clients ask for again and again (heartbeats, commits, joins) is smaller."""
+"""A larger request runs after the waiting small ones: its handler may run long before its first
+slice.  Periodic requests (heartbeats, commits, joins) are smaller."""
 
 _LARGE_BYTES: Final = 64 * 1024
-"""Frames of more are decoded by a thread."""
+"""A thread decodes a larger frame."""
 
 _DECODED_WEIGHT: Final = 8
-"""Times its bytes: a partition of a Fetch takes 16 to 33 bytes, and as an object some 200."""
+"""Memory of a decoded request, in multiples of its frame: a partition of a Fetch takes 16 to 33
+bytes in the frame, and some 200 as an object."""
 
 _COPIED_WEIGHT: Final = 1
-"""What others have of size are strings and blobs."""
+"""The same for other APIs: their large fields are strings and blobs."""
 
 _QUEUED_BYTES: Final = "queued.max.request.bytes"
 
 _PRODUCE_ELEMENTS: Final = 60_000
-"""Of a Produce request: a batch for each of 30,000 topics with one partition."""
+"""Elements of a large Produce request, at most: a batch for each of 30,000 topics with one
+partition."""
 
 _AT_ONCE_CHARS: Final = 256_000
-"""Names of a Produce request that is not large, which its answer repeats: a thousand topics."""
+"""Characters of the topic names that a Produce request admitted at once may have: its answer
+repeats them.  A thousand topics."""
 
 _AT_ONCE_BYTES: Final = 8 * 1024 * 1024
-"""Of several batches of one that is not large, for their CRCs: some milliseconds."""
+"""Bytes of several batches that are admitted at once, at most: their CRCs take some
+milliseconds."""
 
 _AT_ONCE_BATCHES: Final = 2_000
-"""Topics and batches of one that is not large: some 7 ms."""
+"""Topics and batches of a Produce request that is admitted at once, at most: some 7 ms."""
 
 _ONE_BATCH_ELEMENTS: Final = 2
-"""A topic and a partition."""
+"""Elements of a Produce request of one batch: a topic and a partition."""
 
 _PRODUCED_BYTES: Final = 33
-"""Of an answer for a partition that was appended to."""
+"""Bytes of the answer for each partition that was appended to."""
 
 _REFUSED_BYTES: Final = 400
-"""The same for one that was not: it says twice what is wrong."""
+"""The same for a refused partition, whose answer states the error twice."""
 
 _FORGOTTEN: Final = 0.9
-"""Of what an answer was expected to be, when smaller ones are made."""
+"""Factor by which the expected answer of an API shrinks with each smaller answer."""
 
 
 class Dispatcher:
@@ -113,14 +117,14 @@ class Dispatcher:
         self.fetching = FetchHandler(broker, self.spawn)
         self._counts: Counter[ApiKey] = Counter()
         self._answer_bytes: Counter[ApiKey] = Counter()
-        """What answers of each kind came to lately."""
+        """Bytes that an answer of each API is expected to have, by the recent ones."""
 
     def requests(self) -> Mapping[ApiKey, int]:
-        """How many were taken of each kind."""
+        """Requests received, by API."""
         return {ApiKey.PRODUCE: self.producing.requests, **self._counts}
 
     async def run(self) -> None:
-        """Own the tasks of requests until cancelled."""
+        """Run the tasks of requests, and answer Produce requests that time out, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -138,10 +142,10 @@ class Dispatcher:
             self._tasks.create_task(coroutine)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
-        """Take one request.
+        """Take one request frame.
 
         Raises:
-            CorruptFrameError: hang up.
+            CorruptFrameError: the connection must be closed.
         """
         one = connection.one_batch.read(frame)
         if one is not None:
@@ -232,7 +236,7 @@ class Dispatcher:
                     self._tags,
                 )
                 most = self._check_answer(request)
-                # It is decoded again when there is room: what is decoded is held by one at a time.
+                # Without room it is decoded again later: one request at a time is held decoded.
                 again = partial(self._produce_large, header, slot)
                 if not connection.answers.room(most, again):
                     return
@@ -247,10 +251,10 @@ class Dispatcher:
         connection.admitted()
 
     def _check_answer(self, request: produce.ProduceRequest) -> int:
-        """What the answer to a large Produce comes to, at most.
+        """Bytes that the answer to a large Produce has, at most.
 
         Raises:
-            OverLimitError: it is larger than an answer may be; nothing is appended.
+            OverLimitError: it is over the limit even without errors; nothing is appended.
         """
         if request.acks == 0:
             return 0
@@ -318,10 +322,10 @@ class Dispatcher:
         weight: int,
         begin: Callable[[RequestHeader, QueuedRequest, memoryview], None],
     ) -> None:
-        """Queue it, unless no room were enough for it: it would have all others wait.
+        """Queue a request, unless it alone is over the limit of all: it would block the others.
 
         Raises:
-            OverLimitError: hang up.
+            OverLimitError: it is over that limit; the connection must be closed.
         """
         size, most = len(frame), self._broker.settings.limits.queued_max_request_bytes
         if size * (weight + 1) > most:
@@ -334,7 +338,7 @@ class Dispatcher:
         connection.ask(frame, weight, partial(begin, header))
 
     def _begin(self, header: RequestHeader, slot: QueuedRequest, frame: memoryview) -> None:
-        """Run it; where such requests have large answers, when there is room for one."""
+        """Run the request; if its API has large answers, once there is room for one."""
         expected = self._answer_bytes[header.api_key]
         run = partial(self._run, header, slot, frame)
         if expected <= SMALL_BYTES or slot.connection.answers.room(expected, run):
@@ -408,10 +412,10 @@ class Dispatcher:
                 slot.respond([answer])
 
     async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
-        """The answer's frame; a thread makes it where it is large.
+        """The answer's frame; a thread encodes a large one.
 
         Raises:
-            OverLimitError: it is larger than an answer may be.
+            OverLimitError: it is over the limit of an answer.
         """
         encode, version = API[header.api_key].encode_response, header.api_version
         if has_more_elements(response, _MANY_ELEMENTS):
@@ -431,7 +435,7 @@ def _names_chars(request: produce.ProduceRequest) -> int:
 
 
 async def _alone(work: Awaitable[Any]) -> Any:
-    """What *work* returns; of the errors of a task group one, a bug before any other."""
+    """Await *work*; of a task group's errors raise one, a bug before any other."""
     try:
         return await work
     except ExceptionGroup as group:

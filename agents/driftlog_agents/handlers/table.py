@@ -1,4 +1,4 @@
-"""Which handler answers which API.  Produce and Fetch, the hot path, are not among them.
+"""The handler of each API.  Produce and Fetch, the hot path, are not in the table.
 
 Shell.
 """
@@ -55,11 +55,11 @@ from driftlog_agents.protocol.api import ApiKey
 __all__ = ["ADVERTISED", "HANDLERS", "OF_MANY", "Handler", "unsupported_version_response"]
 
 Handler = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
-"""Of the request and response classes of one `Api`."""
+"""Answers the request class of one `Api` with its response class."""
 
 
 def _changing(handle: Handler) -> Handler:
-    """A handler that changes topics: of an agent that leaves, its answers are the last ones."""
+    """*handle* of an API that changes topics; a stopping agent answers last (`Topics.parting`)."""
 
     async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
         response = await handle(broker, request, context)
@@ -80,8 +80,8 @@ OF_MANY: Final = frozenset(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
     }
 )
-"""APIs whose requests name topics and partitions that are there, all of them if need be: their
-elements have no limit but that of Fetch, and what they do is cut into slices."""
+"""APIs whose requests may name every topic and partition of the cluster: the only limit of their
+elements is that of Fetch, and their handlers work in slices."""
 
 HANDLERS: Final[Mapping[ApiKey, Handler]] = MappingProxyType(
     {

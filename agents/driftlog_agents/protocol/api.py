@@ -8,9 +8,9 @@ all of it.
     response header v0: int32 correlation id
     response header v1: v0, then tagged fields         from the first flexible version on
 
-The response header of ApiVersions is v0 for ever, so that a client that does not know yet
-what we speak can read it (ApiMessageType#responseHeaderVersion, KIP-511), and a client id is
-never compact (RequestHeader.json).
+The response header of ApiVersions is always v0, so that a client that does not know the agent's
+versions yet can read it (ApiMessageType#responseHeaderVersion, KIP-511).  A client id is never
+compact (RequestHeader.json).
 Pure.
 """
 
@@ -36,19 +36,19 @@ F = TypeVar("F", Decode, Encode)
 
 
 MAX_REQUEST_ELEMENTS: Final = 1 << 18
-"""Elements of all arrays of a request together, unless a limit says less.  The largest request of
-an honest client names each of 100,000 partitions once; 100 MB of two-byte elements would be
-gigabytes of objects."""
+"""Elements of all arrays of a request together, at most, unless a limit is lower.  The largest
+request of an honest client names each of 100,000 partitions once; 100 MB of two-byte elements would
+be gigabytes of objects."""
 
 MAX_TAGGED_FIELDS: Final = 10_000
-"""Tagged fields of a message that it does not know, unless a limit says less."""
+"""Unknown tagged fields of a message, at most, unless a limit is lower."""
 
 MAX_RESPONSE_ELEMENTS: Final = 1 << 24
-"""The same of a response, which comes from an agent, and has a partition's replicas in it."""
+"""The same for a response, which comes from an agent, and has the replicas of each partition."""
 
 
 class ApiKey(IntEnum):
-    """What a request asks for, int16.  Source: org.apache.kafka.common.protocol.ApiKeys 4.3.1."""
+    """The API of a request, int16.  Source: org.apache.kafka.common.protocol.ApiKeys 4.3.1."""
 
     PRODUCE = 0
     FETCH = 1
@@ -152,7 +152,7 @@ class ApiKey(IntEnum):
 
 @dataclass(slots=True)
 class RequestHeader:
-    """A request's header.  *body_offset*: where its body starts in the bytes that were read."""
+    """A request's header.  *body_offset*: where its body starts in the frame, in bytes."""
 
     api_key: ApiKey
     api_version: int
@@ -165,10 +165,10 @@ class Api(Generic[Q, R]):
     """One API: request *Q*, response *R*.
 
     Args:
-        versions: those that Kafka 4.3 defines and this codec speaks, as ``"3-13"``.
-        served: those that we answer, as ``"3-11"``; *versions* unless given, ``"none"`` where
-            no handler does.
-        advertised: what ApiVersions says that we answer; *served* unless given.
+        versions: those that Kafka 4.3 defines and this codec reads and writes, as ``"3-13"``.
+        served: those that an agent answers, as ``"3-11"``; *versions* unless given, ``"none"`` if
+            there is no handler.
+        advertised: those that ApiVersions publishes; *served* unless given.
         flexible: the first flexible version (KIP-482), as ``"9+"``, or ``"none"``.
     """
 
@@ -192,7 +192,7 @@ class Api(Generic[Q, R]):
         self.served: Final = _half_open(served or versions)
         """Versions that an agent answers, half-open; all of them are in `versions`."""
         self.advertised: Final = _half_open(advertised or served or versions)
-        """Versions that an agent says it answers, half-open."""
+        """Versions that ApiVersions publishes, half-open."""
         self._flexible = parse_versions(flexible)
         self._request_decoders: Final[dict[int, Decode]] = {}
         self._request_encoders: Final[dict[int, Encode]] = {}
@@ -216,11 +216,11 @@ class Api(Generic[Q, R]):
     ) -> Q:
         """Read a request's body, which starts at *body_offset* and ends with *frame*.
 
-        Records are views of *frame*; all else is copied.  Bytes behind the body are ignored,
-        and strings that are not UTF-8 are replaced, both as Kafka does.
+        Records are views of *frame*; all else is copied.  Bytes after the body are ignored, and
+        bytes of strings that are not UTF-8 are replaced, both as in Kafka.
 
         Raises:
-            CorruptFrameError: these bytes are no such request, or we do not know *version*.
+            CorruptFrameError: the bytes are not such a request, or *version* is unknown.
             OverLimitError: it has more than *max_elements*, or *max_tagged_fields* of a message.
         """
         decode = self._request_decoders.get(version) or self._compiled(
@@ -240,14 +240,14 @@ class Api(Generic[Q, R]):
         """The whole frame.  Fields that *version* does not have are left out.
 
         Raises:
-            AssertionError: *response* cannot be said in *version* (null where it may not be,
-                a number out of its range): our bug.
+            AssertionError: *response* cannot be encoded in *version* (a null that is not allowed, a
+                number out of range): a bug of the agent.
         """
         out = bytearray(self._response_header(version, correlation_id))
         return _joined(out, self._encode_response(version, response, out))
 
     def encode_response_parts(self, version: int, correlation_id: int, response: R) -> list[Buffer]:
-        """As `encode_response`, in buffers to be written one behind the other.
+        """As `encode_response`, in buffers to be written one after the other.
 
         Records are not copied: their buffers are in the list as they were given.
         """
@@ -271,10 +271,10 @@ class Api(Generic[Q, R]):
         return _joined(out, _encoded(encode, self.request, version, request, out))
 
     def decode_response(self, version: int, frame: Buffer) -> tuple[int, R]:
-        """Read what follows the size: the correlation id, and the response.
+        """Read the bytes after the size: the correlation id, and the response.
 
         Raises:
-            CorruptFrameError: these bytes are no such response.
+            CorruptFrameError: the bytes are not such a response.
         """
         view = memoryview(frame)
         if len(view) < 4:
@@ -317,7 +317,7 @@ class Api(Generic[Q, R]):
         cls: type[Any],
         version: int,
     ) -> F:
-        """Compile at first use: a few milliseconds, and most versions are never asked for."""
+        """Compile at first use: it takes a few milliseconds, and most versions are never used."""
         if version not in self.versions:
             raise CorruptFrameError(f"{self.name} has no version {version}")
         return known.setdefault(version, compiler(cls, version, self.is_flexible(version)))
@@ -383,7 +383,7 @@ def _joined(out: bytearray, cuts: Cuts) -> bytes:
 
 
 def _parts(out: bytearray, cuts: Cuts) -> list[Buffer]:
-    """*out* with records at their cuts, and the size of all in front."""
+    """*out* with records at their cuts, and the size of all parts in front."""
     view = memoryview(out)
     parts: list[Buffer] = []
     done = 0

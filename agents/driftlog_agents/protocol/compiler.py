@@ -1,9 +1,9 @@
 """One decoder and one encoder per message and version, written out as straight-line Python.
 
-The functions are put together as source text and compiled once, the way `dataclasses` makes
-an ``__init__``: one function per message, nested structs inlined as loops, consecutive
-fixed-size fields (and the lengths that follow them) in one `struct.Struct`, and no call per
-field.  Nothing from the wire goes into the text; a compiled function's docstring shows it.
+The functions are put together as source text and compiled once, as `dataclasses` makes an
+``__init__``: one function per message, nested structs inlined as loops, consecutive fixed-size
+fields (and the lengths that follow them) in one `struct.Struct`, and no call per field.  The text
+has nothing from the wire; it is the docstring of the compiled function.
 
     decode(buffer: memoryview, at: int, end: int, elements: int, tagged: int) -> message
     encode(message, out: bytearray, cuts: list[(position in out, records)]) -> None
@@ -58,11 +58,11 @@ _MAX_MESSAGE_CHARS: Final = MAX_STRING_BYTES // 4
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
     """The function that reads *version* of a message.
 
-    Its last arguments bound the elements of all arrays together, and tagged fields that are not
-    known.  It may raise IndexError and struct.error at the end of its buffer and CorruptFrameError
-    for all else; `api` makes them one.  Strings are replaced where they are not UTF-8, as
-    Java's are (``new String(bytes, UTF_8)``), and what follows the message is ignored, as
-    RequestContext#parseRequest of Kafka 4.3.1 does.
+    Its last two arguments limit the elements of all arrays together, and the unknown tagged fields.
+    It may raise IndexError and struct.error at the end of its buffer and CorruptFrameError for all
+    else; `api` makes them one error.  Bytes of strings that are not UTF-8 are replaced, as in Java
+    (``new String(bytes, UTF_8)``).  Bytes after the message are ignored, as in
+    RequestContext#parseRequest of Kafka 4.3.1.
     """
     writer = _DecoderWriter(version, flexible)
     message = writer.struct(cls)
@@ -82,7 +82,7 @@ def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encode:
 
 
 class _Writer:
-    """Lines of one function, the constants they name, and a run of fixed-size items to come."""
+    """The lines of one function, its constants, and a run of fixed-size items to be flushed."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -98,7 +98,7 @@ class _Writer:
         self.aside(text)
 
     def aside(self, text: str) -> None:
-        """A line that may go before the run: it neither reads nor writes the wire."""
+        """Add a line that may go before the run: it neither reads nor writes the wire."""
         self.text.append("    " * self._depth + text)
 
     @contextmanager
@@ -124,15 +124,15 @@ class _Writer:
     def compile(self, signature: str, title: str) -> Callable[..., Any]:
         source = "\n".join([f"def {signature}:", *self.text, ""])
         namespace = dict(self.names)
-        exec(compile(source, f"<{title}>", "exec"), namespace)  # from our definitions alone
+        exec(compile(source, f"<{title}>", "exec"), namespace)  # source: message definitions alone
         function = namespace[signature.partition("(")[0]]
         function.__doc__ = source
         return function  # type: ignore[no-any-return]
 
 
 class _DecoderWriter(_Writer):
-    """Locals: ``b`` the buffer, ``p`` where we are, ``n`` its end; allowed yet are ``m`` elements
-    and ``q`` tagged fields."""
+    """Locals: ``b`` the buffer, ``p`` the position, ``n`` the end; ``m`` elements and ``q`` tagged
+    fields are still allowed."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
@@ -148,7 +148,7 @@ class _DecoderWriter(_Writer):
         }
 
     def flush(self) -> None:
-        """Read the run of fixed-size items with one call, or an index where it is one byte."""
+        """Read the run of fixed-size items with one call, or by index if it is one byte."""
         run, self.run = self.run, []
         if not run:
             return
@@ -162,7 +162,7 @@ class _DecoderWriter(_Writer):
         self.line(f"p += {struct.calcsize(formats)}")
 
     def length(self, prefix: str) -> str:
-        """Read a length or a count; the name of the local that holds it, null being < 0."""
+        """Read a length or a count; returns the local that holds it: < 0 for null."""
         local = self.fresh("k")
         self.run.append(("B" if self.flexible else prefix, local))
         self.flush()
@@ -172,7 +172,7 @@ class _DecoderWriter(_Writer):
         return local
 
     def struct(self, cls: type[Any]) -> str:
-        """Read a struct; the name of the local that holds it."""
+        """Read a struct; returns the local that holds it."""
         made = self.fresh("o")
         frozen = is_frozen(cls)
         dot = "_" if frozen else "."
@@ -258,7 +258,7 @@ class _DecoderWriter(_Writer):
 
     @contextmanager
     def unless_null(self, length: str, target: str, nullable: bool) -> Iterator[str]:
-        if not nullable:  # What reads it refuses a negative length.
+        if not nullable:  # The reader of the value refuses a negative length.
             yield length
             return
         self.line(f"if {length} < 0: {target} = None")
@@ -329,7 +329,7 @@ class _EncoderWriter(_Writer):
             self.line(f"{out} += {bytes(len(run))!r}")
 
     def varint(self, value: str, out: str) -> None:
-        """Write a varint that is nearly always one byte: with the run, where there is one."""
+        """Write a varint that is nearly always one byte; a run is written with it."""
         if not self.run:
             self.line(f"{out} += V[{value}] if {value} < 128 else varint({value})")
             return
@@ -364,7 +364,7 @@ class _EncoderWriter(_Writer):
         self.flush(out)
 
     def tagged_fields(self, tagged: tuple[Field, ...], owner: str, out: str) -> None:
-        """Those that are not their default, as Kafka's writers do."""
+        """Write those that differ from their default, as Kafka's writers do."""
         there = []
         for field in tagged:
             local, flag = self.fresh("v"), self.fresh("f")

@@ -1,17 +1,16 @@
-"""What members of classic consumer groups tell each other, inside JoinGroup and SyncGroup.
+"""What members of classic consumer groups send each other, inside JoinGroup and SyncGroup.
 
     int16 version, body                 never flexible: no compact lengths, no tagged fields
 
 | version | change of a subscription |
 |---|---|
 | 1 | owned partitions: cooperative rebalancing (KIP-429) |
-| 2 | the generation that they are of (KIP-792) |
+| 2 | the generation of the owned partitions (KIP-792) |
 | 3 | rack (KIP-881) |
 
-Assignments are the same in all versions.  A version above 3 is read as 3: what is newer comes
-behind what is known.  Only groups of protocol type ``consumer`` have these bytes in them; to a
-broker they are opaque but where it must know the subscriptions (OffsetDelete, KIP-848's change of
-protocols, lag).
+Assignments are the same in all versions.  A version above 3 is read as 3: newer fields follow the
+known ones.  Only groups of protocol type ``consumer`` have these bytes.  A broker reads them only
+where it needs the subscriptions (OffsetDelete, KIP-848's change of protocols, lag).
 Source: ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json,
 org.apache.kafka.clients.consumer.internals.ConsumerProtocol.
 Pure.
@@ -28,7 +27,7 @@ from driftlog_agents.protocol.errors import CorruptFrameError
 from driftlog_agents.protocol.types import Buffer, Bytes, Int32, String, V
 
 PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of groups whose metadata and assignments are these."""
+"""The protocol type of groups whose metadata and assignments have this format."""
 
 LATEST_VERSION: Final = 3
 
@@ -55,10 +54,10 @@ class ConsumerProtocolAssignment:
 
 
 def decode_version(data: Buffer) -> int:
-    """The version that *data* says it is of; it may be above `LATEST_VERSION`.
+    """The version in *data*; it may be above `LATEST_VERSION`.
 
     Raises:
-        CorruptFrameError: too short, or a negative version.
+        CorruptFrameError: *data* is too short, or its version is negative.
     """
     try:
         (version,) = _VERSION.unpack_from(data)
@@ -70,20 +69,20 @@ def decode_version(data: Buffer) -> int:
 
 
 def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
-    """Read a member's metadata.  Bytes behind it are ignored.
+    """Read a member's metadata.  Bytes after it are ignored.
 
     Raises:
-        CorruptFrameError: *data* is no subscription.
+        CorruptFrameError: *data* is not a subscription.
     """
     subscription: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
     return subscription
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """Read a member's assignment.  Bytes behind it are ignored.
+    """Read a member's assignment.  Bytes after it are ignored.
 
     Raises:
-        CorruptFrameError: *data* is no assignment.
+        CorruptFrameError: *data* is not an assignment.
     """
     assignment: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
     return assignment

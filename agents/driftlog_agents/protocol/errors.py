@@ -1,4 +1,4 @@
-"""What we answer when we do not do what was asked, and what we do when we cannot read it.
+"""Error codes that an agent answers, and errors of bytes that it cannot read.
 
 Pure.
 """
@@ -10,8 +10,9 @@ from driftlog_metadata.stores.errors import CorruptError
 
 
 class CorruptFrameError(CorruptError):
-    """A frame that is not a Kafka request or response.  Hang up: what follows cannot be trusted.
+    """A frame that is not a Kafka request or response.
 
+    The connection closes: the bytes after the frame cannot be trusted.
     Every decoder of `driftlog_agents.protocol` raises this, and nothing else, for any bytes.
     """
 
@@ -23,15 +24,18 @@ SOCKET_REQUEST_BYTES: Final = "socket.request.max.bytes"
 
 
 class FrameTooLargeError(CorruptFrameError):
-    """A frame over ``socket.request.max.bytes``.  Hang up before it is buffered, and count it."""
+    """A frame over ``socket.request.max.bytes``.  The connection closes before the frame
+    is buffered, and the refusal is counted."""
 
 
 class OverLimitError(CorruptFrameError):
-    """A request that asks for more than a limit allows.  Hang up, and count it.
+    """A request that asks for more than a limit allows.
+
+    The connection closes, and the refusal is counted.
 
     Args:
         limit: the config that sets the limit.
-        what: what was asked for, and what is allowed.
+        what: what was requested, and what is allowed.
     """
 
     def __init__(self, limit: str, what: str) -> None:
@@ -184,7 +188,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether clients try again by themselves (RetriableException in the Java client)."""
+        """Whether clients retry by themselves (RetriableException in the Java client)."""
         return self in _RETRIABLE
 
 
@@ -227,11 +231,11 @@ _RETRIABLE: Final = frozenset(
 
 
 class RefusedError(Exception):
-    """We understood, and decline.  The dispatcher makes it the response's error code, once.
+    """A request that is understood and refused.  Its handler answers with the error code.
 
     Args:
-        code: what the client is told.
-        message: for responses that carry one, and the log; None where the code says all.
+        code: the error code of the answer.
+        message: for answers that carry one, and the log; None if the code says all.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

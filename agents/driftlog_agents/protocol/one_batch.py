@@ -1,11 +1,11 @@
-"""Produce requests of one batch that begin as one before did: nearly all of a connection's.
+"""Fast path of Produce requests of one batch with a known prefix: nearly all of a connection's.
 
     int16 key, int16 version │ int32 correlation id │ client id … partition │ length, batch, tags
     ────────── same ─────────  ────── its own ──────  ──────── same ────────  ───── its own ─────
 
-A producer sends the same bytes between the correlation id and the batch again and again;
-what they mean is decoded once, by the codec, and remembered.  Whatever looks different in
-any way is the codec's: this module refuses nothing.
+A producer sends the same bytes between the correlation id and the batch again and again.  The codec
+decodes them once, and the reader remembers the result.  A request that differs in any way goes to
+the codec: this module refuses nothing.
 
 Pure.
 """
@@ -21,16 +21,16 @@ from driftlog_agents.protocol.types import encode_varint, varint_tail
 _PREFIX_AT: Final = 8
 _LEAST_BATCH_BYTES: Final = 61
 _MAX_KNOWN: Final = 4096
-"""Prefixes of one connection: one a partition that it writes to."""
+"""Prefixes of one connection, at most: one for each partition that it writes to."""
 _MAX_PREFIX_BYTES: Final = 1024
-"""Client id and topic (249) of any client but a rude one, whose 32 KiB are not remembered."""
+"""Client id and topic (249), at most.  The 32 KiB of a rude client are not remembered."""
 _INT32: Final = Struct(">i")
 _FLEXIBLE_TAIL: Final = memoryview(b"\0\0\0")
 """No tagged fields of the partition, the topic, and the request."""
 
 
 class OneBatch(NamedTuple):
-    """What a request asks for, but for its batch."""
+    """The fields of a request, without its batch."""
 
     version: int
     acks: int
@@ -40,7 +40,7 @@ class OneBatch(NamedTuple):
 
 
 class OneBatchReader:
-    """Of one connection; knows prefixes of one length at a time."""
+    """Reads the requests of one connection; it knows prefixes of one length at a time."""
 
     __slots__ = ("_end", "_flexible", "_known", "_lengths_seen", "_lengths_until", "_unpack")
 
@@ -53,7 +53,8 @@ class OneBatchReader:
         self._lengths_until = 1
 
     def read(self, frame: memoryview) -> tuple[OneBatch, int, memoryview] | None:
-        """The request, its correlation id and its batch; None: `learn` from the codec."""
+        """The request, its correlation id and its batch; None: the codec must decode it
+        (`learn`)."""
         at = self._end
         if len(frame) < at + _LEAST_BATCH_BYTES:
             return None
@@ -81,7 +82,7 @@ class OneBatchReader:
     def learn(
         self, frame: memoryview, header: RequestHeader, request: produce.ProduceRequest
     ) -> None:
-        """Remember what the codec read from *frame*, if more like it may come."""
+        """Remember what the codec read from *frame*, if similar requests may follow."""
         topics = request.topic_data
         if len(topics) != 1 or len(topics[0].partition_data) != 1:
             return
@@ -90,7 +91,7 @@ class OneBatchReader:
         if batch is None or len(batch) < _LEAST_BATCH_BYTES:
             return
         if not topics[0].name:
-            return  # by its id: agents ask so, and hardly ever
+            return  # by its id: only agents send that, and rarely
         flexible = produce.API.is_flexible(header.api_version)
         size = len(batch)
         length, tail = _INT32.pack(size), 0
@@ -117,7 +118,7 @@ class OneBatchReader:
         )
 
     def _worth_it(self) -> bool:
-        """Prefixes of lengths that alternate are hardly ever of use: tried less and less often."""
+        """Whether to learn a new length: ever more rarely, as alternating lengths do not help."""
         self._lengths_seen += 1
         if self._lengths_seen < self._lengths_until:
             return False

@@ -1,4 +1,4 @@
-"""Every API that we can read and write, and the header that says which one a request is for.
+"""Every API that the codec reads and writes, and the request header, which names the API.
 
 Pure.
 """
@@ -116,7 +116,7 @@ API: Final[Mapping[int, Api[Any, Any]]] = MappingProxyType(
         )
     }
 )
-"""By `ApiKey`, or the int it is on the wire.  Some are spoken by clients alone: `Api.served`."""
+"""APIs by `ApiKey`, or its int on the wire.  Agents do not answer all of them: `Api.served`."""
 
 _FIXED: Final = struct.Struct(">hhih")
 
@@ -130,15 +130,15 @@ _SERVED: Final = {
 def decode_request_header(
     frame: Buffer, max_tagged_fields: int = MAX_TAGGED_FIELDS
 ) -> RequestHeader:
-    """Read what follows a request's size, up to its body.
+    """Read a request from after its size up to its body.
 
-    An ApiVersions request of a version that we do not serve is let through: it is the one
-    that is answered (in version 0, UNSUPPORTED_VERSION), and its body must not be decoded.
+    An ApiVersions request of a version that agents do not serve is accepted: it is answered (in
+    version 0, UNSUPPORTED_VERSION), and its body must not be decoded.
 
     Raises:
-        CorruptFrameError: cut off, or an API or version that we do not serve: Kafka hangs up
-            on these as well (RequestContext#parseRequest, SocketServer).
-        OverLimitError: it has more than *max_tagged_fields*.
+        CorruptFrameError: the header is cut off, or agents do not serve the API or version: Kafka
+            closes the connection as well (RequestContext#parseRequest, SocketServer).
+        OverLimitError: the header has more than *max_tagged_fields*.
     """
     view = frame if type(frame) is memoryview else memoryview(frame)
     end = len(view)

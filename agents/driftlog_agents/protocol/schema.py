@@ -1,8 +1,8 @@
 """From annotated message classes to the fields of one version.
 
-`layout(ProduceRequest, 9)` is what `compiler` turns into functions and what the tests hold
-against Kafka's own definitions: the fields that exist in version 9, in wire order, each with
-its type, whether it may be null, its tag and its default.
+`compiler` turns `layout(ProduceRequest, 9)` into functions, and the tests compare it with Kafka's
+own definitions: the fields that exist in version 9, in wire order, each with its type, whether it
+may be null, its tag and its default.
 Pure.
 """
 
@@ -15,7 +15,7 @@ from driftlog_agents.protocol.types import Blob, Fixed, V
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Many of one type."""
+    """An array of one type."""
 
     element: "Type"
 
@@ -40,7 +40,7 @@ class Field:
     nullable: tuple[int, int]
     tag: int | None
     default: object
-    """Of the dataclass; a fresh list for arrays."""
+    """The dataclass's default; a fresh list for arrays."""
 
     def is_in(self, version: int) -> bool:
         """Whether *version* has this field."""
@@ -55,7 +55,7 @@ def all_fields(cls: type[Any]) -> tuple[Field, ...]:
     """The fields of a message class in wire order.
 
     Raises:
-        TypeError: an annotation that is none of the words of `types`.
+        TypeError: an annotation is not a type of `types`.
     """
     known = _fields_of.get(cls)
     if known is None:
@@ -78,12 +78,13 @@ def layout(cls: type[Any], version: int) -> tuple[tuple[Field, ...], tuple[Field
 
 
 def is_frozen(cls: type[Any]) -> bool:
-    """Whether instances can only be made whole: such classes are defaults of tagged fields."""
+    """Whether instances cannot be changed once made: such classes are defaults of tagged fields."""
     return bool(cls.__dataclass_params__.frozen)
 
 
 def least_bytes(kind: Type, version: int, flexible: bool, nullable: bool = False) -> int:
-    """The fewest bytes that a value can take: with it a count is checked before it is believed."""
+    """The fewest bytes that a value takes: an array's count is checked against the bytes that are
+    left."""
     match kind:
         case Fixed():
             return kind.size

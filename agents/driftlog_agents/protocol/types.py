@@ -1,4 +1,4 @@
-"""The words message definitions are written in, and the few readers a compiled codec calls.
+"""The types of message definitions, and the few functions that a compiled codec calls.
 
 A message is a slotted dataclass.  Its annotations say all that the codec needs:
 
@@ -42,7 +42,7 @@ MAX_STRING_BYTES: Final = 0x7FFF
 """Longest string, compact ones included: Kafka's generated readers refuse more."""
 
 LONG_STRING_BYTES: Final = MAX_STRING_BYTES // 3
-"""Up to here a string can be said again whatever its bytes: one that is replaced becomes three."""
+"""A shorter string fits an answer whatever its bytes: each replaced byte becomes three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ MAX_TOPIC_BYTES: Final = 249
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A type with a length in front; *prefix* is that length's format where it is not compact.
-    A string of more than *most_bytes* is refused."""
+    """A type with a length in front; *prefix* is the format of a length that is not compact.  A
+    string of more than *most_bytes* is refused."""
 
     name: str
     prefix: str
@@ -79,7 +79,7 @@ Float64 = Annotated[float, Fixed("float64", "d", 8)]
 Uuid = Annotated[UUID, Fixed("uuid", "16s", 16)]
 String = Annotated[str, Blob("string", "h")]
 TopicName = Annotated[str, Blob("string", "h", MAX_TOPIC_BYTES)]
-"""Where a request with the name of no topic is refused whole."""
+"""For requests that are refused whole if one name is longer than a topic's can be."""
 Bytes = Annotated[bytes, Blob("bytes", "i")]
 RecordsView = Annotated[memoryview, Blob("records", "i")]
 RecordParts = Annotated[Buffer | Sequence[Buffer], Blob("records", "i")]
@@ -91,10 +91,10 @@ _NEVER: Final = (1, 0)
 
 @dataclass(frozen=True, slots=True, init=False)
 class V:
-    """In which versions a field is there, may be null, and under which tag it travels.
+    """The versions in which a field exists and may be null, and the tag of a tagged field.
 
     Ranges are Kafka's and inclusive: ``"3+"``, ``"0-12"``, ``"6"``.  A field whose type is
-    ``X | None`` may be null in all its versions unless *nullable* says which.
+    ``X | None`` may be null in all its versions unless *nullable* names some.
     A field with a *tag* is tagged in all its versions.
     """
 
@@ -114,7 +114,7 @@ def parse_versions(text: str) -> tuple[int, int]:
     """First and last version of Kafka's notation: ``"3+"``, ``"0-12"``, ``"6"``, ``"none"``.
 
     Raises:
-        ValueError: *text* is none of these.
+        ValueError: *text* is not a range of versions.
     """
     if text == "none":
         return _NEVER
@@ -163,14 +163,14 @@ def encode_varint(value: int) -> bytes:
 
 
 VARINTS: Final = tuple(encode_varint(value) for value in range(0x80))
-"""The one-byte varints, which nearly all are."""
+"""The one-byte varints, which nearly all varints are."""
 
 
 def long_string(data: memoryview) -> str:
-    """A string of more than `LONG_STRING_BYTES`.
+    """Decode a string of more than `LONG_STRING_BYTES`.
 
     Raises:
-        CorruptFrameError: it is not UTF-8, and what replaces it could not be said in an answer.
+        CorruptFrameError: it is not UTF-8, and too long for an answer with its bytes replaced.
     """
     text = str(data, "utf-8", "replace")
     if len(text.encode()) > MAX_STRING_BYTES:
@@ -181,12 +181,12 @@ def long_string(data: memoryview) -> str:
 def skip_tagged_fields(
     buffer: memoryview, at: int, end: int, count: int, allowed: int
 ) -> tuple[int, int]:
-    """Step over tagged fields; *count* is the first byte of their number.
+    """Skip tagged fields; *count* is the first byte of their number.
 
-    Returns their end, and how many are *allowed* yet.
+    Returns their end, and how many are still *allowed*.
 
     Raises:
-        CorruptFrameError: a field ends behind *end*.
+        CorruptFrameError: a field ends after *end*.
         OverLimitError: there are more than *allowed*.
         IndexError: *buffer* ends before they do.
     """
@@ -211,7 +211,7 @@ def skip_tagged_fields(
 
 @functools.lru_cache(maxsize=4096)
 def uuid_of(value: bytes) -> UUID:
-    """The UUID of 16 bytes.  Remembered: a hit costs a tenth of a construction."""
+    """The UUID of 16 bytes, cached: a hit costs a tenth of a construction."""
     return UUID(bytes=value)
 
 

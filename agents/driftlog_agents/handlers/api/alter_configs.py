@@ -1,4 +1,4 @@
-"""AlterConfigs: what is said is all that stays set.
+"""AlterConfigs: the configs of the request replace all configs of a resource.
 
 Shell.
 """

@@ -26,7 +26,7 @@ async def handle(
     request: ApiVersionsRequest,
     context: RequestContext,
 ) -> ApiVersionsResponse:
-    """Answer *request*; INVALID_REQUEST for a software name or version that is none."""
+    """Answer *request*; INVALID_REQUEST for an invalid software name or version."""
     if context.api_version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)

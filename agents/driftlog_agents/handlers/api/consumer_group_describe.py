@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: the members of groups of KIP-848, what each has and is to have.
+"""ConsumerGroupDescribe: members of KIP-848 groups, with their current and target assignments.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#consumerGroupDescribe (4.3).
 Shell.
@@ -31,7 +31,7 @@ from driftlog_agents.protocol.messages.consumer_group_describe import (
 )
 
 _CONSUMER, _CLASSIC = 1, 0
-"""Types of members.  Source: ConsumerGroupDescribeResponse.json."""
+"""Member types.  Source: ConsumerGroupDescribeResponse.json."""
 
 
 async def handle(
@@ -83,7 +83,7 @@ def _member(member: DescribedConsumer, said: DescribedConsumerGroup) -> Member:
 
 
 def _assignment(partitions: Mapping[UUID, tuple[int, ...]], topics: ClusterTopics) -> Assignment:
-    """By names too: what is deleted by now is left out."""
+    """With the topics' names; topics that are deleted by now are left out."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(

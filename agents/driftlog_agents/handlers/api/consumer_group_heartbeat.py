@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat: a member of a group of KIP-848 joins, goes on or leaves.
+"""ConsumerGroupHeartbeat: a member of a KIP-848 group joins, stays or leaves.
 
-What is no request at all is refused here, before the group is looked for.
+Invalid requests are refused here, before the group is looked up.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#consumerGroupHeartbeat and
 #throwIfConsumerGroupHeartbeatRequestIsInvalid (4.3).
@@ -57,7 +57,7 @@ async def _answer(
         await groups.offload(regex.check, request.subscribed_topic_regex)
     names = request.subscribed_topic_names
     beat = ConsumerHeartbeat(
-        # Of version 0 the coordinator makes the ids of members (KIP-1082).
+        # In version 0 the coordinator makes the ids of members (KIP-1082).
         member_id=request.member_id or urlsafe_b64encode(uuid4().bytes).decode().rstrip("="),
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,

@@ -1,4 +1,4 @@
-"""CreatePartitions: more partitions for topics that are there.
+"""CreatePartitions: more partitions for existing topics.
 
 Source: org.apache.kafka.controller.ReplicationControlManager#createPartitions.
 Shell.

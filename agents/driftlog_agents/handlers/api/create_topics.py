@@ -1,10 +1,10 @@
-"""CreateTopics: each topic succeeds or fails alone, and is led when that is said.
+"""CreateTopics: each topic succeeds or fails alone; success is answered once it has leaders.
 
-Unless that takes longer than the client waits: what is made is made (Kafka's controller waits for
-no broker), and REQUEST_TIMED_OUT is said of what is not made yet.
+If the client's timeout passes first, a topic that exists is answered as created (Kafka's controller
+waits for no broker), and one that does not exist yet with REQUEST_TIMED_OUT.
 
-Any replication factor is taken, however many agents there are: the bucket replicates, and
-clients' defaults are 3 or −1.  It is kept, and shown as far as there are agents.
+Any replication factor is accepted, however many agents run: the bucket replicates, and clients'
+defaults are 3 or −1.  The factor is stored; clients see at most one replica per agent.
 Source: org.apache.kafka.controller.ReplicationControlManager#createTopics (4.3).
 Shell.
 """
@@ -31,10 +31,10 @@ from driftlog_agents.topics.validation import MAX_TOPICS, NewTopic, check_reques
 from driftlog_metadata.schema.model import Topic
 
 MAX_WAIT_S: Final = 60.0
-"""However patient the client says it is: its connection waits for the answer."""
+"""Longest wait, whatever timeout the client sends: its connection waits for the answer."""
 
 MADE_AT_ONCE: Final = 1_000
-"""Topics of one request that wait to be changed and to be led at once."""
+"""Topics of one request that are changed, and wait for leaders, at the same time."""
 
 
 async def handle(
@@ -87,7 +87,7 @@ async def _create(
 
 
 def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
-    broker.topics.check_new_name(asked.name)  # Of all that may be wrong, Kafka says this first.
+    broker.topics.check_new_name(asked.name)  # Kafka reports this error before any other.
     partitions, replicas = asked.num_partitions, asked.replication_factor
     if asked.assignments:
         _check_assignments(broker, asked)
@@ -114,8 +114,8 @@ def _new_topic(broker: Broker, asked: CreatableTopic) -> NewTopic:
 
 
 def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
-    """A manual assignment must be one, of as many replicas for each partition; placement is the
-    cluster's all the same."""
+    """Check that a manual assignment is complete, with as many replicas for each partition; the
+    cluster decides the placement nevertheless."""
     if asked.replication_factor != -1 or asked.num_partitions != -1:
         what = "replication factor" if asked.replication_factor != -1 else "numPartitions"
         raise RefusedError(
@@ -140,10 +140,10 @@ def _check_assignments(broker: Broker, asked: CreatableTopic) -> None:
 
 
 def check_replicas(broker: Broker, broker_ids: list[int], replicas: int) -> None:
-    """Whether a manual assignment names *replicas* brokers that are there.
+    """Check that a manual assignment names *replicas* live brokers.
 
     Raises:
-        RefusedError: INVALID_REPLICA_ASSIGNMENT.
+        RefusedError: INVALID_REPLICA_ASSIGNMENT: it does not.
     """
 
     def refused(message: str) -> RefusedError:

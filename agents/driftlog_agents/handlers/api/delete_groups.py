@@ -18,7 +18,7 @@ from driftlog_agents.protocol.messages.delete_groups import (
 )
 
 _AT_ONCE: Final = 64
-"""Groups that are looked up and deleted at once; what is decided together is written together."""
+"""Groups looked up and deleted at the same time; what is decided together is written together."""
 
 
 async def handle(

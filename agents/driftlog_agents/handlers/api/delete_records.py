@@ -1,7 +1,7 @@
-"""DeleteRecords: the log starts later; −1 is the high watermark.
+"""DeleteRecords: moves the log start of partitions; −1 is the high watermark.
 
-What is answered is stored: log start never goes back, whichever agent leads next
-(`sealing/record_deletion`). Source: kafka.server.KafkaApis#handleDeleteRecordsRequest,
+The answer is sent once the log start is stored: it never moves back, whichever agent leads next
+(`sealing/record_deletion`).  Source: kafka.server.KafkaApis#handleDeleteRecordsRequest,
 ReplicaManager#deleteRecordsOnLocalLog, kafka.cluster.Partition#deleteRecordsOnLeader.
 
 Shell.
@@ -30,7 +30,7 @@ _MAX_WAIT_S: Final = 60.0
 _INVALID_LOW_WATERMARK: Final = -1
 
 _AT_ONCE: Final = 32
-"""Partitions whose keys are written at once: one client's share of the metadata store."""
+"""Partitions whose keys are written at the same time: one client's share of the metadata store."""
 
 
 async def handle(
@@ -38,9 +38,9 @@ async def handle(
     request: DeleteRecordsRequest,
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> DeleteRecordsResponse:
-    """Answer *request*; of a partition that is named twice the last offset counts.
+    """Answer *request*; the last offset counts for a partition that is named twice.
 
-    What is refused is said at once; what the timeout comes before is said to have timed out.
+    Partitions that are not done when the timeout passes get REQUEST_TIMED_OUT.
     """
     deadline_s = min(max(request.timeout_ms, 0) / 1000, _MAX_WAIT_S)
     wanted: dict[str, dict[int, int]] = {}
@@ -80,7 +80,7 @@ async def _move(
         result.error_code = refused.code
     except (FencedError, UnavailableError):
         result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    except CorruptError:  # one of its keys; sealing says so
+    except CorruptError:  # one of its keys; sealing logs it
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         result.low_watermark, result.error_code = start, ErrorCode.NONE
@@ -89,10 +89,10 @@ async def _move(
 def _checked(
     broker: Broker, name: str, partition: int, offset: int
 ) -> tuple[Engine, PartitionLog, int]:
-    """The partition, and where its log is to start.
+    """The partition, and the offset where its log is to start.
 
     Raises:
-        RefusedError: it cannot be.
+        RefusedError: this agent does not lead the partition, or its log cannot start there.
     """
     topic = broker.topics.by_name.get(name)
     if not_led(broker, topic, partition) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -1,4 +1,4 @@
-"""DeleteTopics: by name, or from version 6 on by id; the name is free when that is said.
+"""DeleteTopics: by name, or from version 6 on by id; once it is answered, the name is free.
 
 Source: org.apache.kafka.server.ControllerApis#deleteTopics.
 Shell.
@@ -51,7 +51,7 @@ async def handle(
 
 
 def _refused(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> str | None:
-    """Why it is not tried; None: it is."""
+    """Why the topic is not deleted; None: the deletion is tried."""
     if state.name is not None and state.topic_id != NULL_UUID:
         return "You may not specify both topic name and topic id."
     if state.name is None and state.topic_id == NULL_UUID:

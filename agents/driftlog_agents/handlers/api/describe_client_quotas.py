@@ -1,6 +1,6 @@
-"""DescribeClientQuotas: quotas cannot be set, so no filter finds one.
+"""DescribeClientQuotas: quotas cannot be set, so no filter matches one.
 
-Filters are judged as Kafka judges them.
+Filters are checked as Kafka checks them.
 Source: org.apache.kafka.image.ClientQuotasImage#describe, DescribeClientQuotasRequest#filter.
 Shell.
 """

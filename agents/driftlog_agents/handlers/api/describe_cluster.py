@@ -1,7 +1,7 @@
 """DescribeCluster: brokers, the controller, the cluster's id.
 
-There is no controller; a live agent stands for it, as any broker does in KRaft, but always the
-same one while it serves.
+There is no controller: answers name a live agent, as KRaft names any broker, but always the same
+one while it serves.
 Source: kafka.server.KafkaApis#handleDescribeCluster, AuthHelper#computeDescribeClusterResponse.
 Shell.
 """

@@ -1,6 +1,6 @@
-"""DescribeConfigs: every config of a topic, a group or this agent, with where it comes from.
+"""DescribeConfigs: every config of a topic, a group or this agent, with its source.
 
-Source: kafka.server.ConfigHelper#describeConfigs; the errors are its own.
+Source: kafka.server.ConfigHelper#describeConfigs; the errors are Kafka's.
 Shell.
 """
 
@@ -66,7 +66,7 @@ async def handle(
     async for resource in sliced(request.resources):
         keys = tuple(resource.configuration_keys or ())
         asked = resource.resource_type, resource.resource_name, keys
-        if asked not in known:  # One that is named again is said again, as Kafka does.
+        if asked not in known:  # A repeated resource is answered again, as in Kafka.
             known[asked] = _result(
                 broker,
                 resource,
@@ -91,7 +91,7 @@ def _result(
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
-    # KAFKA-9675: an empty list asks for nothing in the schema, and for all in every broker.
+    # KAFKA-9675: an empty list asks for nothing by the schema, and every broker answers with all.
     wanted = set(resource.configuration_keys or ())
     try:
         match resource.resource_type:
@@ -143,14 +143,14 @@ def _check_named(resource: DescribeConfigsResource, what: str) -> None:
 
 
 def _of_groups(broker: Broker) -> dict[str, str]:
-    """What groups inherit that is not Kafka's default, by broker config."""
+    """Broker configs that groups inherit, where they differ from Kafka's default."""
     configs = broker.settings.groups.configs
     return {name: value for name, value in configs.items() if value != BROKER_CONFIGS[name].default}
 
 
 def _broker(broker: Broker, name: str) -> list[ConfigValue]:
     if not name:
-        return []  # What was set for all brokers at run time: nothing ever is.
+        return []  # Defaults of all brokers that were set at run time: none can be.
     if broker_id(name, "Broker") != broker.node_id:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
@@ -180,7 +180,7 @@ def _root_logger(broker: Broker) -> DescribeConfigsResourceResult:
 
 
 def broker_settings(broker: Broker) -> Mapping[str, str | None]:
-    """What this agent has, by the names of Kafka's broker configs."""
+    """The settings of this agent, by the names of Kafka's broker configs."""
     settings, engine = broker.settings, broker.engine
     session_ms = None if engine is None else engine.settings.session.ttl_ms
     protocols = ["classic"]

@@ -1,4 +1,4 @@
-"""DescribeGroups: the members of classic groups, and what each of them reads.
+"""DescribeGroups: the members of classic groups, with their metadata and assignments.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager#describeGroups.
 Shell.

@@ -1,8 +1,8 @@
-"""DescribeLogDirs: one directory, the store, and what each partition has in it.
+"""DescribeLogDirs: one directory, the store, and the size of each partition in it.
 
-Each agent answers for what it leads: clients ask all of them.  A partition's size is that of its
-segments, as its manifest says, and of its batches that are not sealed yet.  A bucket has no total
-and nothing that is left: both are −1, "not known".
+Each agent answers for the partitions that it leads: clients ask all agents.  A partition's size is
+the bytes of its segments by its manifest, and of its unsealed batches.  A bucket has no total and
+no usable bytes: both are −1, "not known".
 Source: kafka.server.ReplicaManager#describeLogDirs.
 Shell.
 """
@@ -27,11 +27,11 @@ async def handle(
     request: DescribeLogDirsRequest,
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> DescribeLogDirsResponse:
-    """Answer *request*; of partitions that are not led here nothing is said."""
+    """Answer *request*; partitions that this agent does not lead are left out."""
     engine = broker.engine
     where = broker.settings.location or "bucket"
     if engine is None or not engine.ready.is_set():
-        # The directory is away, as a failed disk's is: tools show that and ask again.
+        # The directory is offline, like that of a failed disk: tools show that and ask again.
         offline = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=where)
         return DescribeLogDirsResponse(results=[offline])
     wanted: dict[str, set[int] | None] = dict.fromkeys(engine.topics)
@@ -67,7 +67,7 @@ def _described(engine: Engine, name: str, numbers: set[int] | None) -> DescribeL
 
 def _size_bytes(engine: Engine, log: PartitionLog) -> int:
     manifest = engine.manifests.known(log)
-    if manifest is None:  # Nothing is sealed, or it is being loaded.
+    if manifest is None:  # Nothing is sealed, or the manifest is being loaded.
         return log.unsealed_bytes
     lists = sum(entry.size_bytes for entry in manifest.lists)
     return lists + sum(entry.size_bytes for entry in manifest.segments) + log.unsealed_bytes

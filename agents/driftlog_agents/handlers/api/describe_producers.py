@@ -1,6 +1,6 @@
 """DescribeProducers: the idempotent producers that a partition remembers.
 
-When each of them wrote last is not told: −1.  A leader keeps it by its monotonic clock, which says
+The time of a producer's last write is −1: a leader measures it by its monotonic clock, which means
 nothing to a client.  There are no transactions.
 Source: kafka.server.KafkaApis#handleDescribeProducersRequest, ReplicaManager#activeProducerState.
 Shell.
@@ -35,7 +35,7 @@ async def handle(
     request: DescribeProducersRequest,
     context: RequestContext,
 ) -> DescribeProducersResponse:
-    """Answer *request*; a partition that is named again is looked at once, and said again."""
+    """Answer *request*; a repeated partition is read once, and answered again."""
     known: dict[tuple[str, int], PartitionResponse] = {}
 
     async def described(name: str, number: int) -> PartitionResponse:

@@ -1,15 +1,15 @@
-"""DescribeQuorum: the keeper of the metadata, and how far each agent follows it.
+"""DescribeQuorum: the metadata store as a quorum, and how far each agent follows it.
 
-The metadata store keeps it, and agents follow its watches; Kafka's tools ask for a quorum of
-brokers.  So the agent that all answers call the controller stands for the store as the one voter,
-and the others are observers:
+The metadata store holds the metadata, and agents follow its watches; Kafka's tools ask for a quorum
+of brokers.  So the agent that all answers name as the controller stands for the store as the only
+voter, and the others are observers:
 
 | in Kafka | here |
 |---|---|
 | high watermark, log end of the leader | newest revision of the topics that an agent has seen |
-| log end of an observer | the revision that its session says it has seen |
+| log end of an observer | the revision that its session reports |
 | leader epoch | 0: there are no elections |
-| last fetch, last caught up | of the voter now, of the others −1: not known |
+| last fetch, last caught up | now for the voter; −1, not known, for the others |
 
 Source: org.apache.kafka.raft.KafkaRaftClient#handleDescribeQuorumRequest.
 Shell.
@@ -39,7 +39,7 @@ _UNKNOWN: Final = -1
 async def handle(
     broker: Broker, request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
-    """Answer *request*: of anything but the one partition of the metadata nothing is known."""
+    """Answer *request*; every partition but the one of the metadata is unknown."""
     wanted = [
         (topic.topic_name, [p.partition_index for p in topic.partitions])
         for topic in request.topics

@@ -30,7 +30,7 @@ from driftlog_agents.topics.validation import INTERNAL_TOPICS, check_topic_name
 from driftlog_metadata.schema.model import Topic
 
 MAX_PARTITIONS: Final = 2_000
-"""Of one answer: Kafka's ``max.request.partition.size.limit``."""
+"""Partitions of one answer, at most: Kafka's ``max.request.partition.size.limit``."""
 
 _SORTED_AT_ONCE: Final = 4_000
 
@@ -81,7 +81,7 @@ async def handle(
 
 
 async def _sorted(names: list[str]) -> Iterable[str]:
-    """*names* in their order, sorted in parts: a hundred thousand take a tenth of a second."""
+    """*names* in order, sorted in slices: a hundred thousand take a tenth of a second."""
     parts = range(0, len(names), _SORTED_AT_ONCE)
     return merge(*[sorted(names[at : at + _SORTED_AT_ONCE]) async for at in sliced(parts)])
 

@@ -21,7 +21,7 @@ async def handle(
     request: DescribeUserScramCredentialsRequest,
     context: RequestContext,  # noqa: ARG001
 ) -> DescribeUserScramCredentialsResponse:
-    """Answer *request*; null asks for all users, of whom there are none."""
+    """Answer *request*; null asks for all users, and none has credentials."""
     counts = Counter(user.name for user in request.users or [])
     return DescribeUserScramCredentialsResponse(
         results=[_result(name, count) for name, count in counts.items()]

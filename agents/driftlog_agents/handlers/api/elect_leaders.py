@@ -1,7 +1,7 @@
 """ElectLeaders: every partition that can have a leader has its preferred one already.
 
-Leaders follow from the agents that are there, and an agent that comes is given its share at
-once: there is nothing to elect.  A partition that is on its way has no leader that could be.
+Leaders are computed from the live agents, and a new agent gets its share at once: there is nothing
+to elect.  A partition that moves has no candidate yet.
 Source: org.apache.kafka.controller.ReplicationControlManager#electLeaders,
 ElectLeadersRequest#getErrorResponse.
 Shell.
@@ -41,7 +41,7 @@ async def handle(
     request: ElectLeadersRequest,
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> ElectLeadersResponse:
-    """Answer *request*; null asks for all, and is told only of those that need an election."""
+    """Answer *request*; null asks for all partitions, and the answer has those without a leader."""
     kind = request.election_type
     if kind not in _NO_ELECTION:
         return await _unknown_type(request)
@@ -85,7 +85,7 @@ def _elect(broker: Broker, name: str, partition: int, kind: int) -> PartitionRes
 
 
 async def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Kafka has nothing to say where nothing was asked for."""
+    """INVALID_REQUEST; as in Kafka, no error if the list of partitions is empty."""
     asked = request.topic_partitions
     if asked is not None and not asked:
         return ElectLeadersResponse()

@@ -1,22 +1,22 @@
-"""Fetch: whole batches from the offset that was asked for, or wait until there are enough.
+"""Fetch: returns whole batches from the requested offset, or waits until there are enough.
 
     try now, from memory and buffer files ──▶ enough, or an error: answer
          │                   │
          │                   └─ some of it is in the bucket: read it in a task, answer
          └─ too little: wait for the high watermarks, at most max_wait, try again
 
-A partition that moves costs a waiting request one look at that partition, however many it waits
-for.  A request of very many partitions is read in slices; a partition that is named twice counts
-once, as it was named last.
+When the high watermark of a partition moves, a waiting request checks that partition only, however
+many it waits for.  A request of very many partitions is read in slices.  If a partition is named
+twice, the last entry counts.
 
-Limits are Kafka's (KIP-74): the first batch of the first partition that has data is
-returned whatever its size; after that `max_bytes` and `partition_max_bytes` hold.
-Sessions (KIP-227) are declined: session id 0, so that clients send full requests.  So a partition
-that moves is an error of that partition in one answer, at once for who waits, and nothing else.
+Limits are Kafka's (KIP-74): the first batch of the first partition that has data is returned
+whatever its size; after that `max_bytes` and `partition_max_bytes` hold.  Sessions (KIP-227) are
+declined with session id 0, so clients send full requests.  So a partition that moves to another
+agent is an error of that partition in one answer, sent at once to waiting requests.
 
-Replicas are the bucket, and only the leader serves what is not there yet: there are no followers to
-prefer, so a client's rack (KIP-392) is read and ``preferred_read_replica`` stays −1.  Which zone an
-agent is in is shown in Metadata.
+The bucket is the replica, and only the leader serves what is not in it yet.  There are no
+followers, so a client's rack (KIP-392) has no effect and ``preferred_read_replica`` stays −1.
+Metadata shows the zone of each agent.
 Source: kafka.server.KafkaApis#handleFetchRequest, DelayedFetch, ReplicaManager#readFromLog.
 
 Shell.
@@ -54,13 +54,13 @@ _MANY_PARTITIONS: Final = 1_000
 """A request of more is read in slices and encoded by a thread: some milliseconds each."""
 
 _PARTITION_BYTES: Final = 512
-"""What a Fetch that waits keeps for each: 450 with what its log and the others know of it."""
+"""Memory of a waiting Fetch for each partition: 450 bytes, with its entries in tables."""
 
 _TOPIC_BYTES: Final = 512
-"""The same of a topic that is here, with its name."""
+"""The same for each topic, with its name."""
 
 _PACE_S: Final = 10.0
-"""Between two lines about reads that fail."""
+"""Shortest time between two log lines about reads that fail."""
 
 
 class FetchHandler:
@@ -77,7 +77,8 @@ class FetchHandler:
         self._say_at_s = 0.0
 
     def not_read(self, log: PartitionLog, error: str) -> None:
-        """The bucket did not give what *log* has: clients ask again at once, and for ever."""
+        """Log that the bucket did not return batches of *log*: clients ask again at once, and for
+        ever."""
         self._unread += 1
         now_s = asyncio.get_running_loop().time()
         if now_s < self._say_at_s:
@@ -93,25 +94,25 @@ class FetchHandler:
         self._unread = 0
 
     def damaged(self, log: PartitionLog, client_host: str, error: str) -> None:
-        """What *log* has cannot be decoded."""
+        """Log that batches of *log* cannot be decoded."""
         self.log.error("log_damaged", client=client_host, log=repr(log), error=error)
 
     def handle(
         self, slot: QueuedRequest, version: int, correlation_id: int, request: FetchRequest
     ) -> None:
-        """Answer through *slot*, now or when there is something to say."""
+        """Answer through *slot*, at once or after a wait."""
         self.requests += 1
-        # ReplicaManager#fetchMessages: the smaller of what is asked and what is allowed.
+        # ReplicaManager#fetchMessages: the smaller of what is requested and what is allowed.
         most = self._broker.settings.fetch_max_bytes
         if request.max_bytes > most:
             request.max_bytes = most
             self._broker.refusals.count(FETCH_MAX_BYTES)
-        # Of what may be long, only what is asked for is kept.
+        # Of the fields that may be long, only the partitions are kept.
         request.forgotten_topics_data, request.rack_id, request.cluster_id = [], "", None
         _Fetch(self, self._broker, slot, version, correlation_id, request).begin()
 
     def spawn(self, coroutine: Any) -> None:
-        """Run it under the server's task group."""
+        """Run *coroutine* under the server's task group."""
         self._spawn(coroutine)
 
 
@@ -154,12 +155,12 @@ class _Fetch:
         self._done = False
         self._reads = FetchReads(broker, version, request, slot.connection.client_host, owner)
         self._expired = False
-        """It waits no longer, whatever there is."""
+        """It is answered at the next check, however few bytes there are."""
         self._waits_for: dict[PartitionLog, FetchPartition] = {}
         self._moved: set[PartitionLog] = set()
-        """Of those that it waits for, since it looked last."""
+        """Partitions whose high watermark moved since the last check."""
         self._ready: dict[PartitionLog, int] = {}
-        """Bytes that each of them has for it, as far as they count."""
+        """Bytes ready in each partition, up to its `partition_max_bytes`."""
         self._ready_bytes = 0
 
     # ── Deciding ──
@@ -168,8 +169,9 @@ class _Fetch:
         """Answer, or wait."""
         request = self._request
         if self._version >= 7 and request.session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH):
-            # It goes on with a session, and there are none.  A full fetch (these two epochs) needs
-            # none, whatever session it names: org.apache.kafka.server.FetchManager#newContext.
+            # The request continues a session, and there are none.  A full fetch (these two epochs)
+            # needs none, whatever session it names:
+            # org.apache.kafka.server.FetchManager#newContext.
             self._respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         self._keep_little()
@@ -188,7 +190,8 @@ class _Fetch:
             self._wait()
 
     async def _begin_large(self) -> None:
-        """As `begin`, in slices.  Never leaves its slot unanswered."""
+        """As `begin`, in slices.  After an error the connection closes: the slot never stays
+        open."""
         try:
             await off_the_loop(_named_once, self._request)
             here = await self._reads.read_slowly(bucket=False)
@@ -201,7 +204,7 @@ class _Fetch:
                 return
             async for log, asked in sliced(self._logs()):
                 if self._done:
-                    return  # one of them has moved, and that was enough
+                    return  # a high watermark moved, and that was enough
                 self._wait_for(log, asked)
             if self._slot.connection.closed:
                 self._forget()
@@ -217,8 +220,8 @@ class _Fetch:
         return sum(len(topic.partitions) for topic in self._request.topics)
 
     def _enough(self, found: list[FetchableTopicResponse], size: int) -> bool:
-        """Whether to answer now.  Who asks for no partition waits for none: the Java consumer does
-        so as it closes."""
+        """Whether to answer now.  A request without partitions does not wait: the Java consumer
+        sends one as it closes."""
         request = self._request
         return (
             size >= request.min_bytes
@@ -229,7 +232,7 @@ class _Fetch:
         )
 
     def _may_wait(self) -> bool:
-        """Count it as what it keeps, if there is room for it to wait; else it is answered with what
+        """Claim the memory of a waiting request.  Without room the request is answered with what
         there is, and its client asks again."""
         topics, partitions = len(self._request.topics), self._partitions
         may = self._slot.keep(REQUEST_BYTES + topics * _TOPIC_BYTES + partitions * _PARTITION_BYTES)
@@ -238,7 +241,7 @@ class _Fetch:
         return may
 
     def _logs(self) -> Iterator[tuple[PartitionLog, FetchPartition]]:
-        """What it asks for that is led here."""
+        """The requested partitions that this agent leads."""
         engine = self._broker.engine
         if engine is None:
             return
@@ -260,13 +263,13 @@ class _Fetch:
         connection.on_close.add(self._forget)
 
     def committed(self, log: PartitionLog) -> None:
-        """A high watermark moved: look once, after this turn's other news."""
+        """A high watermark moved: check once, after the other commits of this turn."""
         if not self._done:
             self._moved.add(log)
             self._look_soon()
 
     def _look_soon(self) -> None:
-        """Look in its turn: a commit may be news to a thousand that wait."""
+        """Check in the request's turn: one commit may concern a thousand waiting requests."""
         self._slot.connection.share.wait(self)
 
     def _expire(self) -> None:
@@ -275,11 +278,11 @@ class _Fetch:
 
     @property
     def client(self) -> Client:
-        """Who waits."""
+        """The client that waits."""
         return self._slot.connection.client
 
     def take_turn(self) -> None:
-        """Its turn has come."""
+        """Check now: the request's turn has come."""
         self._slot.connection.on_loop(self._look)
 
     def synced(self, log: PartitionLog) -> None:
@@ -288,7 +291,7 @@ class _Fetch:
     unsynced = synced
 
     def lost(self, log: PartitionLog) -> None:
-        """Not led any more: say so at once."""
+        """This agent no longer leads the partition: answer at once."""
         if not self._done:
             self._expire()
 
@@ -305,7 +308,8 @@ class _Fetch:
             self._out_of_time()
 
     def _count(self, log: PartitionLog, asked: FetchPartition) -> None:
-        """Bytes between what was asked for and the high watermark, as far as they count."""
+        """Count the bytes from the requested offset to the high watermark, up to the partition's
+        limit."""
         size = 0
         if asked.fetch_offset < log.high_watermark:
             size = min(log.bytes_from(asked.fetch_offset), asked.partition_max_bytes)
@@ -354,7 +358,7 @@ class _Fetch:
         self._spawn(self._read_cold)
 
     async def _read_cold(self) -> None:
-        """Read in slices, waiting for the bucket, and answer.  Never leaves its slot unanswered."""
+        """Read in slices, with the bucket, and answer.  After an error the connection closes."""
         answers = self._slot.connection.answers
         answers.read_begins()
         try:
@@ -368,13 +372,13 @@ class _Fetch:
             answers.read_ended()
 
     def _keep_little(self) -> None:
-        """Ask for less while answers that nobody takes hold much."""
+        """Lower `max_bytes` while answers that clients do not read hold much memory."""
         request = self._request
         request.max_bytes = min(request.max_bytes, self._slot.connection.answers.most_bytes)
 
     def _most_bytes(self) -> int:
-        """What is read of the bucket at most: that is the first partition with data, alone.  What
-        memory and disk have of others is claimed when it is known."""
+        """Bytes read from the bucket, at most: only the first partition with data is read from it.
+        Room for data from memory and disk is claimed when its size is known."""
         asked = (p.partition_max_bytes for topic in self._request.topics for p in topic.partitions)
         return max(0, min(max(asked, default=0), self._request.max_bytes))
 
@@ -383,7 +387,7 @@ class _Fetch:
     def _answer(self, responses: list[FetchableTopicResponse], size: int) -> None:
         self._done = True
         if size > SMALL_BYTES and not self._slot.connection.answers.room(size, self._out_of_time):
-            return  # what was read is read again when there is room for it
+            return  # everything is read again when there is room for it
         self._owner.bytes += size
         self._respond(FetchResponse(responses=responses))
 
@@ -416,7 +420,7 @@ class _Fetch:
 
 
 def _is_large(request: FetchRequest) -> bool:
-    """Whether it names more than is read, and made sure to be named once, where it is."""
+    """Whether it names more than is checked and read in one turn of the event loop."""
     topics = request.topics
     if len(topics) > _MANY_PARTITIONS:
         return True
@@ -424,8 +428,8 @@ def _is_large(request: FetchRequest) -> bool:
 
 
 def _named_once(request: FetchRequest) -> None:
-    """Leave of a partition that is named twice what is said last, and nothing of a topic of which
-    no partition is named (FetchRequest#fetchData)."""
+    """Keep the last entry of a partition that is named twice, and drop topics without partitions
+    (FetchRequest#fetchData)."""
     if not all(topic.partitions for topic in request.topics):
         request.topics = [topic for topic in request.topics if topic.partitions]
     if len({(topic.topic, topic.topic_id) for topic in request.topics}) < len(request.topics):

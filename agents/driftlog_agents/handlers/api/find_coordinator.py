@@ -1,7 +1,7 @@
-"""FindCoordinator: which agent answers for a group.
+"""FindCoordinator: which agent coordinates a group.
 
-Any agent answers from its view of the cluster.  Transactions are not there yet: a transactional id
-is refused as InitProducerId refuses it, so that a producer says so at once and does not wait for a
+Any agent answers from its view of the cluster.  There are no transactions yet: a transactional id
+gets the error of InitProducerId, so that a producer fails at once and does not wait for a
 coordinator that never comes.
 
 Source: kafka.server.KafkaApis#handleFindCoordinatorRequest.
@@ -58,7 +58,7 @@ async def handle(
 
 def _coordinator(broker: Broker, key_type: int, key: str, context: RequestContext) -> Coordinator:
     code, message, node = ErrorCode.NONE, "", _NOWHERE
-    if key_type == GROUP:  # An empty id too: clients of old commit under it.
+    if key_type == GROUP:  # An empty id too: old clients commit under it.
         node_id = broker.coordinators.of(key)
         there = None if node_id is None else node_of(broker, node_id, context.listener)
         if there is None:

@@ -1,4 +1,4 @@
-"""Heartbeat: a member is there, and hears whether its group rebalances.
+"""Heartbeat: a member is alive, and learns whether its group rebalances.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#heartbeat.
 Shell.

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: set, delete, append to and subtract from what is set (KIP-339).
+"""IncrementalAlterConfigs: sets, deletes, appends to and subtracts from configs (KIP-339).
 
 Shell.
 """

@@ -3,9 +3,9 @@
 A producer without a transactional id always gets a new id at epoch 0, whatever id it had
 (TransactionCoordinator#handleInitProducerId); clients bump epochs by themselves.
 
-There are no transactions yet.  A transactional id is refused as not authorized: of all errors
-that is the one which both the Java client (TransactionManager) and librdkafka
-(rd_kafka_idemp_check_error) take as final and name at once; others are retried until they time out.
+There are no transactions yet.  A transactional id is refused as not authorized: that is the one
+error that both the Java client (TransactionManager) and librdkafka (rd_kafka_idemp_check_error)
+treat as final and report at once.  They retry others until they time out.
 Shell.
 """
 

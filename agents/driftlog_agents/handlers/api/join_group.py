@@ -1,4 +1,4 @@
-"""JoinGroup: a member asks for its place, and waits until its group is complete.
+"""JoinGroup: a member joins its group, and waits until the group is complete.
 
 JoinGroup blocks only later requests on the same connection, as in Kafka; a client that disconnects
 stays a member until its session ends.

@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, by themselves or because an administrator says so.
+"""LeaveGroup: members leave, or an administrator removes them.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#leaveGroup.
 Shell.

@@ -1,6 +1,6 @@
-"""ListConfigResources: what has configs.
+"""ListConfigResources: the resources that have configs.
 
-Topics and brokers have; configs of client metrics and groups cannot be set, so none is listed.
+Topics and brokers have configs; those of client metrics and groups cannot be set: none is listed.
 Source: kafka.server.KafkaApis#handleListConfigResources.
 Shell.
 """

@@ -1,7 +1,7 @@
 """ListGroups: the groups that this agent coordinates; clients ask all agents.
 
-While groups are on their way to this agent it says that it loads, and clients ask again: a list
-that is not complete would look as if groups were gone.
+While this agent loads groups it answers COORDINATOR_LOAD_IN_PROGRESS, and clients ask again: in an
+incomplete list groups would seem to be deleted.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService#listGroups.
 Shell.

@@ -1,11 +1,11 @@
 """ListOffsets: offsets by time, exact to the record in every tier, and the special ones.
 
     −1 latest    −2 earliest    −3 of the largest timestamp
-    −4 earliest local    −5 latest tiered    −6 earliest that waits to be tiered
+    −4 earliest local    −5 latest tiered    −6 earliest pending upload
 
-What memory knows is answered first; what has to read the bucket is looked up then, some partitions
-at once, for as long as the client waits.  There is no tier apart from the log: −4 is the log's
-start, −5 and −6 are nothing.
+Offsets that memory knows are answered first; the others are looked up in the bucket, some
+partitions at once, until the client's timeout.  There is no tier apart from the log: −4 is the
+log's start, −5 and −6 have no offset.
 Source: kafka.server.ReplicaManager#fetchOffset, UnifiedLog#fetchOffsetByTimestamp.
 Shell.
 """
@@ -45,10 +45,10 @@ _SINCE: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The first version that may ask for it (ListOffsetsRequest)."""
+"""First request version of each special timestamp (ListOffsetsRequest)."""
 
 _DEADLINE_S: Final = 30.0
-"""Kafka's ``remote.list.offsets.request.timeout.ms``, where the client does not say."""
+"""Kafka's ``remote.list.offsets.request.timeout.ms``, if the client sends no timeout."""
 
 _AT_ONCE: Final = 100
 """Partitions of one request that are looked up at once."""
@@ -61,7 +61,7 @@ async def handle(
 ) -> ListOffsetsResponse:
     """Answer *request*.
 
-    There are no transactions: what is committed is stable, and both isolation levels see it.
+    There are no transactions: committed records are stable, and both isolation levels see them.
     """
     version = context.api_version
     deadline_s = _DEADLINE_S
@@ -105,7 +105,7 @@ def _at_once(
     version: int,
     answer: ListOffsetsPartitionResponse,
 ) -> bool:
-    """Answer what memory knows; False: it takes a lookup."""
+    """Answer from memory; False: a lookup is needed."""
     try:
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
             raise RefusedError(ErrorCode.UNSUPPORTED_VERSION)

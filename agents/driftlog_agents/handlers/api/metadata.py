@@ -41,8 +41,9 @@ from driftlog_agents.topics.validation import (
 from driftlog_metadata.schema.model import Topic
 
 _CREATION_WAIT_S: Final = 0.5
-"""How long an answer waits for a topic that it makes; after that the client asks again.  Longer:
-fewer ask twice; shorter: less waits behind it on its connection (Kafka waits for nothing)."""
+"""Longest time an answer waits for a topic that it creates; then the client asks again.  Longer:
+fewer clients ask twice.  Shorter: later requests of the connection wait less (Kafka does not
+wait)."""
 
 
 async def handle(
@@ -51,7 +52,8 @@ async def handle(
     """Answer *request*.
 
     Raises:
-        RefusedError: all topics are asked for, and they are not known before the first session.
+        RefusedError: all topics are requested, and the agent does not know them before its first
+            session.
     """
     version = context.api_version
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
@@ -82,7 +84,7 @@ async def handle(
 async def _topics(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> list[Topic | MetadataResponseTopic]:
-    """What is asked for: topics, and what to say of those that are not there."""
+    """The requested topics, and an error for each that does not exist."""
     asked, version = request.topics, context.api_version
     if asked is None or (version == 0 and not asked):
         if not broker.topics.known:
@@ -131,14 +133,14 @@ def _by_name(broker: Broker, name: str, refused: ErrorCode | None) -> Topic | Me
         return _failed(error.code, name, NULL_UUID)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not broker.topics.known:
-        code = ErrorCode.LEADER_NOT_AVAILABLE  # It may well be there.
+        code = ErrorCode.LEADER_NOT_AVAILABLE  # The topic may exist.
     return _failed(code, name, NULL_UUID)
 
 
 async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, ErrorCode]:
-    """Begin to make the topics that are not there; returns what to say of those that are not yet.
+    """Start to create the missing topics; returns an error for each until it exists.
 
-    They go on without us; those that are there, and led, are in the answer.
+    The answer waits for them for a while; after that their creation continues.
     """
     topics, most = broker.topics, broker.settings.limits.driftlog_max_topics_per_request
     refused: dict[str, ErrorCode] = {}
@@ -152,7 +154,7 @@ async def _create_missing(broker: Broker, names: Iterable[str]) -> dict[str, Err
         except RefusedError as error:
             refused[name] = error.code
         else:
-            if len(asked) >= most:  # It may ask again for the others.
+            if len(asked) >= most:  # The client may ask again for the others.
                 broker.refusals.count(MAX_TOPICS)
                 break
             asked[name] = topics.ask_for(name)
@@ -213,7 +215,7 @@ def _described(
 
 
 def _failed(code: ErrorCode, name: str | None, topic_id: UUID) -> MetadataResponseTopic:
-    """Of a topic that is not there its operations are not said."""
+    """An answer with an error, without authorized operations."""
     return MetadataResponseTopic(
         error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
     )

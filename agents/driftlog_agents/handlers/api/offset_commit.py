@@ -1,6 +1,6 @@
-"""OffsetCommit: how far a group has read is stored, when this is answered.
+"""OffsetCommit: stores how far a group has read, and answers once it is stored.
 
-Each partition succeeds or fails alone, unless the group as a whole refuses.
+Each partition succeeds or fails alone, unless the group refuses the whole request.
 
 Source: kafka.server.KafkaApis#handleOffsetCommitRequest, OffsetMetadataManager#commitOffset.
 Shell.
@@ -55,7 +55,7 @@ async def handle(
 async def _response(
     request: OffsetCommitRequest, codes: Iterator[ErrorCode]
 ) -> OffsetCommitResponse:
-    """*codes*: of each partition, as they stand in the request."""
+    """*codes*: one for each partition, in the order of the request."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -105,8 +105,8 @@ async def _committed(broker: Broker, request: OffsetCommitRequest, version: int)
             codes.append(code)
     if not any(ids):
         return codes
-    # No await from here until the decision: what is refused now is not stored.
     group = await _group(groups, request, version)
+    # No await from here until the decision: what is refused now is not stored.
     refused = _refused(group, request, ids, version, now_ms)
     if refused:
         raise RefusedError(refused)
@@ -126,7 +126,7 @@ async def _group(
 ) -> ServedGroup:
     group = await groups.group(request.group_id)
     if group is None:
-        if request.generation_id_or_member_epoch < 0:  # In no group: this makes a simple one.
+        if request.generation_id_or_member_epoch < 0:  # No member: this creates a simple group.
             return await groups.made(request.group_id, CLASSIC)
         code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         raise RefusedError(code)
@@ -161,14 +161,15 @@ async def _topic(
     version: int,
     newest: dict[UUID, Topic],
 ) -> Topic | None:
-    """The topic; *newest*: those that the store was asked for."""
+    """The topic; *newest*: topics that were read from the metadata store."""
     topics = broker.topics
     topic = topics.by_id.get(asked.topic_id) if version >= 10 else topics.by_name.get(asked.name)
     largest = max((partition.partition_index for partition in asked.partitions), default=0)
     if topic is None or largest < topic.partitions:
         return topic
     if topic.topic_id not in newest:
-        # It may have more by now: the agent that told the client has seen that, this one not yet.
+        # It may have more partitions by now: another agent told the client so, and this one has not
+        # seen it.
         kv = await broker.led().session.read(topic_key(topic.name))
         stored = None if kv is None else topic_of(kv)
         same = stored is not None and stored.topic_id == topic.topic_id

@@ -1,7 +1,7 @@
 """OffsetFetch: how far groups have read, as it is stored.
 
 An answer comes from memory, once the store has confirmed that no other agent coordinates the
-group: a consumer that was shown old offsets would read twice what it has committed.
+group: a consumer that gets old offsets would read again what it has committed.
 
 Source: kafka.server.KafkaApis#handleOffsetFetchRequest, OffsetMetadataManager#fetchOffsets.
 Shell.
@@ -56,7 +56,7 @@ async def handle(
 async def _groups(
     broker: Broker, asked: list[OffsetFetchRequestGroup], context: RequestContext
 ) -> list[OffsetFetchResponseGroup]:
-    """A group whose offsets are all asked for again is said again, and not looked up again."""
+    """A group whose offsets are all requested again is looked up once, and answered again."""
     whole: dict[tuple[str, str | None, int], int] = {}
     lookups: list[OffsetFetchRequestGroup] = []
     answers: list[int] = []
@@ -95,7 +95,7 @@ async def _bytes(group: OffsetFetchResponseGroup) -> int:
 async def _alone(
     asked: OffsetFetchRequestGroup, found: OffsetFetchResponseGroup, version: int
 ) -> OffsetFetchResponse:
-    """As versions say it that ask for one group; version 1 has errors with partitions only."""
+    """The answer of versions that ask for one group; version 1 has errors of partitions only."""
     if found.error_code and version < 2:
         code = ErrorCode(found.error_code)
         found.topics = [await _failed(topic, code) async for topic in sliced(asked.topics or ())]
@@ -156,7 +156,7 @@ async def _all(broker: Broker, group: ServedGroup) -> list[OffsetFetchResponseTo
     async for tp, committed in sliced(list(group.offsets.items())):
         topic = broker.topics.by_id.get(tp.topic_id)
         if topic is None:
-            continue  # It is gone, and so will these be.
+            continue  # The topic is deleted, and its offsets will be.
         answer = found.get(tp.topic_id)
         if answer is None:
             answer = OffsetFetchResponseTopics(name=topic.name, topic_id=tp.topic_id)

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, for consumers whose log may have been cut.
+"""OffsetForLeaderEpoch: where a leader epoch ended, for consumers to detect a truncated log.
 
 Source: kafka.server.ReplicaManager#lastOffsetForLeaderEpoch, LeaderEpochFileCache#endOffsetFor.
 Shell.
@@ -22,11 +22,11 @@ from driftlog_agents.protocol.messages.offset_for_leader_epoch import (
 from driftlog_metadata.stores.errors import UnavailableError
 
 _DEADLINE_S: Final = 10.0
-"""How long an answer waits for what the bucket knows of a partition.  Less than clients wait for
-the answer (Java: 30 s): it retries after a retriable error, and disconnects without an answer."""
+"""How long an answer waits for a partition to load from the bucket.  Shorter than clients wait for
+it (Java: 30 s): a client retries after a retriable error, and disconnects without an answer."""
 
 _AT_ONCE: Final = 64
-"""Partitions that are waited for at once: they are loaded with or without a waiter."""
+"""Partitions that are awaited at the same time: they load with or without a waiter."""
 
 
 async def handle(
@@ -34,7 +34,7 @@ async def handle(
     request: OffsetForLeaderEpochRequest,
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> OffsetForLeaderEpochResponse:
-    """Answer *request*: what memory knows, and then what has to be read."""
+    """Answer *request*: from memory, and then from the bucket."""
     topics: list[OffsetForLeaderTopicResult] = []
     lookups: list[tuple[str, OffsetForLeaderPartition, EpochEndOffset]] = []
     async for topic in sliced(request.topics):
@@ -52,8 +52,7 @@ async def handle(
 def _at_once(
     broker: Broker, topic: str, asked: OffsetForLeaderPartition, answer: EpochEndOffset
 ) -> bool:
-    """Answer what memory knows; False: it takes a lookup, and until then clients are to ask
-    again."""
+    """Answer from memory; False: a lookup is needed, and without it clients retry."""
     try:
         _, log = led_partition(broker, topic, asked.partition, asked.current_leader_epoch)
     except RefusedError as error:
@@ -86,7 +85,7 @@ async def _later(
 
 def _is_known(log: PartitionLog, epoch: int) -> bool:
     """Whether the end of *epoch* is known without the bucket: the tail has every epoch from its
-    first on, and where each of the later ones begins."""
+    first on, and the start of each later one."""
     if log.state is not State.LOADING:
         return True
     return bool(log.epochs) and epoch >= log.epochs[0][0]

@@ -1,16 +1,15 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: replicas are the placement's.
+"""AlterPartitionReassignments and ListPartitionReassignments: placement decides the replicas.
 
-A partition's only replica is the bucket.  The brokers that Metadata shows as its replicas are the
-agent that leads it and those that would lead next: all of it is computed from the agents that are
-there, and nothing of it is stored (`cluster.placement`).  So there is no reassignment that could
-be under way, and none can begin:
+A partition's only replica is the bucket.  The brokers that Metadata shows as its replicas are its
+leader and the agents that would lead next: they are computed from the live agents, and not stored
+(`cluster.placement`).  So no reassignment can be in progress, and none can begin:
 
 | asked for | answer |
 |---|---|
 | a cancellation | NO_REASSIGNMENT_IN_PROGRESS |
-| the replicas that are shown | done already, as in Kafka |
-| other brokers that are there | INVALID_REPLICA_ASSIGNMENT, which says what moves partitions here |
-| brokers that are not there, none, or one twice | INVALID_REPLICA_ASSIGNMENT, as in Kafka |
+| the replicas that are shown | success at once, as in Kafka |
+| other live brokers | INVALID_REPLICA_ASSIGNMENT, whose message says what moves partitions here |
+| brokers that are not live, none, or one twice | INVALID_REPLICA_ASSIGNMENT, as in Kafka |
 
 Source: org.apache.kafka.controller.ReplicationControlManager#alterPartitionReassignments,
 #listPartitionReassignments.
@@ -66,7 +65,7 @@ async def listing(
     request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - as all handlers
     context: RequestContext,  # noqa: ARG001
 ) -> ListPartitionReassignmentsResponse:
-    """Answer a ListPartitionReassignments request: see the module."""
+    """Answer a ListPartitionReassignments request: there are none."""
     code = ErrorCode.NONE if broker.topics.known else ErrorCode.NOT_CONTROLLER
     return ListPartitionReassignmentsResponse(error_code=code, error_message=None)
 

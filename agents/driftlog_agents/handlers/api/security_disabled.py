@@ -1,6 +1,6 @@
 """ACLs and delegation tokens of a cluster without an authorizer and without authentication.
 
-There is no authorizer and every listener is plain text: Kafka's errors say so.
+There is no authorizer, and every listener is plain text: the answers are Kafka's errors for that.
 Source: kafka.server.AclApis, kafka.server.KafkaApis#handleDescribeTokensRequest.
 Shell.
 """

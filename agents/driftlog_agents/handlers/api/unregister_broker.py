@@ -1,4 +1,4 @@
-"""UnregisterBroker: an agent that is gone is forgotten already, with its lease.
+"""UnregisterBroker: a stopped agent's registration ends with its lease.
 
 Source: org.apache.kafka.controller.ClusterControlManager#unregisterBroker.
 Shell.
@@ -19,7 +19,8 @@ async def handle(
     request: UnregisterBrokerRequest,
     context: RequestContext,  # noqa: ARG001 - as all handlers
 ) -> UnregisterBrokerResponse:
-    """Answer *request*.  (Kafka would put off one that runs; here it would be back at once.)"""
+    """Answer *request*.  (Kafka removes a running broker too; here it would register again at
+    once.)"""
     node_id = request.broker_id
     if node_id not in live_agents(broker):
         return UnregisterBrokerResponse(

@@ -1,7 +1,7 @@
 """UpdateFeatures: the levels of features follow what the agents speak; clients cannot set them.
 
-A request is judged as Kafka judges it, against what ApiVersions publishes; one for the level that
-a feature has is done already.
+A request is checked as Kafka checks it, against what ApiVersions publishes; one for the present
+level of a feature succeeds.
 Source: org.apache.kafka.controller.FeatureControlManager#updateFeatures.
 Shell.
 """
@@ -21,7 +21,7 @@ from driftlog_agents.protocol.messages.update_features import (
 
 
 class UpgradeType(IntEnum):
-    """FeatureUpdate.UpgradeType."""
+    """Kafka's FeatureUpdate.UpgradeType."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -32,7 +32,7 @@ async def handle(
     broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
     """Answer *request*: all features are updated, or none."""
-    # Two of one name: the last one counts.
+    # If a feature is named twice, the last update counts.
     updates = {update.feature: update for update in request.feature_updates}
     for update in updates.values():
         try:

@@ -1,4 +1,4 @@
-"""What every request handler sees: this agent, and the log as it leads it now.
+"""The agent, as request handlers see it: its settings, its stores and its present session.
 
     dispatcher ──▶ handler(broker, request, context) ──▶ response
                         │
@@ -31,7 +31,7 @@ from driftlog_tiering.stores.object_store import ObjectStore
 
 @dataclass(slots=True, kw_only=True)
 class Broker:
-    """See the module."""
+    """One agent; see the module."""
 
     cluster_id: str
     agent: Agent
@@ -58,16 +58,16 @@ class Broker:
         self.producer_ids = ProducerIds(self)
 
     def begin(self, engine: Engine, groups: GroupCoordinator) -> None:
-        """A session begins: requests are answered by it from now on."""
+        """A session begins: it answers requests from now on."""
         self.engine, self.groups = engine, groups
 
     def end(self) -> None:
-        """The session is over."""
+        """The session has ended: requests are refused until the next one."""
         self.engine = self.groups = None
 
     @property
     def view(self) -> ClusterView:
-        """The cluster, as its watches have told."""
+        """The cluster, as its watches report it."""
         return self.cluster.view
 
     @property

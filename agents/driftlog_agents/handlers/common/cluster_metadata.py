@@ -1,13 +1,12 @@
-"""What several answers say about the cluster: brokers, leaders, authorized operations.
+"""Cluster metadata for the answers of several APIs: brokers, leaders, authorized operations.
 
     own partitions: their logs ──┐
     all others: broker.view ─────┴──▶ Metadata, DescribeCluster, DescribeTopicPartitions, …
 
-Any agent answers for the cluster, and any can carry out what admin clients ask for: topics and
-configs are transactions in the metadata store, so that nothing is forwarded, and no agent is the
-controller.  One that serves is named as it, so that admin clients go where they are not sent away:
-some take NOT_CONTROLLER of a topic for the end of it.  It is said only where this agent has no
-session to do it with, and gets none in time.
+Any agent answers for the cluster and carries out admin requests: topics and configs are
+transactions in the metadata store, so no request is forwarded, and no agent is the controller.
+Answers name a serving agent as the controller, because some admin clients treat NOT_CONTROLLER for
+a topic as final.  An agent answers NOT_CONTROLLER only if it has no session and gets none in time.
 
 Shell.
 """
@@ -35,7 +34,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << op for op in (5, 7, 8, 9, 10, 11, 12))
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A live agent, by the address of the listener that a client came in through."""
+    """A live agent, with its address on the listener that the client uses."""
 
     node_id: int
     host: str
@@ -44,9 +43,9 @@ class Node:
 
 
 def live_agents(broker: Broker) -> dict[int, Agent]:
-    """The live agents by node id, as the view has them; of this one, what it is now.
+    """The live agents by node id, by the view; this agent as it is now.
 
-    An agent without a session is fenced, as Kafka says it: it names the others, if there are any.
+    An agent without a session is fenced, in Kafka's words: it names the others, if there are any.
     """
     agents = dict(broker.view.agents)
     engine = broker.engine
@@ -57,8 +56,8 @@ def live_agents(broker: Broker) -> dict[int, Agent]:
 
 
 def nodes(broker: Broker, listener: str) -> dict[int, Node]:
-    """Live agents by node id; those that do not have *listener* cannot be reached, and are left
-    out (MetadataCache#getAliveBrokerNodes)."""
+    """Live agents by node id; those without *listener* cannot be reached, and are left out
+    (MetadataCache#getAliveBrokerNodes)."""
     agents = sorted(live_agents(broker).items())
     return {
         number: node for number, agent in agents if (node := _node(agent, listener)) is not None
@@ -66,7 +65,7 @@ def nodes(broker: Broker, listener: str) -> dict[int, Node]:
 
 
 def node_of(broker: Broker, node_id: int, listener: str) -> Node | None:
-    """One of `nodes`."""
+    """One of `nodes`; None: it is not live, or has no *listener*."""
     agent = broker.agent if node_id == broker.node_id else broker.view.agents.get(node_id)
     return None if agent is None else _node(agent, listener)
 
@@ -79,10 +78,11 @@ def _node(agent: Agent, listener: str) -> Node | None:
 
 
 def controller_id(broker: Broker, reachable: Mapping[int, Node]) -> int:
-    """Whom admin clients take for the controller: any agent could be it, so it is a stable one
-    that they can reach, and that serves, neither starting nor leaving.
+    """The node id that answers name as the controller; −1: no agent can be reached.
 
-    By the view alone, also of this agent, so that all say the same.
+    Any agent could be it.  It is the first that can be reached and serves (neither starts nor
+    leaves), else the first that can be reached.  The view alone decides, for this agent as well, so
+    that all agents name the same one.
     """
     view = broker.view
     serving = [
@@ -96,21 +96,20 @@ def controller_id(broker: Broker, reachable: Mapping[int, Node]) -> int:
 
 
 def shown_replicas(broker: Broker, topic: Topic) -> int:
-    """How many replicas clients are shown of each partition; there are as many as agents at most.
+    """Replicas of each partition that clients see: as many as live agents, at most.
 
-    sarama, for one, waits until what it is shown is there.
+    Some clients (sarama) wait until every replica that they see exists.
     """
     return min(topic.replication_factor, len(live_agents(broker)))
 
 
 def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]:
-    """(node id, leader epoch) of a partition's leader; −1: none, or there never was one.
+    """(node id, leader epoch) of a partition's leader; −1: there is none, or never was one.
 
-    What is led here is known first hand, and sooner than from the view; what the view says of this
-    agent is either the same or over, or not begun.  While a partition moves, its old leader is
-    named until the release, by itself as well, and then its next leader: were the two to name
-    each other, clients would go to and fro, and librdkafka's may stay with the wrong one for ever
-    (librdkafka issue 4976).
+    An agent knows what it leads before the view does; what the view says of this agent is the same,
+    or over, or not begun.  While a partition moves, both agents name the old leader until the
+    release, and then the next one: if the two named each other, clients would go to and fro, and
+    librdkafka may stay with the wrong one for ever (librdkafka issue 4976).
     """
     tp = TopicPartition(topic_id, partition)
     agent, epoch = broker.view.leader_of(tp)
@@ -121,7 +120,7 @@ def leader_of(broker: Broker, topic_id: UUID, partition: int) -> tuple[int, int]
         agent = broker.view.heir_of(tp)
     elif agent.node_id == broker.node_id:
         if log is not None:
-            return broker.node_id, epoch  # its last flush is on its way
+            return broker.node_id, epoch  # its last flush is in progress
         agent = broker.view.agents.get(broker.view.plan.get(tp, -1))  # it is handed over
     if agent is None or agent.node_id == broker.node_id:
         return -1, epoch
@@ -140,7 +139,7 @@ def _own_log(broker: Broker, topic_id: UUID, partition: int) -> PartitionLog | N
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The leader of a partition, as Metadata and DescribeTopicPartitions say it."""
+    """The leader of a partition, as Metadata and DescribeTopicPartitions return it."""
 
     error_code: ErrorCode
     leader_id: int
@@ -158,10 +157,10 @@ def partitions(
     *,
     unreachable: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
 ) -> Iterable[PartitionInfo]:
-    """Partitions ``[start, end)`` of a topic; *unreachable*: its leader is not among *reachable*.
+    """Partitions ``[start, end)`` of a topic; *unreachable*: if *reachable* lacks the leader.
 
-    The bucket is the replica; agents stand for it, the leader first and those that would lead next
-    behind it.  All of them are alive, so all are in sync (KRaftMetadataCache#getPartitionMetadata).
+    The bucket is the replica.  Agents stand for it: the leader, and then those that would lead
+    next.  All of them are alive, so all are in sync (KRaftMetadataCache#getPartitionMetadata).
     """
     count = shown_replicas(broker, topic)
     for partition in range(start, end):
@@ -185,10 +184,10 @@ def partitions(
 
 
 def not_led(broker: Broker, topic: Topic | None, partition: int) -> ErrorCode:
-    """What to say of a partition that is not led here: it is led elsewhere, or there is none
-    (ReplicaManager#getPartitionOrError)."""
+    """The error of a partition that this agent does not lead: another one does, or it does not
+    exist (ReplicaManager#getPartitionOrError)."""
     there = topic is not None and 0 <= partition < topic.partitions
-    # Before the first session it is not known which topics there are.
+    # Before the first session the agent does not know which topics exist.
     known = there or not broker.topics.known
     return _NOT_LEADER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -196,15 +195,15 @@ def not_led(broker: Broker, topic: Topic | None, partition: int) -> ErrorCode:
 def led_partition(
     broker: Broker, topic: str, partition: int, current_leader_epoch: int
 ) -> tuple[Engine, PartitionLog]:
-    """The partition that a consumer asks about, led here in the epoch that it knows of.
+    """The partition that a consumer asks for, led here in the epoch that the consumer knows.
 
-    *current_leader_epoch* −1: it does not say.
+    *current_leader_epoch* −1: the consumer sends none.
 
     Raises:
         RefusedError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
-            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (KIP-320); all of them retriable.  Epochs are
-            looked at where the partition is led, and nowhere else: an agent has no copy of what
-            others lead (Kafka: ReplicaManager#getPartitionOrException before
+            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (KIP-320); all of them retriable.  Only the
+            leader checks epochs: an agent has no copy of what others lead
+            (Kafka: ReplicaManager#getPartitionOrException before
             Partition#checkCurrentLeaderEpoch).
     """
     if not_led(broker, broker.topics.by_name.get(topic), partition) is not _NOT_LEADER:

@@ -19,9 +19,9 @@ from driftlog_metadata.schema.model import Topic
 
 @dataclass(frozen=True, slots=True)
 class ConfigChangeRequest:
-    """A resource and what is to happen to it; *no_value*: names that need a value and have none.
+    """A resource and the change of its configs; *no_value*: names whose value is missing.
 
-    *change* makes of the resource's configs what they are to be.
+    *change* maps the present configs of the resource to the new ones.
     """
 
     resource_type: int
@@ -114,14 +114,14 @@ def _refuse_group(asked: ConfigChangeRequest) -> None:
 
 
 def _refuse_set(asked: ConfigChangeRequest) -> None:
-    """Nothing is set at run time but on topics: nothing can be, and to delete is done already."""
+    """Only topics have configs that can be set at run time; deleting others changes nothing."""
     names = _changed(asked)
     if names:
         raise _invalid(f"Cannot update these configs dynamically: [{', '.join(names)}]")
 
 
 def _changed(asked: ConfigChangeRequest) -> Mapping[str, str]:
-    """What the resource would have, which has nothing."""
+    """The configs that the change would set: the resource has none."""
     try:
         return asked.change({})
     except InvalidConfigError as error:
@@ -149,10 +149,10 @@ def _invalid(message: str) -> RefusedError:
 
 
 def broker_id(name: str, what: str) -> int:
-    """The node id that a resource's name says.
+    """The node id in a resource's name.
 
     Raises:
-        RefusedError: INVALID_REQUEST: it is no number.
+        RefusedError: INVALID_REQUEST: the name is not a number.
     """
     if not (name.isascii() and name.isdecimal() and len(name) <= 10):
         raise RefusedError(

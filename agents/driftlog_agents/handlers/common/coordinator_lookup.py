@@ -19,7 +19,7 @@ DESCRIBED_AT_ONCE: Final = 32
 
 
 def coordinating(broker: Broker) -> GroupCoordinator:
-    """The groups of the present session.
+    """The group coordinator of the present session.
 
     Raises:
         RefusedError: COORDINATOR_NOT_AVAILABLE: between two sessions.
@@ -30,17 +30,17 @@ def coordinating(broker: Broker) -> GroupCoordinator:
 
 
 _MESSAGE_CHARACTERS = 8_000
-"""Of an error message: four bytes each fit a string of the protocol."""
+"""Characters of an error message, at most: four bytes each fit a string of the protocol."""
 
 
 def as_message(text: str | None) -> str | None:
-    """An error message as it can be sent: it may quote 32 KB that the client has sent."""
+    """An error message, cut to what can be sent: it may quote 32 KB of the request."""
     return None if text is None else text[:_MESSAGE_CHARACTERS]
 
 
 def rebalance_timeout_ms(broker: Broker, asked_ms: int) -> int:
-    """What a member's rebalance timeout is cut to.  It is not refused: ``max.poll.interval.ms``,
-    which clients say here, may be 2^31 - 1."""
+    """A member's rebalance timeout, cut to the limit.  It is not refused: clients send their
+    ``max.poll.interval.ms`` here, which may be 2^31 - 1."""
     longest_ms = broker.settings.limits.driftlog_max_rebalance_timeout_ms
     if asked_ms > longest_ms:
         broker.refusals.count(MAX_REBALANCE_TIMEOUT)
@@ -48,5 +48,5 @@ def rebalance_timeout_ms(broker: Broker, asked_ms: int) -> int:
 
 
 def client_host(context: RequestContext) -> str:
-    """As Kafka writes it (InetAddress#toString): ``/127.0.0.1``."""
+    """The client's address as Kafka writes it (InetAddress#toString): ``/127.0.0.1``."""
     return "/" + context.client_host.rpartition(":")[0]

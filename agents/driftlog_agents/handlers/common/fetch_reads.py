@@ -1,10 +1,10 @@
-"""Reads what one Fetch request asks for: from memory and disk at once, from the bucket in slices.
+"""Reads the partitions of one Fetch: from memory and disk at once, from the bucket in slices.
 
     each partition ──▶ led here, and its epoch and offset fit? ──no──▶ Kafka's error
                             └─yes─▶ its batches, as far as the answer has room
 
 The first partition that has records gets one batch at least, however large; the others get what
-fits.  What is only in the bucket is read for the first of them alone.
+fits.  The bucket is read for that first partition alone.
 Source: kafka.server.ReplicaManager#readFromLog, Partition#checkCurrentLeaderEpoch.
 
 Shell.
@@ -37,24 +37,24 @@ _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1
 _INVALID_EPOCH: Final = -1
 _SMALL_BYTES: Final = 1024
-"""Batches that are smaller, on average, are joined once: each buffer of an answer is looked at five
-times until it is written."""
+"""Batches of a smaller average size are joined once: each buffer of an answer is handled five times
+until it is written."""
 
 
 class ReadFailures(Protocol):
     """Logs reads that fail."""
 
     def not_read(self, log: PartitionLog, error: str) -> None:
-        """The bucket did not give what *log* has."""
+        """The bucket did not return batches of *log*."""
         ...
 
     def damaged(self, log: PartitionLog, client_host: str, error: str) -> None:
-        """What *log* has cannot be decoded."""
+        """Batches of *log* cannot be decoded."""
         ...
 
 
 class FetchReads:
-    """Of one request."""
+    """The reads of one Fetch request."""
 
     __slots__ = ("_broker", "_client_host", "_failures", "_request", "_version", "cut")
 
@@ -72,10 +72,11 @@ class FetchReads:
         self._client_host = client_host
         self._failures = failures
         self.cut = False
-        """There is more than an answer takes, whatever its bytes."""
+        """The answer has the most batches that it may have: more may follow."""
 
     def read(self) -> tuple[list[FetchableTopicResponse] | None, int, bool]:
-        """(answers, bytes, whether some of it is only in the bucket)."""
+        """(answers, bytes, cold); cold: the first records are only in the bucket, and answers is
+        None."""
         engine = self._broker.engine
         responses: list[FetchableTopicResponse] = []
         size = count = 0
@@ -95,7 +96,7 @@ class FetchReads:
                 if buffers is None:
                     if size == 0:
                         return None, 0, True
-                    continue  # the next request will begin with it
+                    continue  # the next request reads it first
                 count += len(buffers)
                 self.cut = count >= MOST_BATCHES
                 size += self._put(data, buffers, limit, first=size == 0)
@@ -109,7 +110,7 @@ class FetchReads:
     def _put(self, data: PartitionData, buffers: list[Buffer], limit: int, *, first: bool) -> int:
         size = sum(map(len, buffers))
         if size > limit and not first:
-            return 0  # a first batch larger than what is left is only for the first partition
+            return 0  # a batch larger than the room that is left is only for the first partition
         if self._version < _ZSTD_FROM_VERSION and holds_zstd(buffers):
             data.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return 0
@@ -120,7 +121,7 @@ class FetchReads:
         return size
 
     def topic(self, engine: Engine, name: str, topic_id: UUID) -> TopicLogs | None:
-        """The topic that is meant, by name or by id."""
+        """The logs of a topic, by name or by id, as the version has it."""
         if self._version >= _TOPIC_IDS_FROM_VERSION:
             return engine.topics_by_id.get(topic_id)
         return engine.topics.get(name)
@@ -162,7 +163,7 @@ class FetchReads:
             data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return data, None
         if log.state is State.OFFLINE:
-            # Where it ends is not known: no offset is out of range, and none is the end.
+            # The log's end is not known: no offset is out of range, and none is the end.
             data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return data, None
         if not self._check_epochs(data, log, asked):
@@ -186,7 +187,7 @@ class FetchReads:
             )
             return False
         last = asked.last_fetched_epoch
-        # While it is loaded only the epochs of the tail are known.
+        # While the log is loaded only the epochs of its tail are known.
         known = log.state is State.ONLINE or (log.epochs and last >= log.epochs[0][0])
         if last != _INVALID_EPOCH and known:
             epoch, end = log.end_offset_for_epoch(last)
@@ -202,7 +203,7 @@ class FetchReads:
         return True
 
     async def read_slowly(self, *, bucket: bool) -> tuple[list[FetchableTopicResponse], int] | None:
-        """As `read`, in slices.  None: some is only in the bucket, which is not to be read."""
+        """As `read`, in slices.  None: records are only in the bucket, and *bucket* is false."""
         responses: list[FetchableTopicResponse] = []
         size = 0
         async for topic in sliced(self._request.topics):
@@ -233,7 +234,7 @@ class FetchReads:
         try:
             buffers = self._broker.reader.read_local(log, asked.fetch_offset, limit)
             if buffers is None and size:
-                buffers = []  # the next request will begin with it
+                buffers = []  # the next request reads it first
             elif buffers is None:
                 if not bucket:
                     return None
@@ -249,7 +250,7 @@ class FetchReads:
             data.error_code = error.code
             return data, 0
         except CorruptError as error:
-            # Not KAFKA_STORAGE_ERROR: Java retries that for ever and tells nobody.
+            # Not KAFKA_STORAGE_ERROR: Java retries that for ever, without a message.
             self._failures.damaged(log, self._client_host, str(error))
             data.error_code = ErrorCode.CORRUPT_MESSAGE
             return data, 0

@@ -1,11 +1,11 @@
-"""What an answer says beside "not the leader": the leader and its address, so that clients move.
+"""Adds the leader and its address to answers of "not the leader", so that clients move.
 
-Under exactly the conditions of Kafka: Produce from version 10 on for NOT_LEADER_OR_FOLLOWER, Fetch
-from 16 on for that and FENCED_LEADER_EPOCH.  One without the client's listener has no address; the
-client then asks for metadata, as it does without a hint.
+The conditions are Kafka's: Produce from version 10 on for NOT_LEADER_OR_FOLLOWER, Fetch from 16 on
+for that and FENCED_LEADER_EPOCH.  A leader without the client's listener has no address; the client
+then requests metadata, as it does without a hint.
 
-Unlike Kafka it says nothing of a partition without a leader: librdkafka counts a hint of leader −1
-in a Fetch answer, does not fill it in, and reads out of bounds (librdkafka issue 5280).
+Unlike in Kafka a partition without a leader has no hint: librdkafka counts a hint of leader −1 in a
+Fetch answer, does not fill it in, and reads out of bounds (librdkafka issue 5280).
 Source: KIP-951; kafka.server.KafkaApis#handleProduceRequest, #handleFetchRequest and
 #getCurrentLeader.
 Shell.
@@ -30,7 +30,7 @@ _FENCED: Final = int(ErrorCode.FENCED_LEADER_EPOCH)
 def add_to_produce(
     broker: Broker, version: int, response: produce.ProduceResponse, listener: str
 ) -> None:
-    """Name the leaders of what was not taken here; *listener* is the client's."""
+    """Add the leaders of partitions that were refused here; *listener* is the client's."""
     if version < PRODUCE_SINCE:
         return
     hints = ProduceHints(broker, listener)
@@ -41,7 +41,7 @@ def add_to_produce(
 
 
 class ProduceHints:
-    """The same, partition by partition."""
+    """As `add_to_produce`, partition by partition."""
 
     def __init__(self, broker: Broker, listener: str) -> None:
         self._broker = broker
@@ -49,7 +49,7 @@ class ProduceHints:
         self._found: dict[int, Node] = {}
 
     def add(self, topic: str, answer: produce.PartitionProduceResponse) -> None:
-        """Name the leader of a partition of *topic*, if it was refused for that."""
+        """Add the leader of a partition of *topic*, if the partition was refused for that."""
         if answer.error_code != _NOT_LEADER:
             return
         known = self._broker.topics.by_name.get(topic)
@@ -67,7 +67,7 @@ class ProduceHints:
             answer.current_leader = produce.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
     def endpoints(self) -> list[produce.NodeEndpoint]:
-        """The addresses of the leaders that were named."""
+        """The addresses of the leaders that were added."""
         return [
             produce.NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port, rack=n.rack)
             for n in self._found.values()
@@ -77,7 +77,7 @@ class ProduceHints:
 def add_to_fetch(
     broker: Broker, version: int, response: fetch.FetchResponse, listener: str
 ) -> None:
-    """Name the leaders of what was not read here; *listener* is the client's."""
+    """Add the leaders of partitions that were not read here; *listener* is the client's."""
     if version < _FETCH_SINCE:
         return
     found: dict[int, Node] = {}

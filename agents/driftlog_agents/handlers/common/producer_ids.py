@@ -1,19 +1,19 @@
 """Producer ids, unique in the cluster: blocks from the metadata store, handed out in memory.
 
-    next ──▶ one of the block ──none left──▶ /producer_ids: its end becomes our block's start,
+    next ──▶ one of the block ──none left──▶ /producer_ids: its end becomes the block's start,
                                              and the bucket has a mark of it
                                              (`session/producer_id_blocks`)
 
-What is left of a block when its session ends is lost; there are 2^63.
+The rest of a block is lost when its session ends; there are 2^63 ids.
 
-A block whose mark the bucket has is given out by no metadata store again.  Ids may stand in the log
-that no block had: a client may make them up.  What a session sees in the log raises the store's end
+No metadata store gives out a block again whose mark is in the bucket.  The log may have ids of no
+block: a client may invent them.  Ids that a session sees in the log raise the store's end
 (`session/producer_id_blocks.ProducerIdFloor`):
 
-1. A block is taken when the producers of all that is led here are known.  Those that cannot be
-   read delay the first block for ten seconds, and not for ever: one unreadable object does not
+1. A block is taken once the producers of all partitions led here are known.  Partitions that cannot
+   be read delay the first block for ten seconds, and not for ever: one unreadable object does not
    stop new producers in a healthy cluster.
-2. A block that was taken before the end was raised here is not used any more.
+2. A block that was taken before this session raised the end is not used any more.
 3. A manifest that is ahead of the log raises the end whatever else can be read.
 
 Source: org.apache.kafka.coordinator.transaction.RPCProducerIdManager, KIP-730.
@@ -33,7 +33,7 @@ from driftlog_metadata.schema.model import Agent
 from driftlog_metadata.stores.errors import CorruptError, FencedError, UnavailableError
 
 _PAUSE_MS: Final = 1_000.0
-"""After a block that the stores do not give all are refused for so long.  Longer: new producers
+"""How long all requests are refused after the stores did not give a block.  Longer: new producers
 wait longer after an outage; shorter: more attempts, and each may cost a block."""
 
 
@@ -42,7 +42,7 @@ class ProducerIdHost(Protocol):
 
     @property
     def agent(self) -> Agent:
-        """In its present session."""
+        """This agent, in its present session."""
         ...
 
     @property
@@ -60,29 +60,30 @@ class ProducerIdHost(Protocol):
 
 
 class ProducerIds:
-    """See the module."""
+    """The producer ids of one agent; see the module."""
 
     def __init__(self, host: ProducerIdHost) -> None:
         self._host = host
         self._lock = asyncio.Lock()
         self._session_id = ""
-        """Whose block it is: the metadata store may have gone back between two sessions."""
+        """The session that took the block: the metadata store may have gone back between two
+        sessions."""
         self._floor: ProducerIdFloor | None = None
         self._raised = 0
-        """As the session's floor said when the block was taken."""
+        """The floor's `raised` when the block was taken."""
         self._next = 0
         self._end = 0
         self._failed = float("-inf"), ""
-        """When the stores did not give a block, in ms, and why."""
+        """(time in ms, reason) of the last block that the stores did not give."""
         self._log = structlog.get_logger()
 
     async def next(self) -> int:
         """An id that was never given out before.
 
         Raises:
-            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: there is no session now, it is not known
-                yet which producers there are, the store's key cannot be read, or the bucket takes
-                no mark; clients retry.
+            RefusedError: COORDINATOR_LOAD_IN_PROGRESS: there is no session, its producers are not
+                known yet, the store's key cannot be read, or the bucket does not take a mark;
+                clients retry.
         """
         while not self._has_one():
             async with self._lock:
@@ -108,7 +109,7 @@ class ProducerIds:
             floor = engine.producer_ids
             await floor.settle()
             if self._has_one():
-                return  # what was seen since is below the store's end
+                return  # the ids seen since are below the store's end
             unknown = engine.unknown_producers
             if unknown:
                 raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, unknown)
@@ -119,7 +120,7 @@ class ProducerIds:
             try:
                 block = await next_block(session, engine.ports.objects, self._host.node_id)
             except UnavailableError as error:
-                # Also for all that wait behind this: they come one by one.
+                # Also for all callers that wait for the lock: they come one by one.
                 self._failed = engine.ports.now_ms(), str(error)
                 raise
         except (RefusedError, FencedError, UnavailableError) as error:

@@ -1,4 +1,4 @@
-"""The answer to a Produce request of one batch, written by hand: most requests have one.
+"""The answer to a Produce request of one batch, written by hand: most requests have one batch.
 
     int32 size, int32 correlation id [, tags]
     array of 1: topic, array of 1: int32 partition, int16 error 0, int64 base offset,
@@ -6,7 +6,7 @@
     int32 throttle time 0
 
 Up to version 12: later ones name the topic by its id.
-`tests/agents/handlers/produce/test_answers.py` compares it with the codec, version by version.
+`tests/agents/handlers/produce/test_answers.py` compares it with the codec's, version by version.
 Pure.
 """
 
@@ -18,7 +18,7 @@ _FLEXIBLE_FROM = 9
 
 @lru_cache(maxsize=4096)
 def _frame(version: int, topic: str) -> tuple[Struct, bytes, bytes]:
-    """What is fixed of the answer: a packer of all of it, and the bytes around the numbers."""
+    """The fixed part: a packer of the whole frame, and the bytes before and after the numbers."""
     name = topic.encode()
     if version >= _FLEXIBLE_FROM:
         size = len(name) + 1
@@ -42,7 +42,7 @@ def encode_success(
     log_append_time_ms: int,
     log_start_offset: int,
 ) -> bytes:
-    """The whole frame that says: appended at *base_offset*."""
+    """The whole frame of an answer: the batch was appended at *base_offset*."""
     packer, before, after = _frame(version, topic)
     if version >= 5:
         return packer.pack(

@@ -1,4 +1,4 @@
-"""What a batch of a client must be, and Kafka's error for one that is not.
+"""Checks of a client's batch, and Kafka's error for each of them.
 
 Source: ProduceRequest#validateRecords, LogValidator#validateBatch.
 
@@ -19,7 +19,7 @@ _CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
 _BATCH_RECORDS: Final = "driftlog.max.batch.records"
 _LEAST_RECORD_BYTES: Final = 7
-"""Length, attributes, two deltas, no key, no value, no headers."""
+"""A record's length, attributes and two deltas, without key, value and headers."""
 
 _REASONS: Final = {
     Reason.LENGTH: (ErrorCode.CORRUPT_MESSAGE, "the batch's length is not what there is"),
@@ -42,10 +42,10 @@ _REASONS: Final = {
 
 
 class BatchChecks:
-    """Of batches whose length, CRC and header are sound.
+    """Checks batches whose length, CRC and header are valid.
 
     Args:
-        most_records: of one batch.
+        most_records: limit of one batch.
     """
 
     def __init__(self, most_records: int, refusals: Refusals) -> None:
@@ -55,7 +55,7 @@ class BatchChecks:
     def check(
         self, limits: TopicLimits, checked: BatchHeaderFields, size: int, version: int
     ) -> None:
-        """Look at what the header says (*checked*); *version*: of the Produce request.
+        """Check the header's fields (*checked*); *version* is that of the Produce request.
 
         Raises:
             RefusedError: the batch may not be appended.
@@ -81,7 +81,10 @@ class BatchChecks:
 
 
 def too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
-    """The error of what is over max.message.bytes; several batches need not be, each for itself."""
+    """The error of records over max.message.bytes.
+
+    Several batches for one partition get an error of their own: each may be within the limit.
+    """
     size = len(records)
     if size >= batches.HEADER_BYTES and batches.parse_header(records).size_bytes < size:
         return bad_batch(records, Reason.LENGTH)
@@ -92,9 +95,9 @@ def too_large(limits: TopicLimits, records: memoryview) -> RefusedError:
 
 
 def bad_batch(records: memoryview, reason: int) -> RefusedError:
-    """The error of a batch that the kernel refused.
+    """The error of a batch that the kernel refused for *reason*.
 
-    More than one batch, or none whole, is found by its length: Kafka has words for it.
+    The kernel finds several batches by their length; Kafka has an error of its own for them.
     """
     if reason == Reason.LENGTH and len(records) >= batches.HEADER_BYTES:
         header = batches.parse_header(records)

@@ -1,12 +1,13 @@
-"""Batches that may not go through as they came: Kafka's contract leaves no choice.
+"""Converts or refuses batches that Kafka's contract does not let through as they are.
 
-* `compression.type` of the topic is a codec, and the batch has another: recompressed.
-* The topic is compacted: records without a key are refused.
-* A timestamp may be out of range, by the header or for the topic refuses old ones: records whose
-  timestamps are, are refused.
-* The client left max timestamp unset, or it is out of range: it is computed from the records.
+* The topic's `compression.type` is another codec than the batch's: the batch is recompressed.
+* The topic is compacted: a batch that has a record without a key is refused.
+* The header's max timestamp is out of range, or the topic refuses old timestamps: a batch that
+  has a record with a timestamp out of range is refused.
+* Max timestamp is unset or out of range: it is computed from the records.
 
-Runs on a worker thread, per batch.  Source: LogValidator#validateMessagesAndAssignOffsets.
+Conversion runs on a worker thread, per batch.
+Source: LogValidator#validateMessagesAndAssignOffsets.
 
 Pure.
 """
@@ -30,20 +31,20 @@ _LOG_APPEND_TIME: Final = 0x08
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A batch to be admitted in place of the one that came."""
+    """The batch that is admitted in place of the client's."""
 
     records: memoryview
     checked: tuple[int, ...]
 
 
 def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...], now_ms: int) -> bool:
-    """Whether the batch must be looked into.  *now_ms*: the agent's wall clock."""
+    """Whether the batch's records must be read.  *now_ms*: the agent's wall clock."""
     codec, max_timestamp = limits.codec, checked[6]
     if limits.compacted or (codec is not None and checked[1] & _CODEC_MASK != codec):
         return True
     if limits.log_append_time:
         return False
-    return (  # of every batch: as `_is_unsure` and `bounds_age`, without a call
+    return (  # runs for every batch: `_is_unsure` and `bounds_age` inlined
         max_timestamp < 0
         or max_timestamp > now_ms + limits.timestamp_after_max_ms
         or limits.timestamp_before_max_ms != INT64_MAX
@@ -51,22 +52,22 @@ def needs_rewrite(limits: TopicLimits, checked: tuple[int, ...], now_ms: int) ->
 
 
 def _is_unsure(limits: TopicLimits, max_timestamp: int, now_ms: int) -> bool:
-    """Whether this max timestamp of a header is to be computed anew."""
+    """Whether a header's max timestamp must be computed from the records."""
     return max_timestamp < 0 or max_timestamp > now_ms + limits.timestamp_after_max_ms
 
 
 def rewrite(
     now_ms: int, limits: TopicLimits, records: memoryview, checked: tuple[int, ...], most_bytes: int
 ) -> Rewrite:
-    """Look into the batch, and make the one that is to be admitted.
+    """Check the batch's records, and build the batch that is admitted.
 
-    *most_bytes*: of its records, decompressed.
+    *most_bytes*: limit of the decompressed records.
 
     Raises:
-        RefusedRecordsError: for some of its records.
-        RefusedError: MESSAGE_TOO_LARGE: it would be.
-        CorruptRecordsError: it cannot be decoded.
-        OverBatchLimitError: the same, for it is too much.
+        RefusedRecordsError: some of the records are not allowed.
+        RefusedError: MESSAGE_TOO_LARGE: the new batch is over the topic's limit.
+        CorruptRecordsError: the batch cannot be decoded.
+        OverBatchLimitError: it is over a limit of decoding.
     """
     header = batches.parse_header(records)
     codec = Codec(header.codec_id)
@@ -85,7 +86,7 @@ def rewrite(
         if target is codec
         else memoryview(compress(target, plain, limits.compression_level))
     )
-    del plain  # before there is a copy of the other
+    del plain  # before the new batch is built
     size = HEADER_BYTES + len(body)
     if size > limits.max_message_bytes:
         raise RefusedError(

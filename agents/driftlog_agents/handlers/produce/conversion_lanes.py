@@ -1,11 +1,11 @@
-"""Rewrites of batches on threads: a heavy one holds no light one.
+"""Rewrites batches on threads; a heavy batch does not delay light ones.
 
     batch ──▶ light lane ──▶ up to 4 MiB of records: rewritten
                         └──▶ more ──▶ heavy lane, when no other large batch is decoded ──▶ rewritten
 
-A batch of some KB may take seconds to be rewritten, and what it takes shows only while it is
-decompressed: the light lane stops there.  In each lane small batches go first, those that have
-waited move up, and a partition has one batch at a time (`log.busy`), so its order stays.
+A batch of some KB may take seconds, which shows only while it is decompressed: the light lane stops
+at 4 MiB.  In each lane smaller batches run first, and waiting batches move up.  The lanes have one
+batch of a partition at a time (`log.busy`), so its order stays.
 
 Shell.
 """
@@ -21,10 +21,10 @@ from driftlog_agents.log.partition.batch_decoder import BatchDecoder
 from driftlog_tiering.batches.batch_limits import OverBatchLimitError
 
 _LIGHT_BYTES: Final = 4 * 1024 * 1024
-"""Records, decompressed, that take a fifth of a second at most."""
+"""Decompressed records of the light lane, at most: they take a fifth of a second."""
 
 _BYTES_PER_MS: Final = 200
-"""A batch of 1 MiB lets pass what comes in the next 5 s and is smaller."""
+"""A waiting batch of 1 MiB runs after smaller ones that arrive in the next 5 s."""
 
 
 class _Lane:
@@ -38,7 +38,7 @@ class _Lane:
         self._count = 0
 
     async def run(self, size_bytes: int, fn: Callable[..., Any], *args: Any) -> Any:
-        """``fn(*args)`` when it is the turn of a batch of this size."""
+        """Run ``fn(*args)`` on the thread, in the turn of a batch of this size."""
         if self._busy:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._count += 1
@@ -67,11 +67,11 @@ class _Lane:
 
 
 class ConversionLanes:
-    """See the module.
+    """The light and the heavy lane; see the module.
 
     Args:
-        light: a thread that large batches never have.
-        heavy: another one.
+        light: runs calls on a thread that large batches never occupy.
+        heavy: runs calls on another thread.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class ConversionLanes:
     async def run(
         self, rewrite: Callable[..., Any], limits: Any, records: memoryview, checked: Any
     ) -> Any:
-        """What ``rewrite(limits, records, checked, most_bytes)`` returns or raises: an `Offload`.
+        """Call ``rewrite(limits, records, checked, most_bytes)`` in a lane: an `Offload`.
 
         Raises:
-            OverBatchLimitError: the batch is more than may be decoded.
+            OverBatchLimitError: the batch is over a limit of decoding.
         """
         most, size = self._decoding.limits.decompressed_bytes, len(records)
         try:

@@ -1,13 +1,13 @@
-"""Produce: admit each batch in the order of arrival, answer when its acks are kept.
+"""Produce: admits each batch in the order of arrival, and answers when its acks are met.
 
     decode ──▶ per partition: check ──▶ limits ──▶ admit ──▶ wait (acks=1: sync, −1: commit)
                                   │        │
                                   │        └─ recompress, look for null keys …: off the loop,
                                   │           the partition's later batches queue behind
-                                  └─ error for this partition; the others go on
+                                  └─ error for this partition; the others continue
 
-Synchronous up to the waiting, and per batch, never per record; a large request is admitted in
-slices (`foundation/loop_slices`), and its connection takes nothing else until then.
+Admission is synchronous, and its work is per batch, not per record.  A large request is admitted in
+slices (`foundation/loop_slices`); its connection admits no other request until then.
 Source: kafka.server.KafkaApis#handleProduceRequest, ProduceRequest#validateRecords,
 org.apache.kafka.storage.internals.log.LogValidator.
 
@@ -61,7 +61,7 @@ from driftlog_tiering.batches import kernel
 
 _LOG_APPEND_TIME: Final = 0x08
 _MAX_TIMESTAMP_AT: Final = 35
-"""Its first byte, in a batch."""
+"""First byte of max timestamp in a batch."""
 _NEWEST_VERSION: Final = API.served[-1]
 _BY_ID: Final = 13
 """From this version on topics have ids and no names."""
@@ -86,7 +86,7 @@ class ProduceHandler:
     def handle(
         self, connection: Connection, version: int, correlation_id: int, request: ProduceRequest
     ) -> None:
-        """Admit everything in the request, now; answer in its turn."""
+        """Admit every batch of the request at once; its answer is sent in its turn."""
         topics = request.topic_data
         if (
             len(topics) == 1
@@ -112,9 +112,9 @@ class ProduceHandler:
     async def handle_large(
         self, slot: Slot, version: int, correlation_id: int, request: ProduceRequest
     ) -> None:
-        """The same in slices, for a request whose turn it is; returns when all is admitted.
+        """As `handle`, in slices, in the request's turn; returns when every batch is admitted.
 
-        Where its client leaves, what is left of it is not admitted.
+        If the client disconnects, the remaining batches are not admitted.
         """
         self.requests += 1
         count = sum(len(topic.partition_data) for topic in request.topic_data)
@@ -135,7 +135,7 @@ class ProduceHandler:
                 await self.waiting.room()
                 if slot.connection.closed:
                     return
-            # Between two slices the session may end, and another begin.
+            # Between two slices the session may end, and another may begin.
             engine = self._engine()
             if data is not None:
                 self._of_several(engine, name, data, request.acks, version, pending, answers)
@@ -148,7 +148,7 @@ class ProduceHandler:
         correlation_id: int,
         records: memoryview | None,
     ) -> None:
-        """The same for a request of one batch, which is nearly every one; acks are not 0."""
+        """As `handle`, for a request of one batch, which nearly every one is; acks are not 0."""
         self.requests += 1
         version, acks, timeout_ms, topic, partition = asked
         engine = self._engine()
@@ -164,7 +164,7 @@ class ProduceHandler:
             self._timeouts.expect(one, one, timeout_ms)
 
     def may_wait(self, topic: str | None, data: PartitionProduceData) -> bool:
-        """Whether a batch may have to wait to be admitted, as far as can be told at a glance."""
+        """Whether a batch may have to wait for admission, by its header and its partition alone."""
         engine = self._engine()
         log = None if engine is None or topic is None else engine.log(topic, data.index)
         if log is None or topic is None:
@@ -179,7 +179,7 @@ class ProduceHandler:
         return limits.codec is not None or needs_rewrite(limits, checked, self._broker.wall_ms())
 
     def any_may_wait(self, version: int, request: ProduceRequest) -> bool:
-        """The same of a request."""
+        """As `may_wait`, for any batch of a request."""
         return any(
             self.may_wait(self._name(version, topic), data)
             for topic in request.topic_data
@@ -193,8 +193,8 @@ class ProduceHandler:
     def _each(
         self, version: int, request: ProduceRequest, pending: SeveralBatches
     ) -> Iterator[tuple[str | None, PartitionProduceData | None, list[PartitionProduceResponse]]]:
-        """Each partition: its topic's name, its batch, and where its answer belongs; and nothing
-        once for each topic, which takes its time, too."""
+        """Each partition: its topic's name, its batch, and the list of its answer.  Before each
+        topic's partitions an item without a batch, for a slice may end there as well."""
         for topic in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             pending.topics.append(
@@ -206,7 +206,7 @@ class ProduceHandler:
             )
             yield None, None, answers
             for data in topic.partition_data:
-                yield self._name(version, topic), data, answers  # it may go between two slices
+                yield self._name(version, topic), data, answers  # it may be deleted between slices
 
     def _of_several(
         self,
@@ -237,7 +237,7 @@ class ProduceHandler:
         pending.all_admitted(expected=request.acks < 0)
 
     def _name(self, version: int, topic: TopicProduceData) -> str | None:
-        """What the topic is called; None: there is none of this id (any more)."""
+        """The topic's name; None: no topic has this id (any more)."""
         if version < _BY_ID:
             return topic.name
         known = self._broker.topics.by_id.get(topic.topic_id)
@@ -245,7 +245,7 @@ class ProduceHandler:
         return now.name if now is not None and now.topic_id == topic.topic_id else None
 
     def _acks_zero(self, pending: SeveralBatches, slot: Slot) -> None:
-        """No answer; an error closes the connection, the only way to say so (KafkaApis)."""
+        """Send no answer; an error closes the connection, the only way to report it (KafkaApis)."""
         pending.done = True
         failed = [a for t in pending.topics for a in t.partition_responses if a.error_code > 0]
         if failed:
@@ -279,7 +279,7 @@ class ProduceHandler:
             known = self._broker.topics.by_name.get(topic)
             raise RefusedError(not_led(self._broker, known, partition))
         limits = self._broker.topics.limits.get(topic)
-        if limits is None:  # the topic is being deleted, or not yet known whole
+        if limits is None:  # the topic is being deleted, or not all of it is known yet
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not records:
             raise RefusedError(
@@ -287,7 +287,7 @@ class ProduceHandler:
             )
         size = len(records)
         if size > limits.max_message_bytes:
-            raise too_large(limits, records)  # before its CRC, which takes longest
+            raise too_large(limits, records)  # before the CRC check, which takes longest
         checked = kernel.check(records, 0, size)
         if isinstance(checked, int):
             raise bad_batch(records, checked)
@@ -334,7 +334,8 @@ class ProduceHandler:
         except RefusedError:
             raise
         except Exception as bug:
-            # Not of this connection: the agent exits, and this request is told what all are told.
+            # Not an error of this connection: the agent exits, and this request gets the error of
+            # all others.
             engine.flusher.fail(bug)
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from bug
         waiter.base_offset = base_offset
@@ -352,7 +353,7 @@ class ProduceHandler:
         slot: Slot,
         waiter: ProduceWaiter,
     ) -> None:
-        """Admit what had to wait; errors are this partition's."""
+        """Admit a parked batch; an error is that of its partition."""
         self.waiting.remove(len(records), waiter, slot.connection)
         try:
             self._admit(engine, log, limits, records, checked, acks, slot, waiter)
@@ -362,7 +363,8 @@ class ProduceHandler:
     def _refused_late(
         self, acks: int, slot: Slot, waiter: ProduceWaiter, error: RefusedError
     ) -> None:
-        """A batch is refused that had to wait; with acks=0 its turn was taken before."""
+        """Refuse a batch that had to wait; with acks=0 its turn is over, and the connection
+        closes."""
         self._refused(waiter, error)
         if acks == 0:
             slot.connection.hang_up("produce_refused", f"acks=0 and {error.code.name}")
@@ -380,7 +382,7 @@ class ProduceHandler:
         slot: Slot,
         waiter: ProduceWaiter,
     ) -> None:
-        """Queue behind what the partition already has in work, in order."""
+        """Queue the batch behind those of its partition that are being converted."""
         records = own_memory(records)
         self.waiting.add(len(records), waiter, slot.connection)
         if acks == 1:
@@ -395,8 +397,8 @@ class ProduceHandler:
             size = len(records)
             try:
                 if acks != 0 and slot.connection.closed:
-                    continue  # no client waits for it, and it may take long
-                await engine.admits(log)  # before it has become larger, perhaps
+                    continue  # no client waits for the batch, and it may take long
+                await engine.admits(log)  # before a rewrite, which may enlarge the batch
                 now_ms = self._broker.wall_ms()
                 if needs_rewrite(limits, checked, now_ms):
                     convert = partial(rewrite, now_ms)
@@ -417,7 +419,7 @@ class ProduceHandler:
             except AssertionError:
                 raise  # a broken invariant of the log: the agent exits
             except Exception:  # noqa: BLE001
-                # A bug in looking into a batch costs one connection, not the agent.
+                # A bug in the conversion of a batch costs one connection, not the agent.
                 self._log.exception("produce_bug", client=slot.connection.client_host)
                 slot.connection.close()
             finally:

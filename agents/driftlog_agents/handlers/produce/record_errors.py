@@ -1,11 +1,11 @@
-"""The records of a batch that a topic does not take, each with its index and what is wrong with it.
+"""Finds the records of a batch that a topic refuses: the index and the error of each.
 
 * The topic is compacted, and the record has no key.
 * The topic keeps the producers' timestamps, and this one is out of range.
 
-One such record refuses its batch.  A client fails the records that are named with their own
-messages, and the batch's other records as part of a batch that was refused; where none is named it
-fails all of them alike.
+One such record causes its whole batch to be refused.  A client fails the named records with their
+own messages, and the other records as part of a refused batch; if none is named, it fails all of
+them alike.
 Source: LogValidator#validateRecord, LogValidator#processRecordErrors, the producer's
 Sender#failBatch.
 
@@ -25,19 +25,19 @@ from driftlog_tiering.batches.batch_limits import BatchLimits
 from driftlog_tiering.formats.columns import ColumnBuilder
 
 MOST_NAMED: Final = 1_000
-"""Records that one answer names.  More: an answer to a small request is larger."""
+"""Records that one answer names, at most.  More: a small request can get a larger answer."""
 
 NAMED_BYTES: Final = MOST_NAMED * 160
-"""What they add to an answer, at most."""
+"""Bytes that named records add to an answer, at most."""
 
 _INT64_MIN: Final = -(2**63)
 
 
 class RefusedRecordsError(RefusedError):
-    """A batch is refused for some of its records.
+    """A batch is refused because of some of its records.
 
     Args:
-        records: index in the batch and what is wrong, of the first `MOST_NAMED` at most.
+        records: (index in the batch, error text) of the first `MOST_NAMED` at most.
     """
 
     def __init__(self, code: ErrorCode, message: str, records: Sequence[tuple[int, str]]) -> None:
@@ -48,12 +48,12 @@ class RefusedRecordsError(RefusedError):
 def check_records(
     limits: TopicLimits, batch: memoryview, batch_limits: BatchLimits, now_ms: int
 ) -> None:
-    """Look at the key and the timestamp of every record of a whole batch.
+    """Check the key and the timestamp of every record of a whole batch.
 
     Raises:
-        RefusedRecordsError: INVALID_TIMESTAMP where one is out of range, else INVALID_RECORD.
-        CorruptRecordsError: it cannot be decoded.
-        OverBatchLimitError: the same, for it is too much.
+        RefusedRecordsError: INVALID_TIMESTAMP if a timestamp is out of range, else INVALID_RECORD.
+        CorruptRecordsError: the batch cannot be decoded.
+        OverBatchLimitError: it is over a limit of decoding.
     """
     builder = ColumnBuilder("", 0, batch_limits)
     builder.add(batch)

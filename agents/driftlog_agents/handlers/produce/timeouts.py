@@ -1,7 +1,7 @@
-"""When Produce requests that wait for their commit are answered without it.
+"""Answers Produce requests whose timeout passes before their batches are committed.
 
-    acks=all  ──▶ expected from the start
-    acks=1    ──▶ expected when the disk did not take its batch, and it waits for the commit
+    acks=all  ──▶ timed from the start
+    acks=1    ──▶ timed once the disk did not take a batch, which then waits for the commit
 
 Shell.
 """
@@ -14,28 +14,29 @@ from driftlog_agents.network.slots import Slot
 
 
 class Pending(Protocol):
-    """A request that waits."""
+    """A request that waits for the outcome of its batches."""
 
     done: bool
 
     def time_out(self) -> None:
-        """Answer what is open."""
+        """Answer the open partitions with REQUEST_TIMED_OUT."""
 
 
 class ProduceTimeouts:
-    """Of one agent.
+    """The timeouts of one agent's Produce requests.
 
     Args:
-        broker: which the requests are for.
+        broker: the agent that received the requests.
     """
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._due: dict[int, deque[tuple[float, list[Pending]]]] = {}
-        """By timeout: those that a socket brought at once are due at once."""
+        """(time in ms, requests), by timeout in ms; requests of one read of a socket share an
+        entry."""
 
     def expect(self, slot: Slot, pending: Pending, timeout_ms: int) -> None:
-        """Have *pending* answered *timeout_ms* after *slot*'s connection was last heard."""
+        """Answer *pending* *timeout_ms* after *slot*'s connection last received bytes."""
         timeout_ms = max(timeout_ms, 0)
         due = self._due.get(timeout_ms)
         if due is None:

@@ -1,11 +1,11 @@
-"""Waits for the outcome of each batch of a Produce request, and answers it.
+"""Waits for the outcome of each batch of a Produce request, and answers the request.
 
     one batch:  OneBatchWaiter ───────────────────────────▶ the answer, written by hand
-    several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ when the last is told
-    many:       the same, and a thread makes the answer: ManyBatches
+    several:    PartitionWaiter, PartitionWaiter … ──▶ SeveralBatches ──▶ after the last outcome
+    many:       the same, and a thread encodes the answer: ManyBatches
 
-What is told first counts: committed or synced, refused, lost, or out of time.  The log tells many
-waiters in one go: an answer that cannot be made costs its connection, and raises nothing.
+The first outcome counts: committed or synced, refused, lost, or timed out.  The log notifies many
+waiters in one pass: an answer that cannot be made closes its connection, and raises nothing.
 
 Shell.
 """
@@ -32,17 +32,17 @@ from driftlog_agents.protocol.messages.produce import (
 )
 
 BadRecords = Sequence[tuple[int, str]]
-"""Index in the batch, and what is wrong with the record."""
+"""(index in the batch, error text) of each bad record."""
 
 _ANSWER_BYTES: Final = 256
-"""Of one partition's answer, as an object."""
+"""Memory of one partition's answer."""
 
 OPEN: Final = -2
-"""No error code of Kafka's: the partition is not answered yet."""
+"""Not a code of Kafka's: the partition has no answer yet."""
 
 
 class SeveralBatches:
-    """One Produce request until every partition of it is answered."""
+    """A Produce request of several batches, until every partition has its answer."""
 
     __slots__ = (
         "admitted",
@@ -76,10 +76,10 @@ class SeveralBatches:
         self.wanted = wanted
         self.answer_bytes = wanted * _ANSWER_BYTES
         self.waiting = 0
-        """Of its batches: so many wait to be admitted, and keep all of this."""
+        """Batches of the request that wait for admission, and keep its answers in memory."""
         self.timeout_ms = timeout_ms
         self.nameable = MOST_NAMED
-        """Records that its answer may still name."""
+        """Bad records that the answer may still name."""
         self.admitted = self.expected = False
         self.topics: list[TopicProduceResponse] = []
         self.done = False
@@ -90,14 +90,14 @@ class SeveralBatches:
             self.respond()
 
     def all_admitted(self, *, expected: bool) -> None:
-        """Nothing of it is left to admit; *expected*: it is answered in time in any case."""
+        """Every batch is admitted or refused; *expected*: the timeout applies from now on."""
         self.admitted = True
         self.one_done()
         if (expected or self.expected) and not self.done:
             self.timeouts.expect(self.slot, self, self.timeout_ms)
 
     def unsynced(self) -> None:
-        """The disk did not take one of its batches: they wait for the commit."""
+        """The disk did not take a batch: the request waits for the commit, and may time out."""
         if self.admitted and not self.expected and not self.done:
             self.timeouts.expect(self.slot, self, self.timeout_ms)
         self.expected = True
@@ -114,7 +114,8 @@ class SeveralBatches:
         self.slot.respond(API.encode_response_parts(self.version, self.correlation_id, response))
 
     def time_out(self) -> None:
-        """Answer what is still open as timed out: it may be in the log, now or later."""
+        """Answer the open partitions with REQUEST_TIMED_OUT: the log may have their batches, now or
+        later."""
         if self.done:
             return
         for topic in self.topics:
@@ -125,10 +126,10 @@ class SeveralBatches:
 
 
 class ManyBatches(SeveralBatches):
-    """So many that the answer is made in slices, and encoded by a thread.
+    """A Produce request of so many batches that a thread encodes its answer, made in slices.
 
     Args:
-        spawn: runs a part of a request.
+        spawn: starts a task of the request.
     """
 
     __slots__ = ("_spawn",)
@@ -173,7 +174,7 @@ class ManyBatches(SeveralBatches):
 
 
 class OneBatchWaiter(Slot):
-    """A `Waiter`: a request of one batch, which is nearly every request, in its turn."""
+    """The `Waiter` and the turn of a request of one batch, which nearly every request is."""
 
     __slots__ = (
         "base_offset",
@@ -233,7 +234,7 @@ class OneBatchWaiter(Slot):
     synced = committed
 
     def waits(self) -> int:
-        """Its batch is about to wait; returns the bytes that are held beside the batch."""
+        """The batch starts to wait for admission; returns the bytes held besides the batch."""
         return 0
 
     waits_no_longer = waits
@@ -242,7 +243,7 @@ class OneBatchWaiter(Slot):
         self.timeouts.expect(self, self, self.timeout_ms)
 
     def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
-        """Answer with an error; *named*: the records that it is about, if it is not the batch."""
+        """Answer with an error; *named*: the records that caused it, if not the whole batch did."""
         if self.done:
             return
         self.done = True
@@ -262,12 +263,12 @@ class OneBatchWaiter(Slot):
         self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
 
     def time_out(self) -> None:
-        """It may be in the log, now or later."""
+        """Answer with REQUEST_TIMED_OUT: the log may have the batch, now or later."""
         self.refuse(ErrorCode.REQUEST_TIMED_OUT, None)
 
 
 class PartitionWaiter:
-    """A `Waiter`: one partition of a request."""
+    """The `Waiter` of one partition of a request."""
 
     __slots__ = ("answer", "base_offset", "log_append_time_ms", "pending")
 
@@ -289,14 +290,16 @@ class PartitionWaiter:
     synced = committed
 
     def waits(self) -> int:
-        """Its batch is about to wait; returns the bytes that are held beside the batch: answers of
-        the whole request, while any of its batches waits."""
+        """The batch starts to wait for admission; returns the bytes held besides the batch.
+
+        The first waiting batch of a request counts the answers of the whole request.
+        """
         pending = self.pending
         pending.waiting += 1
         return pending.answer_bytes if pending.waiting == 1 else 0
 
     def waits_no_longer(self) -> int:
-        """As `waits`, of bytes that are held no longer."""
+        """The batch waits no longer; returns the bytes that are now free besides the batch."""
         pending = self.pending
         pending.waiting -= 1
         return 0 if pending.waiting else pending.answer_bytes
@@ -305,7 +308,7 @@ class PartitionWaiter:
         self.pending.unsynced()
 
     def refuse(self, code: ErrorCode, message: str | None, named: BadRecords = ()) -> None:
-        """This partition's answer is an error; *named* as in `OneBatchWaiter.refuse`."""
+        """Set the partition's answer to an error; *named* as in `OneBatchWaiter.refuse`."""
         if self.answer.error_code == OPEN:
             named = named[: self.pending.nameable]
             self.pending.nameable -= len(named)

@@ -1,13 +1,13 @@
-"""Batches that wait to be admitted: for a thread that rewrites them, or for their partition.
+"""Batches that wait for admission: for the thread that rewrites them, or for their partition.
 
     Produce ──▶ may a batch have to wait? ──no──▶ admitted
                          │
                          └─yes─▶ full? ──no──▶ counted ──▶ rewritten, or loaded ──▶ admitted
                                    └─yes─▶ its connection waits for room, in turn
 
-A connection is not read while 1 MiB of its own batches waits.
+The agent reads no more of a connection while 1 MiB of its batches waits.
 
-So a topic that is slow to write to delays no other topic, and its own producers slow down.
+So a slow topic delays no other topic, and slows down its own producers.
 
 Shell.
 """
@@ -24,40 +24,40 @@ from driftlog_agents.network.client_connection import ClientConnection
 _MOST: Final = "driftlog.max.waiting.batch.bytes"
 
 _BESIDE_BYTES: Final = 1_024
-"""What a batch holds beside its bytes."""
+"""Memory of a waiting batch besides its bytes."""
 
 _LITTLE_BYTES: Final = 256 * 1024
-"""What is smaller is copied, or it would keep the frame that it came in."""
+"""A smaller batch is copied: otherwise it would keep its frame in memory."""
 
 
 def own_memory(records: memoryview) -> memoryview:
-    """The same bytes, in memory that has hardly more than them."""
+    """The same bytes, in memory of at most about twice their size."""
     if len(records) < _LITTLE_BYTES or len(records.obj) > 2 * len(records):  # type: ignore[arg-type]
         return memoryview(bytearray(records))
     return records
 
 
 class WaitingBatches:
-    """Counts those of one agent."""
+    """Counts the waiting batches of one agent; at the limit, connections wait for room."""
 
     def __init__(self, limits: Limits, refusals: Refusals) -> None:
         self._most_bytes = limits.driftlog_max_waiting_batch_bytes
         self._refusals = refusals
         self.held_bytes = 0
         self.full = False
-        """A connection with a batch that may have to wait waits for room with it."""
+        """The limit is reached: a connection whose next batch may have to wait waits for room."""
         self._connections: dict[ClientConnection, None] = {}
         self._requests: deque[asyncio.Future[None]] = deque()
 
     def add(self, size_bytes: int, waiter: ProduceWaiter, connection: ClientConnection) -> None:
-        """A batch waits."""
+        """Count a batch that starts to wait."""
         held_bytes = size_bytes + _BESIDE_BYTES + waiter.waits()
         self.held_bytes += held_bytes
         self.full = self.held_bytes >= self._most_bytes
         connection.batches_wait(held_bytes)
 
     def remove(self, size_bytes: int, waiter: ProduceWaiter, connection: ClientConnection) -> None:
-        """A batch waits no longer."""
+        """Count off a batch that waits no longer."""
         held_bytes = size_bytes + _BESIDE_BYTES + waiter.waits_no_longer()
         self.held_bytes -= held_bytes
         connection.on_loop(partial(connection.batches_wait, -held_bytes))
@@ -66,17 +66,17 @@ class WaitingBatches:
             asyncio.get_running_loop().call_soon(self._next)
 
     def wait(self, connection: ClientConnection) -> None:
-        """It is full: *connection* goes on when there is room."""
+        """The limit is reached: *connection* continues when there is room."""
         if connection not in self._connections:
             self._refusals.count(_MOST)
             self._connections[connection] = None
 
     def leave(self, connection: ClientConnection) -> None:
-        """*connection* is gone."""
+        """*connection* no longer waits for room."""
         self._connections.pop(connection, None)
 
     async def room(self) -> None:
-        """Return when there is room: for a request that is admitted in slices."""
+        """Wait until there is room; for a request that is admitted in slices."""
         while self.full:
             self._refusals.count(_MOST)
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -4,7 +4,7 @@
 |---|---|
 | 1 | whether the replication factor may change (KIP-860) |
 
-Null replicas cancel what is under way.
+Null replicas cancel a reassignment in progress.
 
 Source: AlterPartitionReassignmentsRequest.json, AlterPartitionReassignmentsResponse.json.
 Pure.

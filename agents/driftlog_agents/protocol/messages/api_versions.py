@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): which versions an agent speaks; a client's first question.
+"""ApiVersions (key 18): which versions an agent speaks; a client's first request.
 
 | version | change |
 |---|---|

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (key 69): the members of consumer groups, and what each is to have.
+"""ConsumerGroupDescribe (key 69): members of consumer groups, with current and target assignments.
 
 | version | change |
 |---|---|

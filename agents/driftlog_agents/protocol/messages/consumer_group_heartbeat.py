@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (key 68): a consumer group's member: subscription, assignment (KIP-848).
+"""ConsumerGroupHeartbeat (key 68): a member's subscription and assignment (KIP-848).
 
 | version | change |
 |---|---|

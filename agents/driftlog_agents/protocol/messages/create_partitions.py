@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37): give topics more partitions.  Flexible from 2 on.
+"""CreatePartitions (key 37): gives topics more partitions.  Flexible from 2 on.
 
 Source: CreatePartitionsRequest.json, CreatePartitionsResponse.json.
 Pure.

@@ -4,7 +4,7 @@
 |---|---|
 | 2 | the oldest |
 | 4 | -1 partitions or replicas mean the default (KIP-464) |
-| 5 | flexible; the answer tells partitions, replicas and configs (KIP-525) |
+| 5 | flexible; the answer has partitions, replicas and configs (KIP-525) |
 | 6 | THROTTLING_QUOTA_EXCEEDED |
 | 7 | topic ids |
 

@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): groups without members are forgotten, with their offsets.
+"""DeleteGroups (key 42): deletes groups without members, with their offsets.
 
 | version | change |
 |---|---|

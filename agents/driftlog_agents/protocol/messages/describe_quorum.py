@@ -1,4 +1,4 @@
-"""DescribeQuorum (key 55): the nodes that keep the metadata, and how far each is (KIP-595).
+"""DescribeQuorum (key 55): the nodes that hold the metadata, and how far each is (KIP-595).
 
 | version | change |
 |---|---|

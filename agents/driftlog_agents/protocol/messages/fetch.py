@@ -1,4 +1,4 @@
-"""Fetch (key 1): read record batches, waiting for them if asked to.
+"""Fetch (key 1): reads record batches, and waits for them if the request says so.
 
 | version | change |
 |---|---|
@@ -9,9 +9,10 @@
 | 11 | racks (KIP-392) |
 | 12 | flexible |
 | 13 | topics by id (KIP-516) |
-| 15–18 | what replicas say of themselves; leaders' addresses in the answer (16) |
+| 15–18 | fields that replicas send; leaders' addresses in the answer (16) |
 
-Version 18 is known here, not served.  Aborted transactions are null for read_uncommitted.
+The codec knows version 18, agents do not serve it.  Aborted transactions are null for
+read_uncommitted.
 Source: FetchRequest.json, FetchResponse.json.
 Pure.
 """

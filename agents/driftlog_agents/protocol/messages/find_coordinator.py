@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): which agent answers for a group or a transactional id.
+"""FindCoordinator (key 10): which agent coordinates a group or a transactional id.
 
 | version | change |
 |---|---|

@@ -1,17 +1,17 @@
-"""JoinGroup (key 11): become a member of a classic group, and wait for its next generation.
+"""JoinGroup (key 11): joins a classic group, and waits for its next generation.
 
 | version | change |
 |---|---|
 | 1 | a rebalance timeout of its own |
 | 2 | throttle time |
-| 4 | MEMBER_ID_REQUIRED: a new member asks twice (KIP-394) |
+| 4 | MEMBER_ID_REQUIRED: a new member sends two requests (KIP-394) |
 | 5 | static members (KIP-345) |
 | 6 | flexible |
-| 7 | the answer tells the protocol type, and may name no protocol (KIP-559) |
+| 7 | the answer has the protocol type, and may name no protocol (KIP-559) |
 | 8 | why the member joins (KIP-800) |
-| 9 | the leader may be told not to assign (KIP-814) |
+| 9 | the answer may ask the leader not to assign (KIP-814) |
 
-Version 0 has no rebalance timeout: -1, the session timeout stands for it.
+Version 0 has no rebalance timeout: it is -1, and the session timeout replaces it.
 
 Source: JoinGroupRequest.json, JoinGroupResponse.json.
 Pure.

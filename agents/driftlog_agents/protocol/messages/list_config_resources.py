@@ -2,8 +2,8 @@
 
 | version | change |
 |---|---|
-| 0 | client metrics alone: ListClientMetricsResources |
-| 1 | resource types; none asks for all |
+| 0 | client metrics only: ListClientMetricsResources |
+| 1 | resource types; an empty list asks for all |
 
 Source: ListConfigResourcesRequest.json, ListConfigResourcesResponse.json.
 Pure.

@@ -4,8 +4,8 @@
 |---|---|
 | 1 | throttle time |
 | 3 | flexible |
-| 4 | states, also to ask for (KIP-518) |
-| 5 | types, also to ask for (KIP-848) |
+| 4 | states, also as a filter (KIP-518) |
+| 5 | types, also as a filter (KIP-848) |
 
 Source: ListGroupsRequest.json, ListGroupsResponse.json.
 Pure.

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): reassignments that are under way (KIP-455).
+"""ListPartitionReassignments (key 46): reassignments in progress (KIP-455).
 
 Null asks for all partitions.
 

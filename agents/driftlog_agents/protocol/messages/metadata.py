@@ -2,9 +2,9 @@
 
 | version | change |
 |---|---|
-| 0 | no topics means all of them; from 1 on null does, and none means none |
-| 4 | may say not to create topics |
-| 8–10 | authorized operations on request; of the cluster only here |
+| 0 | an empty list asks for all topics; from 1 on null does, and an empty list asks for none |
+| 4 | may forbid the creation of topics |
+| 8–10 | authorized operations on request; those of the cluster only here |
 | 9 | flexible |
 | 10, 12 | topic ids; topics may be asked for by id |
 | 13 | an error for the whole answer (KIP-1102) |

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): offsets that a group does not need any more are forgotten (KIP-496).
+"""OffsetDelete (key 47): deletes offsets that a group does not need any more (KIP-496).
 
 Source: OffsetDeleteRequest.json, OffsetDeleteResponse.json.
 Pure.

@@ -1,4 +1,4 @@
-"""Produce (key 0): append record batches.
+"""Produce (key 0): appends record batches.
 
 | version | change |
 |---|---|
@@ -9,10 +9,10 @@
 | 10 | answer: the current leader and its address, tagged (KIP-951) |
 | 12, 13 | partitions join a transaction by themselves (KIP-890); topics by id (KIP-516) |
 
-Versions 0–2 are advertised, for without them librdkafka before 2.11.1 does not compress
-(KAFKA-18659), and hung up on, as Kafka 4 does.  12 and 13 are answered and not advertised:
-agents use 13 among themselves, where a topic's id matters more than its name.
-With acks = 0 there is no answer.
+Versions 0–2 are advertised, because without them librdkafka before 2.11.1 does not compress
+(KAFKA-18659); a request of them closes the connection, as in Kafka 4.  12 and 13 are answered and
+not advertised: agents use 13 among themselves, where a topic's id matters more than its name.  With
+acks = 0 there is no answer.
 Source: ProduceRequest.json, ProduceResponse.json.
 Pure.
 """
@@ -62,7 +62,7 @@ class NamedTopicProduceData(TopicProduceData):
 
 @dataclass(slots=True, kw_only=True)
 class LargeProduceRequest(ProduceRequest):
-    """The same, where no name is longer than a topic's can be."""
+    """A Produce request whose topic names are no longer than a topic's name can be."""
 
     topic_data: list[NamedTopicProduceData] = field(default_factory=list)  # type: ignore[assignment]
 
@@ -130,4 +130,4 @@ LARGE_API: Final = Api(
     advertised="0-11",
     flexible="9+",
 )
-"""What a request of many topics is decoded by: its answer repeats their names."""
+"""The codec of requests of many topics, whose answers repeat the topics' names."""

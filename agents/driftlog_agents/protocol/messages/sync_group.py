@@ -1,11 +1,11 @@
-"""SyncGroup (key 14): a member's part of the assignment, which the leader brings.
+"""SyncGroup (key 14): a member's part of the assignment, which the leader sends.
 
 | version | change |
 |---|---|
 | 1 | throttle time |
 | 3 | static members |
 | 4 | flexible |
-| 5 | both sides tell protocol type and name (KIP-559) |
+| 5 | both sides send protocol type and name (KIP-559) |
 
 Assignments are opaque, and may be empty.
 

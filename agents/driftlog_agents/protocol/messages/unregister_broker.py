@@ -1,4 +1,4 @@
-"""UnregisterBroker (key 64): a broker that is gone for good is forgotten (KIP-500).
+"""UnregisterBroker (key 64): removes a broker that is gone for good (KIP-500).
 
 Source: UnregisterBrokerRequest.json, UnregisterBrokerResponse.json.
 Pure.
