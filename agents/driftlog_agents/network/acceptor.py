@@ -165,7 +165,7 @@ class Acceptor:
             self._tell_timer = self._loop.call_later(_TELL_S, self._tell_due)
 
     def _tell_rest(self) -> bool:
-        """Log the refusals that no line covers yet; False: a second had none."""
+        """Log the refusals that no line covers yet; False: no refusal for a second."""
         due = self._refused.due()
         for refused, count in due or ():
             self._tell(refused, count)

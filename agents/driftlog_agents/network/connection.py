@@ -52,10 +52,10 @@ _MAX_UNANSWERED: Final = 10_000
 thousands."""
 
 _FEW_UNANSWERED: Final = 16
-"""Unanswered requests of a connection while all connections have too many.  Clients send 5."""
+"""Unanswered requests of a connection while all together have too many.  Clients send 5."""
 
 _MAX_BEHIND: Final = 256
-"""Unanswered requests of a connection while one of them is no Produce: later answers wait for
+"""Unanswered requests of a connection while one of them is not a Produce: later answers wait for
 its answer."""
 
 _EARLY_BYTES: Final = 1024 * 1024
@@ -411,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_file(self) -> int | None:
-        """The file descriptor while the client's behaviour or memory stops reading; else None:
+        """The file descriptor while it waits for answers or memory and is not read; else None:
         what a producer sent before it left is read when the log can take more."""
         if self._reading or self.closed:
             return None

@@ -6,7 +6,7 @@
                    socket reads directly into its tail: the memory that the kernel filled is
                    checked, patched, written to disk and uploaded
     huge frames    (> 2 MiB) get more memory as bytes arrive: a client that announces 100 MiB
-                   has not sent them
+                   has not sent them yet
 
 The memory of incomplete frames is counted: while there is no room, a connection is not read.
 Produce has a budget of its own, which counts a large frame until it is admitted; then the log

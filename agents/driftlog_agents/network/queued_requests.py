@@ -8,8 +8,8 @@
   request that has begun.
 * A request's bytes count from the frame until the answer (`queued.max.request.bytes`).  Its decoded
   size counts from its beginning; large requests wait for that room, in order.  A Fetch that waits
-  for records counts as what it keeps; where such requests keep half of the budget, it does not
-  wait.
+  for records counts as what it keeps; where such requests keep half of the budget, a further
+  one is answered without a wait.
 * Requests count while they wait for their turn (`queued.max.requests`), as Kafka's queue counts
   requests that no handler has taken; a Fetch that waits for records does not count.  While more
   wait, or while the bytes are too many, a connection is read only when it has no unanswered

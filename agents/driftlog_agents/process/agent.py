@@ -68,7 +68,7 @@ _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""
 
 _NODE_ID_KEPT_MS: Final = 6 * 86_400_000.0
-"""Shorter than a node id is kept without an agent (`node_ids`)."""
+"""Shorter than the time for which a node id without an agent is kept (`node_ids`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -297,7 +297,7 @@ async def node_id(
 
     Raises:
         CorruptError: the file on the disk is damaged.
-            WrongClusterError: it is another cluster's, or an agent on a copy of the directory runs.
+        WrongClusterError: it is another cluster's, or an agent on a copy of the directory runs.
         StoreError: a store does not answer.
     """
     stored = disk.load("node_id.json")
@@ -349,9 +349,10 @@ async def node_id(
 
 
 async def _is_ours(metadata: MetadataStore, number: int, directory: str | None) -> bool:
-    """Whether the node id is still this directory's; if so, its key names it and has no mark.
+    """Whether the node id is still this directory's; if so, its key names it, without a mark.
 
-    The mark is removed before the agent's session begins: so the id is not deleted meanwhile.
+    The mark of an unused id is removed before the agent's session begins: so the id is not deleted
+    meanwhile.
     """
     key = node_id_key(number)
     while True:

@@ -371,7 +371,7 @@ def _database(options: Options) -> Path:
 
 
 def _rescued(options: Options) -> Path:
-    """The copy of the metadata of a database that was removed under the agent."""
+    """The file with the metadata of a database that was removed while the agent ran."""
     return options.directory / "metadata.db.rescued"
 
 
@@ -387,7 +387,7 @@ def _check_rescued(options: Options) -> None:
 
 
 def _check_embedded(options: Options, disk: PosixDisk) -> None:
-    """Refuse to make metadata where an agent has a node id: it used etcd, or has lost them."""
+    """Refuse to make metadata in a directory with a node id: its agent used etcd, or lost them."""
     if disk.load("node_id.json") is not None and not _database(options).exists():
         raise StartError(
             f"{options.directory} is of an agent that has a node id, and no metadata.db of its "

@@ -130,7 +130,7 @@ class StreamWriter:
         while rest:
             try:
                 written = os.write(self._descriptor, rest)
-            except BlockingIOError:  # another user of the stream may have set that
+            except BlockingIOError:  # another user of the stream may have made it non-blocking
                 select.select([], [self._descriptor], [], _POLL_S)
                 continue
             rest = rest[written:]

@@ -15,7 +15,7 @@ import termios
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-_ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)  # Linux; others find it when they read
+_ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)  # Linux; elsewhere only a read finds the end
 
 
 class UnreadConnection(Protocol):
@@ -23,7 +23,7 @@ class UnreadConnection(Protocol):
 
     @property
     def unread_file(self) -> int | None:
-        """The file descriptor while the client's behaviour or memory stops reading; else None."""
+        """The file descriptor while it waits for answers or memory and is not read; else None."""
         ...
 
     @property

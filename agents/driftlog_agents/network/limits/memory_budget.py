@@ -118,7 +118,7 @@ class MemoryBudget:
             self._ahead = other
 
     def done(self, holder: Holder, size_bytes: int) -> None:
-        """*holder* frees *size_bytes*, and is not beyond the limit; it may still wait for more."""
+        """*holder* frees *size_bytes*, and no longer exceeds the limit; it may wait for more."""
         self.held_bytes -= size_bytes
         if self.pressed:
             if self._ahead is holder:

@@ -1,8 +1,8 @@
 """Closes connections that hold memory without progress, while others wait for it.
 
-    frames     incomplete frames of which no bytes arrive
+    frames     connections whose incomplete frame receives no bytes
     requests   the connection whose requests hold most, when no waiting request could continue
-    answers    the largest answers that clients do not take
+    answers    the connections that hold most answers which their clients do not take
 
 While connections wait, there is a check every half second; a connection is closed when it makes no
 progress for `Budgets.stalled_ms`.
@@ -17,7 +17,7 @@ from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 _SHARE: Final = 8
-"""Each check closes connections until one part in so many of the answers' budget is free."""
+"""Each check closes connections until they free one part in so many of the answers' budget."""
 
 
 class HeldAnswers(Protocol):
