@@ -1,6 +1,6 @@
 """docs/configs.md: configs of agents and of topics, made from the configs themselves.
 
-    python -m tools.config_page          writes the page; a test says when it is not up to date
+    python -m tools.config_page          writes the page; a test fails when it is not up to date
 
 Shell.
 """
@@ -55,9 +55,9 @@ _NO_EFFECT: Final = {
     "Accepted and kept for tools; it changes nothing here.": "no meaning",
     "": "works",
 }
-"""What the documentation of a topic's config ends in, and the word for it."""
+"""The last sentence of a topic config's documentation, and the word for it on the page."""
 _SUBJECT: Final = "Retention and compaction themselves"
-"""Left of cleanup.policy's end."""
+"""What remains of cleanup.policy's documentation without that sentence."""
 
 _DEV: Final = "with `driftlog dev` and `--dev`"
 _DEFAULTS: Final = {
@@ -65,7 +65,7 @@ _DEFAULTS: Final = {
     "group.initial.rebalance.delay.ms": f"3000; {_DEV}: {DEV_REBALANCE_DELAY_MS}",
     "max.connections": "as many as files may be open, less 1024 and those of the HTTP port",
 }
-"""Where the agent's is not the one that DescribeConfigs calls the default."""
+"""Configs whose default in an agent is not the one that DescribeConfigs shows."""
 
 _UNITS: Final = {
     ".ms": "milliseconds",
@@ -79,7 +79,7 @@ _MOST: Final = {ConfigType.SHORT: 2**15 - 1, ConfigType.INT: 2**31 - 1, ConfigTy
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The content of the page."""
     rows = [
         f"| `{name}` | {_default(config)} | {_values(config)} | {_does(config)} |"
         for name, config in sorted(STARTUP_CONFIGS.items())

@@ -1,6 +1,6 @@
 """docs/metrics.md: every metric of an agent, made from the module that exports them.
 
-    python -m tools.metrics_page         writes the page; a test says when it is not up to date
+    python -m tools.metrics_page         writes the page; a test fails when it is not up to date
 
 The names and texts are read from the source of `process/metrics.py`: some metrics exist only
 while an agent serves, or only with etcd.
@@ -41,7 +41,7 @@ _FAMILIES: Final = {
     "_gauge": "gauge",
 }
 _TABLES: Final = ("_LOG_COUNTERS", "_GROUP_COUNTERS")
-"""Dictionaries of the module: the names of counters, and their texts."""
+"""Dictionaries of the module: names of counters, and their texts."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,7 +55,7 @@ class Described:
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The content of the page."""
     rows = [
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{name}`' for name in metric.labels)} | "
         f"{metric.text.replace('|', chr(92) + '|')} |"

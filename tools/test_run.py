@@ -1,8 +1,8 @@
 """`make test` and `make verify`: pytest, then each failed test of real processes once more, alone.
 
-A test that kills and freezes real processes can fail because the machine was busy.  After all other
-tests it gets one more run, in one process.  The closing lines name it even if it passes then: it
-depends on the moment, and is to be repaired.  Every other failure stands.
+A test that kills and freezes real processes can fail because the machine is busy.  After all other
+tests it gets one more run, in one process.  The closing lines name it even if it then passes: it
+depends on the moment, and needs a repair.  Every other failure stands.
 
     python -m tools.test_run NAME PYTEST-ARGUMENT…
 
@@ -23,14 +23,14 @@ from typing import Final
 import pytest
 
 REPEATED: Final = "real_processes"
-"""The marker of tests that are run once more: `tests/conftest.py` sets it."""
+"""The marker of tests that may run once more: `tests/conftest.py` sets it."""
 
 MOST_REPEATED: Final = 20
-"""More failures than these have one cause, which a second run would not remove."""
+"""More failures than this have one cause, which a second run would not remove."""
 
 
 class Outcomes:
-    """A pytest plugin, of the process that writes the report: what passed, and what did not."""
+    """A pytest plugin of the process that writes the report: counts passed and failed tests."""
 
     def __init__(self) -> None:
         self.passed = 0
@@ -39,7 +39,7 @@ class Outcomes:
         """By node id: whether the test may be run once more."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count one phase of one test.  Of a worker that died xdist reports without keywords."""
+        """Count one phase of one test.  Reports of a worker that died have no keywords (xdist)."""
         if report.failed:
             self.failed[_without_group(report.nodeid)] = REPEATED in report.keywords
         elif report.skipped:
@@ -59,7 +59,7 @@ def _without_group(node_id: str) -> str:
 
 
 def run(name: str, arguments: list[str]) -> int:
-    """Run pytest, repeat what may be repeated, print the closing lines; pytest's exit code."""
+    """Run pytest, repeat what may be repeated, print the closing lines; returns the exit code."""
     started = time.monotonic()
     first = Outcomes()
     status = int(pytest.main(arguments, plugins=[first]))
@@ -89,6 +89,6 @@ def run(name: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # pytest then ends as after Ctrl-C: with a report of what has failed so far.
+    # pytest then ends as after Ctrl-C: with a report of the failures so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1], sys.argv[2:]))

@@ -1,7 +1,7 @@
-"""What the bucket says of a topic: its id, its partitions, and each one's newest manifest.
+"""A topic in the bucket: its id, its partitions, and each one's newest manifest.
 
-It answers what `formats/manifests` answers to agents, with the file system of a Spark
-session instead of an object store, and reads only.
+The answers are those of `formats/manifests` to agents, through the file system of a Spark session
+instead of an object store.  This module only reads.
 
 Shell.
 """
@@ -44,10 +44,10 @@ def find_topic(files: Files, name: str, topic_id: UUID | None) -> Topic:
     """The live topic of that name.
 
     Raises:
-        UnknownTopicError: there is none at the location.
-        DeletedTopicError: there was one.
-        AmbiguousTopicError: there are several, and *topic_id* is None.
-        DamagedTopicError: its file is damaged or missing.
+        UnknownTopicError: the location has no such topic.
+        DeletedTopicError: the topic is deleted.
+        AmbiguousTopicError: several topics have the name, and *topic_id* is None.
+        DamagedTopicError: the topic's file is damaged or missing.
     """
     folder = layout.topic_name_prefix(name)
     ids = [UUID(found) for found in files.names(folder) if _UUID.fullmatch(found)]
@@ -100,10 +100,10 @@ def _topic(files: Files, name: str, topic_id: UUID, names: list[str]) -> Topic:
 
 
 def newest_manifest(files: Files, topic: str, tp: TopicPartition) -> Manifest:
-    """The partition's newest manifest, the empty one where there is none.
+    """The partition's newest manifest; the empty one when there is none.
 
     Raises:
-        DamagedTopicError: it is damaged.
+        DamagedTopicError: the manifest is damaged.
     """
     folder = layout.manifest_prefix(topic, tp)
     names = [found for found in files.names(folder) if _VERSION.fullmatch(found)]
@@ -122,10 +122,10 @@ def newest_manifest(files: Files, topic: str, tp: TopicPartition) -> Manifest:
 def segments(
     files: Files, manifest: Manifest, start: int, end: int, time: TimeRange
 ) -> Iterator[SegmentRef]:
-    """The segments that hold offsets of ``[start, end)`` and may hold such times, ascending.
+    """The segments with offsets in ``[start, end)`` that may hold such times, ascending.
 
     Raises:
-        DamagedTopicError: a list of the tree is damaged or missing.
+        DamagedTopicError: a segment list is damaged or missing.
     """
     pending: list[SegmentRef | SegmentListRef] = [*manifest.lists, *manifest.segments]
     pending.reverse()

@@ -1,27 +1,27 @@
-"""Why a topic cannot be read, in a message for the person at the DataFrame.
+"""The errors of reading a topic; each message is for the user of the DataFrame.
 
 Pure.
 """
 
 
 class ReadTopicError(Exception):
-    """Base of what `read_topic` raises; an argument that makes no sense is a ValueError."""
+    """Base of the errors of `read_topic`; a wrong argument raises ValueError."""
 
 
 class StorageError(ReadTopicError):
-    """The location cannot be read: not there, no credentials, no connector, or a failing store."""
+    """The location cannot be read: it, its credentials or its connector is missing, or it fails."""
 
 
 class UnknownTopicError(ReadTopicError):
-    """No topic of that name (or id) lies at the location."""
+    """The location has no topic of that name (or id)."""
 
 
 class DeletedTopicError(ReadTopicError):
-    """The topic is deleted; its objects are going."""
+    """The topic is deleted; its objects are being deleted."""
 
 
 class AmbiguousTopicError(ReadTopicError):
-    """Several live topics have that name: say which id."""
+    """Several live topics have that name: pass the id of one."""
 
 
 class DamagedTopicError(ReadTopicError):
@@ -29,8 +29,8 @@ class DamagedTopicError(ReadTopicError):
 
 
 class OffsetOutOfRangeError(ReadTopicError):
-    """An offset that was asked for is not in the sealed log."""
+    """A requested offset is not in the sealed log."""
 
 
 class RawSegmentSkippedWarning(UserWarning):
-    """A range whose batches could not be decoded is not in the DataFrame."""
+    """A range of offsets whose batches could not be decoded is not in the DataFrame."""

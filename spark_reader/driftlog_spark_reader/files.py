@@ -1,4 +1,4 @@
-"""The port to where a bucket's names and small files are read from, on the driver.
+"""The port for the names and small files of a bucket, read on the driver.
 
 Port: `tests/spark/test_files.py` is its definition.
 """
@@ -17,7 +17,7 @@ class Files(Protocol):
         ...
 
     def names(self, prefix: str) -> list[str]:
-        """Last components of what lies in the folder *prefix*; empty where there is none.
+        """Last components of the names in the folder *prefix*; empty when there is none.
 
         Raises:
             StorageError: the listing failed.
@@ -25,9 +25,9 @@ class Files(Protocol):
         ...
 
     def read(self, key: str) -> bytes | None:
-        """The bytes of a small file; None where there is none.
+        """The bytes of a small file; None when there is none.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the file cannot be read.
         """
         ...

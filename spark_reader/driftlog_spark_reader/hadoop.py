@@ -1,7 +1,7 @@
 """Names and small files at a location, through the Hadoop file system of a Spark session.
 
-So listing and reading use what the job's scans use: its connectors, endpoints and credentials, and
-nothing else has to be installed or configured.  All of it happens on the driver.
+Listing and reading use the connectors, endpoints and credentials of the job's scans: nothing else
+has to be installed or configured.  All calls run on the driver.
 
 Adapter.
 """
@@ -36,7 +36,7 @@ class HadoopFiles:
         try:
             jvm: Any = spark._jvm
             conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
-        except Exception as error:  # Spark Connect's session has other attributes by version.
+        except Exception as error:  # Attributes of Spark Connect's session differ by version.
             raise StorageError(
                 "read_topic needs a classic Spark session: it lists files on the driver's JVM, "
                 "which Spark Connect does not offer"
@@ -58,15 +58,15 @@ class HadoopFiles:
         return f"{self.root}/{key}"
 
     def pattern(self, key: str) -> str:
-        """The path that Spark's readers, which take every path for a pattern, take for *key*'s.
+        """The path of *key* for Spark's readers, which read every path as a pattern.
 
-        Their option ``__globPaths__=false`` does not do it: of n paths with a ``[`` in them,
+        Their option ``__globPaths__=false`` does not replace it: of n paths with a ``[`` in them,
         Spark 4.2 then reads each n times (`DataSource.checkAndGlobPathIfNecessary`).
         """
         return _GLOB.sub(r"\\\g<0>", self.path(key))
 
     def names(self, prefix: str) -> list[str]:
-        """Last components of what lies in the folder *prefix*; empty where there is none.
+        """Last components of the names in the folder *prefix*; empty when there is none.
 
         Raises:
             StorageError: the listing failed.
@@ -76,10 +76,10 @@ class HadoopFiles:
         try:
             found = self._fs.listStatusIterator(self._jvm.org.apache.hadoop.fs.Path(folder))
             statuses = functional.RemoteIterators.toList(found)
-            # One call for all of them: FileStatus prints as "…FileStatus{path=…/name; …".
+            # One JVM call for all names: FileStatus prints as "…FileStatus{path=…/name; …".
             text = statuses.toString()
             names = re.findall(re.escape(f"{{path={folder}/") + "([^;/]+);", text)
-            if len(names) != statuses.size():  # A file system that prints otherwise.
+            if len(names) != statuses.size():  # The file system prints another form.
                 names = [status.getPath().getName() for status in statuses]
         except Py4JJavaError as error:
             if _is_missing(error):
@@ -88,10 +88,10 @@ class HadoopFiles:
         return names
 
     def read(self, key: str) -> bytes | None:
-        """The bytes of a small file; None where there is none.
+        """The bytes of a small file; None when there is none.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the file cannot be read.
         """
         path = self.path(key)
         try:
@@ -107,12 +107,12 @@ class HadoopFiles:
 
 
 def _is_missing(error: Py4JJavaError) -> bool:
-    """Whether there is nothing at a path.  A bucket that is not there is another class."""
+    """Whether the path does not exist.  A missing bucket is another class."""
     return error.java_exception.getClass().getName() in _MISSING
 
 
 def _message(error: Py4JError) -> str:
-    """What the JVM said, without its stack."""
+    """The message of the JVM, without its stack."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString())
     return str(error)

@@ -1,10 +1,10 @@
-"""Which files to scan, and which of them only in part.
+"""Decides which files Spark scans, and which of them only in part.
 
     segments of a partition   ──┬────────┬────────┬────────┬──
     asked for                     [ cut  | whole  | cut )
 
-Files that lie wholly within what is asked for need no filter; those at the borders are scanned
-with one, which reads only their row groups and pages in the range.
+Files inside the requested range need no filter.  Files at its borders are scanned with a filter,
+which reads only their row groups and pages in the range.
 
 Pure.
 """
@@ -24,7 +24,7 @@ MAX_CUT_PARTITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """What is asked for of one partition, and the segments that hold it, in order."""
+    """The requested offsets of one partition, and the segments that hold them, in order."""
 
     partition: int
     start: int
@@ -34,7 +34,7 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Files to scan together; ``condition`` is SQL, None where every row is wanted."""
+    """Files to scan together; ``condition`` is SQL, None when every row is requested."""
 
     keys: tuple[str, ...]
     condition: str | None
@@ -46,11 +46,11 @@ class Plan:
 
     scans: tuple[Scan, ...]
     raw: tuple[tuple[int, SegmentRef], ...]
-    """With their partitions."""
+    """Each with its partition."""
 
 
 def plan_scans(ranges: Iterable[PartitionRange], time: TimeRange) -> Plan:
-    """Sort the segments into whole, cut and undecodable ones; leave out what holds nothing."""
+    """Sort the segments into whole, cut and undecodable ones; leave out those without records."""
     whole: list[str] = []
     cut: list[tuple[str, tuple[str, ...]]] = []
     raw: list[tuple[int, SegmentRef]] = []
@@ -59,7 +59,7 @@ def plan_scans(ranges: Iterable[PartitionRange], time: TimeRange) -> Plan:
         for segment in wanted.segments:
             match segment.kind:
                 case SegmentKind.RAW:
-                    # Whatever the time range: a batch that cannot be decoded may hold any.
+                    # In any time range: a batch that cannot be decoded may hold any timestamp.
                     raw.append((wanted.partition, segment))
                 case SegmentKind.PARQUET if segment.records == 0 or not time.overlaps(
                     segment.min_timestamp_ms, segment.max_timestamp_ms

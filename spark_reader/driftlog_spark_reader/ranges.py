@@ -1,11 +1,11 @@
-"""Which offsets and times are asked for, in the words of Spark's Kafka source.
+"""The requested offsets and times, in the form of Spark's Kafka source.
 
     starting_offsets   "earliest" | {0: 5, 1: -2} | {"flights": {"0": 5}} | its JSON
     ending_offsets     "latest"   | {0: 9, 1: -1} | …
     timestamps         epoch milliseconds | datetime with a time zone
 
-As there, −2 is earliest, −1 is latest, and an end is exclusive.  A partition that a mapping leaves
-out is read from its earliest or to its latest offset (Spark's source refuses that).
+As in Spark, −2 is earliest, −1 is latest, and an end is exclusive.  A partition that is missing in
+a mapping is read from its earliest or to its latest offset (Spark's source refuses that).
 
 Pure.
 """
@@ -49,10 +49,10 @@ class TimeRange:
 
 
 def parse_offsets(argument: str, offsets: Offsets, topic: str, default: int) -> dict[int, int]:
-    """Offsets by partition, −2 and −1 included; empty: *default* (of the two) for all.
+    """Offsets by partition, −2 and −1 included; empty: *default* (−2 or −1) for all.
 
     Raises:
-        ValueError: not one of the forms above, or the wrong one of the two words.
+        ValueError: *offsets* has none of the forms above, or the wrong one of the two words.
     """
     word = "earliest" if default == EARLIEST else "latest"
     other = LATEST if default == EARLIEST else EARLIEST
@@ -102,10 +102,10 @@ def resolve_range(
     *,
     fail_on_data_loss: bool,
 ) -> tuple[int, int]:
-    """The half-open range of offsets to read of a partition; it may be empty.
+    """The half-open range of offsets to read from a partition; it may be empty.
 
     Raises:
-        OffsetOutOfRangeError: it reaches below log start, or its end is not sealed yet.
+        OffsetOutOfRangeError: the range begins below log start, or its end is not sealed yet.
     """
     start = starting.get(partition, EARLIEST)
     end = ending.get(partition, LATEST)
@@ -126,10 +126,10 @@ def resolve_range(
 
 
 def timestamp_ms(argument: str, value: Timestamp | None) -> int | None:
-    """Epoch milliseconds; of a datetime, the first millisecond that is not before it.
+    """Epoch milliseconds; for a datetime, the first millisecond that is not before it.
 
     Raises:
-        ValueError: a datetime without a time zone, or no timestamp.
+        ValueError: *value* is a datetime without a time zone, or no timestamp.
     """
     if value is None:
         return None

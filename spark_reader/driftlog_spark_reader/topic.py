@@ -2,7 +2,7 @@
 
     newest manifest of each partition ──▶ ranges ──▶ exact files ──▶ Spark's own Parquet scan
 
-Nothing of ours runs per record, nor on executors.
+No code of driftlog runs per record, or on executors.
 
 Root.
 """
@@ -61,29 +61,29 @@ def read_topic(
 ) -> DataFrame:
     """The sealed records of *topic*, with the columns of Spark's Kafka source and headers.
 
-    One manifest version per partition is read now; the DataFrame always is that state, for as long
-    as the files live: those that were replaced or have expired stay for a grace period (12 h).
-    Records that are not sealed yet are not in it.
+    The call reads one manifest version per partition, and the DataFrame always shows that state, as
+    long as the files exist: replaced and expired ones stay for a grace period (12 h).  It does not
+    hold records that are not sealed yet.
 
     Args:
         spark: a classic session; its Hadoop settings reach the location.
         location: a directory, ``s3://bucket/prefix`` or ``s3a://…``.
         topic: its name.
-        partitions: of these only.
+        partitions: only these are read.
         starting_offsets: ``"earliest"``, ``{0: 5}``, or Spark's ``{"topic":{"0":5}}``, as JSON too.
         ending_offsets: ``"latest"`` or offsets likewise, exclusive.
         starting_timestamp: records with this timestamp or a later one: epoch milliseconds or a
-            datetime with a time zone.  Unlike Spark's ``startingTimestamp``, which looks up one
-            offset per partition, this looks at every record.
+            datetime with a time zone.  Unlike Spark's ``startingTimestamp``, which finds one
+            offset per partition, this checks every record.
         ending_timestamp: exclusive, likewise.
-        topic_id: where several topics have the name.
-        fail_on_data_loss: False: leave out offsets that are gone or not sealed yet, instead
+        topic_id: chooses one when several topics have the name.
+        fail_on_data_loss: False: leave out offsets that are deleted or not sealed yet, instead
             of raising.
 
     Raises:
-        ValueError: an argument makes no sense.
-        OffsetOutOfRangeError: offsets were asked for that are gone, or not sealed yet.
-        UnknownTopicError, DeletedTopicError, AmbiguousTopicError: no one such topic.
+        ValueError: an argument is invalid.
+        OffsetOutOfRangeError: requested offsets are deleted, or not sealed yet.
+        UnknownTopicError, DeletedTopicError, AmbiguousTopicError: there is not one such topic.
         DamagedTopicError: an object is damaged or missing.
         StorageError: the location cannot be read.
     """
@@ -139,9 +139,9 @@ def _warn(files: HadoopFiles, topic: Topic, plan: Plan) -> None:
 def _quick_file_index(spark: SparkSession, files: HadoopFiles) -> Iterator[None]:
     """Keep Spark from starting a task per file to learn the sizes of more than 32 files.
 
-    2,000 files in a directory: 1.2 s on the driver, 3.4 s in 64 tasks, 19 s in 2,000.  Spark
-    takes this from the session only (`InMemoryFileIndex.bulkListLeafFiles`), so the session has it
-    while the scans are made, unless the user has set it.
+    2,000 files in a directory: 1.2 s on the driver, 3.4 s in 64 tasks, 19 s in 2,000.  Spark takes
+    this setting from the session only (`InMemoryFileIndex.bulkListLeafFiles`), so the session has
+    it while the scans are made, unless the user has set it.
     """
     tasks = max(64, 2 * spark.sparkContext.defaultParallelism)
     local = files.root.startswith("file:")

@@ -32,7 +32,7 @@ from tools.demo.terminal import Terminal, megabytes, terminal
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _INTERRUPTED: Final = 130
 _MADE: Final = "topic.txt"
-"""Beside the log: which topic the last demo made in it."""
+"""File beside the log: the topic that the last demo made in it."""
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
     screen = terminal()
     folder: Path = options.dir
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # As Ctrl-C: what was started is ended.
+        signal.signal(number, signal.default_int_handler)  # As Ctrl-C: processes are stopped.
     try:
         return _run(screen, options.input, folder)
     except DemoError as error:
@@ -54,7 +54,7 @@ def main() -> int:
         screen.line()
         screen.line("Interrupted.  Everything that was started is stopped.")
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001  # a person gets a line, and a file to send us
+    except Exception as error:  # noqa: BLE001  # the user gets a line, and a file to send us
         folder.mkdir(parents=True, exist_ok=True)
         report = folder / "demo-error.txt"
         report.write_text(traceback.format_exc())
@@ -127,11 +127,11 @@ def _run(screen: Terminal, path: Path | None, folder: Path) -> int:
 
 
 def _clean(folder: Path, topic: str) -> tuple[Path, Path]:
-    """Fresh folders for the log and for what processes say; what the last run left goes.
+    """Make fresh folders for the log and for the output of processes; remove the last run's.
 
     Raises:
-        DemoError: somebody works on it, or it is none of ours, or has topics that the demo did
-            not make.
+        DemoError: an agent runs on the folder, or it is not the demo's, or has topics that the demo
+            did not make.
     """
     directory, logs = folder / "log", folder / "output"
     try:
@@ -250,7 +250,7 @@ def _compare(screen: Terminal, data: Input, expected: Answer, found: Answer) -> 
 
 
 def _key(row: list[Any]) -> tuple[Any, ...]:
-    """The words in front of a row's numbers; the first cell if it is one."""
+    """The first cell of a row, and its words."""
     return tuple(cell for i, cell in enumerate(row) if i == 0 or isinstance(cell, str))
 
 
@@ -290,7 +290,7 @@ def _next(screen: Terminal, data: Input, directory: Path, path: Path | None) -> 
 
 
 def _shown(path: Path) -> str:
-    """Short where that is the same from here."""
+    """Relative to the working directory, for paths inside it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 

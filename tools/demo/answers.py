@@ -1,7 +1,7 @@
-"""What the demo asks of its data, twice: of the original here, and of the bucket in Spark.
+"""The question of the demo, asked twice: of the original here, and of the bucket in Spark.
 
 An answer is a set of named tables.  A table is a list of rows in order of their keys, and a row is
-a list of what JSON knows, so that an answer of another process compares with `==`.
+a list of JSON values, so that an answer of another process compares with `==`.
 
 Shell.
 """
@@ -20,29 +20,29 @@ PARTITIONS: Final = "partitions"
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message is for the person who started it."""
+    """The demo cannot continue; the message is for its user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is produced."""
+    """A record to produce."""
 
     value: bytes
     key: bytes | None = None
     timestamp_ms: int | None = None
-    """None: the time at which it is produced."""
+    """None: the time of the produce."""
     headers: Sequence[tuple[str, bytes]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """How one table of an answer is shown: a title, its columns, and the rows worth a line."""
+    """How one table of an answer is shown: title, columns, and number of rows."""
 
     table: str
     title: str
     columns: Sequence[str]
     largest_of_column: int | None = None
-    """Show the rows with the largest values there; None: in the order of keys."""
+    """Show the rows with the largest values in this column; None: in the order of keys."""
     rows_shown: int = 20
 
 
@@ -50,32 +50,32 @@ class Input(Protocol):
     """Data that the demo can run on.  It is read once for `expected`, once for `records`."""
 
     name: str
-    """Of the topic."""
+    """Name of the topic."""
     query: str
-    """Which of Spark's queries answers the same question: a key of `tools.demo.spark.QUERIES`."""
+    """The query of Spark that answers the same question: a key of `tools.demo.spark.QUERIES`."""
     partitions: int
     count: int
-    """Records."""
+    """Number of records."""
     size_bytes: int
-    """Of the original, uncompressed."""
+    """Size of the original, uncompressed."""
     path: Path
-    """Where the original is."""
+    """Path of the original."""
     sections: Sequence[Section]
     spark_code: str
-    """The heart of that query, for a person to read and repeat."""
+    """The main lines of that query, for a person to read and repeat."""
 
     def summary(self) -> str:
-        """What it is, in a line."""
+        """The data in one line."""
 
     def expected(self) -> Answer:
-        """The answer from the original, in plain Python; without the partitions, which the
-        original does not know."""
+        """The answer from the original, in plain Python; without the table of partitions, which the
+        original does not have."""
 
     def records(self) -> Iterator[Record]:
-        """What is produced, in order."""
+        """The records to produce, in order."""
 
     def describe(self, record: Record) -> str:
-        """A consumed record in a line."""
+        """A consumed record in one line."""
 
 
 def different_rows(expected: Table, found: Table) -> int:

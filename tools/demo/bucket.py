@@ -1,4 +1,4 @@
-"""What lies in the bucket: objects by kind, from the names that `formats/layout` gives.
+"""The objects in the bucket by kind, from the names in `formats/layout`.
 
 Shell.
 """
@@ -35,7 +35,7 @@ class Held:
 
 
 def holdings(root: Path) -> list[Held]:
-    """Of a directory store, in the order of `KINDS`."""
+    """The objects of a directory store, in the order of `KINDS`."""
     objects: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for path in root.rglob("*"):

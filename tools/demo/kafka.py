@@ -1,6 +1,6 @@
-"""The stock Kafka client at work: a producer, and a consumer that reads along.
+"""The stock Kafka client: a producer, and a consumer that reads at the same time.
 
-Nothing here knows driftlog: any Kafka cluster answers the same.
+Nothing here uses driftlog's code: any Kafka cluster answers the same.
 
 Shell.
 """
@@ -25,7 +25,7 @@ _SAMPLES: Final = 5
 _TICK_RECORDS: Final = 2_000
 
 _SILENT: Final = logging.getLogger("driftlog.demo.librdkafka")
-"""Its own log lines would be in the way of a person; what fails comes as an error too."""
+"""A logger without output: librdkafka's lines would disturb the user, and failures are raised."""
 
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -36,7 +36,7 @@ Describe = Callable[[Record], str]
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """
     Raises:
-        DemoError: it was refused.
+        DemoError: the topic was refused.
     """
     admin = AdminClient(_settings(bootstrap), logger=_SILENT)
     for future in admin.create_topics([NewTopic(topic, num_partitions=partitions)]).values():
@@ -48,7 +48,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """What was acknowledged of a partition."""
+    """The acknowledged records of one partition."""
 
     records: int = 0
     value_bytes: int = 0
@@ -57,7 +57,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What delivery reports say."""
+    """The sums of all delivery reports."""
 
     partitions: list[Tally]
     records: int = 0
@@ -65,7 +65,7 @@ class Acknowledged:
     error: str = ""
 
     def report(self, error: object, message: Message) -> None:
-        """A delivery report."""
+        """Count one delivery report."""
         if error is not None:
             self.failed += 1
             self.error = str(error)
@@ -79,7 +79,7 @@ class Acknowledged:
         self.records += 1
 
     def table(self) -> Table:
-        """As Spark answers: partitions without a record are not in it."""
+        """The table as Spark answers it: without partitions that have no record."""
         return [
             [partition, tally.records, tally.value_bytes, tally.crc_sum]
             for partition, tally in enumerate(self.partitions)
@@ -94,10 +94,10 @@ def produce(
     records: Iterable[Record],
     tick: Callable[[int], None],
 ) -> Acknowledged:
-    """Produce all; return when all is acknowledged.
+    """Produce all records; return when all are acknowledged.
 
     Args:
-        tick: called now and then with the records acknowledged so far; may raise.
+        tick: called regularly with the number of records acknowledged so far; may raise.
 
     Raises:
         DemoError: a record was refused.
@@ -149,7 +149,7 @@ def _check(acknowledged: Acknowledged) -> None:
 
 @dataclass(slots=True)
 class Seen:
-    """What the consumer has seen."""
+    """What the consumer has read."""
 
     records: int = 0
     samples: list[str] = field(default_factory=list)
@@ -160,7 +160,7 @@ class Reading:
     """A consumer in a thread of its own: assigned to every partition from its first offset.
 
     Args:
-        count: how many records there will be; some of them are kept, evenly spaced.
+        count: number of expected records; some of them are kept, evenly spaced.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Reading:
         self._sample_every = max(1, count // _SAMPLES)
         self._describe = describe
         self._stop = threading.Event()
-        # Assigned partitions need no group; librdkafka wants a name for one all the same.
+        # Assigned partitions need no group, but librdkafka requires a group's name.
         self._consumer = Consumer(
             {**_settings(bootstrap), "group.id": "driftlog-demo", "enable.auto.commit": False},
             logger=_SILENT,
@@ -180,10 +180,10 @@ class Reading:
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
     def catch_up(self, records: int, tick: Callable[[], None]) -> None:
-        """Return when *records* were seen.
+        """Return when *records* have been read.
 
         Raises:
-            DemoError: nothing came for 30 s, or what came is not what is next.
+            DemoError: no record came for 30 s, or a record has not the next offset.
         """
         last, since = self.seen.records, time.monotonic()
         while self.seen.records < records and not self.seen.error:
@@ -234,7 +234,7 @@ class Reading:
 
 
 def _record(message: Message) -> Record:
-    headers: Any = message.headers() or []  # a list of pairs, and not the dict of its type
+    headers: Any = message.headers() or []  # a list of pairs, not the dict of its type
     return Record(
         _bytes(message.value()) or b"",
         key=_bytes(message.key()),
@@ -247,5 +247,5 @@ def _bytes(text: str | bytes | None) -> bytes | None:
 
 
 def _settings(bootstrap: str) -> dict[str, str | int | float | bool]:
-    """All defaults."""
+    """The bootstrap address; all other settings are defaults."""
     return {"bootstrap.servers": bootstrap}

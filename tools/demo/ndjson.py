@@ -1,4 +1,4 @@
-"""A file of the user's: each line is a JSON text and becomes a record, byte for byte.
+"""A file of the user: each line is a JSON text and becomes a record, byte for byte.
 
 Shell.
 """
@@ -22,7 +22,7 @@ class Lines:
     """An ndjson file, read line by line.
 
     Raises:
-        DemoError: it is missing, empty, or a line of it is no JSON.
+        DemoError: the file is missing or empty, or a line is not JSON.
     """
 
     query = "ndjson"
@@ -69,7 +69,7 @@ class Lines:
         return text if len(text) <= _PREVIEW_CHARS else f"{text[: _PREVIEW_CHARS - 1]}…"
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Lines that are not blank, without their ends, and their numbers from 1."""
+        """Lines that are not blank, without their line ends, and their numbers from 1."""
         try:
             if not self.path.is_file():
                 what = "is not a file" if self.path.exists() else "is not there"
@@ -84,7 +84,7 @@ class Lines:
 
 
 def _fields(path: Path, number: int, line: bytes) -> set[str]:
-    """The field names of an object; none of any other JSON text."""
+    """The field names of a JSON object; empty for any other JSON text."""
     where = f"{path}, line {number}"
     if len(line) > MAX_LINE_BYTES:
         raise DemoError(

@@ -1,7 +1,7 @@
-"""The processes that the demo starts, and ends by their ids whatever happens.
+"""The processes that the demo starts; it ends each by its id, whatever happens.
 
-Each is in a session of its own, so that Ctrl-C reaches the demo alone, which then stops them in
-its order: a log that is stopped is drained.
+Each runs in a session of its own: Ctrl-C reaches only the demo, which then stops them in its own
+order, and an agent that is stopped drains its log.
 
 Shell.
 """
@@ -29,10 +29,10 @@ _READY: Final = re.compile(r"^driftlog is ready: bootstrap (\S+), ", re.MULTILIN
 
 
 def driftlog_command() -> Path:
-    """The `driftlog` beside the Python that runs this.
+    """The `driftlog` command beside the Python that runs this.
 
     Raises:
-        DemoError: it is not installed.
+        DemoError: the command is not installed.
     """
     command = Path(sys.executable).with_name("driftlog")
     if not command.exists():
@@ -51,7 +51,7 @@ class Agent:
     def check(self) -> None:
         """
         Raises:
-            DemoError: it has ended.
+            DemoError: the agent has ended.
         """
         if self.process.poll() is not None:
             raise _ended(f"the agent ended with status {self.process.returncode}", self.log)
@@ -62,7 +62,7 @@ def agent(directory: Path, logs: Path) -> Iterator[Agent]:
     """`driftlog dev` on *directory* and a free port, until the end of the block.
 
     Raises:
-        DemoError: it did not start.
+        DemoError: the agent did not start.
     """
     out, log = logs / "agent.out", logs / "agent.log"
     command = [str(driftlog_command()), "dev", "--dir", str(directory)]
@@ -78,10 +78,10 @@ def agent(directory: Path, logs: Path) -> Iterator[Agent]:
 
 
 def seal(bootstrap: str, topic: str, logs: Path, tick: Callable[[], None]) -> str:
-    """`driftlog segments seal`; what it said.
+    """Run `driftlog segments seal`; returns its output.
 
     Raises:
-        DemoError: it failed.
+        DemoError: the command failed.
     """
     command = [str(driftlog_command()), "segments", "seal", topic, "--bootstrap-server", bootstrap]
     return _result(command, "the topic cannot be sealed", logs / "seal.log", tick)
@@ -90,10 +90,10 @@ def seal(bootstrap: str, topic: str, logs: Path, tick: Callable[[], None]) -> st
 def spark(
     location: str, topic: str, query: str, logs: Path, tick: Callable[[], None]
 ) -> dict[str, Any]:
-    """Run `tools.demo.spark`; what it printed.
+    """Run `tools.demo.spark`; returns what it printed.
 
     Raises:
-        DemoError: it failed.
+        DemoError: the command failed.
     """
     module = [sys.executable, "-m", "tools.demo.spark"]
     command = [*module, location, topic, query, str(logs / "spark-warehouse")]
@@ -134,7 +134,7 @@ def _running(command: list[str], out: Path, log: Path) -> Iterator[subprocess.Po
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the process, then to what it has started (Spark's JVM is in its group)."""
+    """Send SIGTERM to the process, then to its group, where Spark's JVM is; at last SIGKILL."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_TIMEOUT_S)
@@ -147,10 +147,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(group: int, number: signal.Signals) -> bool:
-    """False: nobody is in it any more."""
+    """Signal a process group; False: no process is left in it."""
     try:
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # macOS says the latter of zombies.
+    except (ProcessLookupError, PermissionError):  # macOS reports the latter for zombies.
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Spark's half of the demo, in a process of its own: the files to an answer.
+"""Spark's half of the demo, in a process of its own: from the files to an answer.
 
     python -m tools.demo.spark LOCATION TOPIC QUERY WAREHOUSE      prints one line of JSON
 
@@ -22,14 +22,14 @@ from tools.demo.answers import PARTITIONS, Table
 def main() -> int:
     """Print ``{"start_seconds", "query_seconds", "answer"}``."""
     location, topic, query, warehouse = sys.argv[1:]
-    # Without these, workers are of another Python, and the driver binds a public address.
+    # Without these, workers use another Python, and the driver binds a public address.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     begin = time.monotonic()
     spark = (
         SparkSession.builder.master("local[*]")
         .appName("driftlog demo")
-        # A minute's work is over before the second compiler pays: it takes half the time.
+        # A minute's work ends before the second compiler pays off: without it, half the time.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")

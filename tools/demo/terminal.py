@@ -1,6 +1,6 @@
-"""What a person sees: steps, tables, a line that moves while work goes on.
+"""The output for the user: steps, tables, and a line that moves while work continues.
 
-Colour and movement only on a terminal, and never where NO_COLOR is set (no-color.org).
+Colour and movement appear only on a terminal, and colour never when NO_COLOR is set (no-color.org).
 
 Shell.
 """
@@ -17,7 +17,7 @@ _BOLD, _DIM, _GREEN, _RED, _CYAN = "1", "2", "32", "31", "36"
 
 
 class Terminal:
-    """Writes to *out*; what is only of the moment goes away again."""
+    """Writes to *out*; the moving line is overwritten by the next one."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -28,32 +28,32 @@ class Terminal:
         self._begin = time.monotonic()
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Print the first line."""
         self._print(f"\n{self._style(text, _BOLD)}")
 
     def step(self, text: str) -> None:
-        """A heading, numbered, with the seconds since the start."""
+        """Print a numbered heading, with the seconds since the start."""
         self._steps += 1
         number = self._style(f"{self._steps}", _BOLD, _CYAN)
         elapsed = self._style(f"{time.monotonic() - self._begin:5.1f} s", _DIM)
         self._print(f"\n{number}  {self._style(f'{text:<66}', _BOLD)} {elapsed}")
 
     def line(self, text: str = "") -> None:
-        """Below a step."""
+        """Print a line below a step."""
         self._print(f"   {text}" if text else "")
 
     def dim(self, text: str) -> None:
-        """What may be skipped: commands, code, log lines."""
+        """Print less important lines: commands, code, log lines."""
         for line in text.splitlines():
             self._print(f"   {self._style(line, _DIM)}")
 
     def verdict(self, text: str, *, good: bool) -> None:
-        """The line that somebody who runs this wants to see."""
+        """Print the result that the user waits for."""
         mark, colour = ("✔", _GREEN) if good else ("✘", _RED)
         self._print(f"   {self._style(f'{mark} {text}', _BOLD, colour)}")
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Columns as wide as they must be: numbers to the right, words to the left."""
+        """Print columns as wide as needed: numbers to the right, words to the left."""
         cells = [[_cell(value) for value in row] for row in rows]
         filled = [row for row in cells if row]
         columns = list(zip(*filled, strict=True)) if filled else [()] * len(head)
@@ -80,13 +80,13 @@ class Terminal:
         self._out.flush()
 
     def waiting(self, text: str) -> None:
-        """A line that says what is waited for, until the next one is printed."""
+        """Show what the demo waits for, until the next line is printed."""
         if self._moves:
             self._out.write(f"\r\x1b[2K   {self._style(f'{text} …', _DIM)}")
             self._out.flush()
 
     def _print(self, text: str) -> None:
-        # Over the line that moves, if there is one.
+        # Overwrite the moving line, if there is one.
         first = "\r\x1b[2K" if self._moves else ""
         self._out.write(f"{first}{text}\n")
         self._out.flush()
@@ -96,7 +96,7 @@ class Terminal:
 
 
 def megabytes(count: int) -> str:
-    """``31.1 MB``; small things in kB and bytes."""
+    """``31.1 MB``; smaller sizes in kB and bytes."""
     if count >= 1_000_000:
         return f"{count / 1_000_000:,.1f} MB"
     return f"{count / 1_000:,.1f} kB" if count >= 1_000 else f"{count} bytes"
@@ -117,6 +117,6 @@ def _text(value: object) -> str:
 
 
 def terminal() -> Terminal:
-    """On standard output, whatever its encoding is."""
+    """The terminal on standard output, for any encoding."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper
     return Terminal(sys.stdout)

@@ -1,8 +1,8 @@
-"""Since when a store has not taken what we bring, and when to say so.
+"""Tracks the outages of a store: since when it takes no requests, and when to log that.
 
-    failed ──▶ out ──▶ failed: said at once, then every ten seconds
+    failed ──▶ out ──▶ failed: logged at once, then every ten seconds
                 │
-                └────▶ ended: something was taken
+                └────▶ ended: the store took a request
 
 Pure.
 """
@@ -10,42 +10,42 @@ Pure.
 from typing import Final
 
 _PACE_MS: Final = 10_000.0
-"""Between two lines about one outage.  Less: the log of an hour holds little else."""
+"""Between two lines about one outage.  Shorter: the log of an hour holds little else."""
 
 _RECENT_MS: Final = 120_000.0
-"""Longer than any attempt takes until it is given up and made again."""
+"""Longer than any attempt takes until the next attempt replaces it."""
 
 
 class FailureTracker:
-    """What is known of the one that there is, or is not."""
+    """The outage of one store, if it has one."""
 
     __slots__ = ("_ended_ms", "_failed_ms", "_told", "_told_ms", "error", "failures", "since_ms")
 
     def __init__(self) -> None:
         self.since_ms: float | None = None
-        """When the first request that failed was sent; None: the last one was taken."""
+        """When the first failed request was sent; None: the last request was taken."""
         self.error = ""
-        """What the store said last."""
+        """The last error of the store."""
         self.failures = 0
-        """Requests that failed since."""
+        """Failed requests of this outage."""
         self._failed_ms = 0.0
         self._ended_ms = 0.0
         self._told_ms: float | None = None
         self._told = False
-        """Something was said of this one."""
+        """Whether this outage has been logged."""
 
     def lasted_ms(self, now_ms: float) -> float:
-        """How long nothing has been taken; 0: it is."""
+        """How long the outage has lasted; 0: there is none."""
         return 0.0 if self.since_ms is None else now_ms - self.since_ms
 
     def goes_on(self, now_ms: float) -> bool:
-        """Whether something has failed of late: what nobody tries any more may be taken again."""
+        """Whether a request failed recently: a store that gets no requests may have recovered."""
         return self.since_ms is not None and now_ms - self._failed_ms < _RECENT_MS
 
     def failed(self, error: str, sent_ms: float, now_ms: float) -> bool:
-        """A request that was sent then has failed; True: say so."""
+        """A request that was sent at *sent_ms* failed; True: log that."""
         if self.since_ms is None:
-            # What was taken while this one waited was taken.
+            # The outage begins after the last request that the store took.
             self.since_ms = max(sent_ms, self._ended_ms)
             self.failures = 0
             self._told = False
@@ -59,7 +59,7 @@ class FailureTracker:
         return True
 
     def ended(self, now_ms: float) -> bool:
-        """A request was taken; True: that ends an outage of which something was said."""
+        """The store took a request; True: log the end of an outage that was logged."""
         told = self.since_ms is not None and self._told
         self.since_ms = None
         self._ended_ms = now_ms

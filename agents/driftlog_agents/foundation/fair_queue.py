@@ -1,11 +1,11 @@
-"""A queue of what clients want of one event loop: who has had least of it is next.
+"""A queue of work for one event loop: the client that has had least of it is next.
 
     add ──▶ the address that has had least ──▶ its client that has had least ──▶ take ──▶ spend
 
-A client that asks now and then goes before those that ask all the time, and a thousand clients of
-one address count as much as one of another.  An address or client that comes, or was silent, begins
-where those are that are served, less a credit: it goes before them, but not for long.  What each
-has had is counted by this queue alone, in one unit (seconds, or turns), and while anybody waits.
+A client that asks now and then goes before clients that ask all the time, and a thousand clients of
+one address count as much as one of another.  An address or client that is new, or was silent,
+begins at the level of those that are served, less a credit: it goes before them, but not for long.
+Only this queue counts what each has had, in one unit (seconds, or turns), and while items wait.
 Source: start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996), of addresses and in each.
 
 Pure.
@@ -18,29 +18,29 @@ from typing import Final, Generic, Protocol, TypeVar
 T = TypeVar("T")
 
 _KEPT: Final = 64
-"""So many entries are not worth looking through."""
+"""So few entries are not worth a cleanup."""
 
 _MOST_ACCOUNTS: Final = 10_000
-"""Where more would be kept, all are forgotten: each has its credit again."""
+"""When more are kept, all are forgotten: each has its credit again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Client:
-    """Who wants something."""
+    """A client that waits for work."""
 
     address: str
 
 
 class Turn(Protocol):
-    """Who waits."""
+    """An item that waits."""
 
     @property
     def client(self) -> Client:
-        """Whose it is."""
+        """The client that it belongs to."""
         ...
 
     def take_turn(self) -> None:
-        """Its turn has come: it takes what it has until the share is `used_up`."""
+        """Its turn has come: it works until the share is `used_up`."""
         ...
 
 
@@ -49,22 +49,22 @@ class _Address(Generic[T]):
     spent: float
     """What all its clients have had."""
     served: float = 0.0
-    """Where the client was that was served last."""
+    """The level of the client that was served last."""
     clients: dict[Client, float] = field(default_factory=dict)
-    """What each has had, while that is more than it would begin with."""
+    """What each has had, while that is more than a new client begins with."""
     items: list[tuple[float, int, Client, T]] = field(default_factory=list)
-    """A heap; a client may have had more since, and an item may be void."""
+    """A heap; its levels may be older than `clients`, and its items may be void."""
     forget_at: int = _KEPT
-    """So many clients are looked through: who would begin with as much is forgotten."""
+    """With more clients than this, those at the level of a new one are forgotten."""
 
 
 class FairQueue(Generic[T]):
     """Items, each once.
 
     Args:
-        credit: how much who was silent has before the others go on.  Larger: more requests that
-            come now and then are served at once.  Smaller: the same of addresses and connections
-            that are new all the time.
+        credit: how much a client that was silent has before the others continue.  Larger: more
+            requests of clients that ask now and then are served at once.  Smaller: fewer requests
+            of addresses and connections that are new all the time are.
     """
 
     __slots__ = (
@@ -82,26 +82,26 @@ class FairQueue(Generic[T]):
         self._credit = credit
         self._addresses: dict[str, _Address[T]] = {}
         self._heap: list[tuple[float, int, str]] = []
-        """Addresses that have items; one may have had more since."""
+        """Addresses that have items; an address may have had more since."""
         self._waiting: dict[T, int] = {}
-        """What waits, and the number of its entry; others are void."""
+        """Items that wait, and the numbers of their entries; other entries are void."""
         self._added = self._entries = 0
         self._forget_at = _KEPT
-        """As of an address's clients, of addresses."""
+        """The same as of an address, for the addresses."""
         self._served = 0.0
-        """Where the address was that was served last."""
+        """The level of the address that was served last."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     @property
     def size(self) -> int:
-        """Entries and accounts that are held."""
+        """Number of entries and accounts that are held."""
         addresses = self._addresses.values()
         return len(self._heap) + sum(len(a.items) + len(a.clients) for a in addresses)
 
     def add(self, client: Client, item: T) -> None:
-        """*client* waits with *item*; nothing happens if it does already."""
+        """*client* waits with *item*; a repeated call does nothing."""
         if item in self._waiting:
             return
         if not self._waiting:
@@ -133,7 +133,7 @@ class FairQueue(Generic[T]):
             self._entries = len(self._waiting)
 
     def take(self) -> tuple[Client, T]:
-        """Who is next, with what, of a queue that is not empty."""
+        """The next client and its item; the queue must not be empty."""
         while True:
             spent, number, name = self._heap[0]
             address = self._addresses[name]
@@ -157,7 +157,7 @@ class FairQueue(Generic[T]):
             return client, item
 
     def spend(self, client: Client, cost: float) -> None:
-        """*client*, whose item was taken, had so much."""
+        """*client*, whose item was taken, has used *cost*."""
         address = self._address(client.address)
         address.spent += cost
         address.clients[client] = address.clients.get(client, address.served) + cost
@@ -178,7 +178,7 @@ class FairQueue(Generic[T]):
         return address
 
     def _begin(self) -> None:
-        """Nobody waits: what was had before does not count."""
+        """Nothing waits: what clients had before does not count."""
         self._addresses.clear()
         self._heap.clear()
         self._entries = 0

@@ -1,4 +1,4 @@
-"""A lock for each key: one at a time of those that name the same thing.
+"""A lock for each key: callers that name the same key run one at a time.
 
 Shell.
 """
@@ -12,13 +12,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyedLock(Generic[K]):
-    """Locks that exist while something holds them or waits for them; first come, first served."""
+    """Locks that exist while a caller holds them or waits for them; first come, first served."""
 
     __slots__ = ("_locks",)
 
     def __init__(self) -> None:
         self._locks: dict[K, tuple[asyncio.Lock, int]] = {}
-        """Each with how many hold it or wait for it."""
+        """Each lock, and how many callers hold it or wait for it."""
 
     def __len__(self) -> int:
         return len(self._locks)

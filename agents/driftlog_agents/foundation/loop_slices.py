@@ -1,18 +1,18 @@
-"""Long work in slices, so that no requests keep the event loop from the others.
+"""Long work in slices, so that no request keeps the event loop from the others.
 
     for item in items:                      async for item in sliced(items):
         …                          ──▶          …                      # others run every 2 ms
 
     turn of the loop    │ sockets, timers, … │ one slice: whose turn it is │ sockets, timers, … │ …
 
-A turn of the loop has one slice, however many requests work: what they have is not added up.  Who
-finds it used up waits for a turn: of the client that had fewest (`foundation/fair_queue`).  Every
-other turn is of small requests that have not waited yet, if there are some, so that they do not
-wait for all of the large ones; these share it.
+An iteration of the loop has one slice, however many requests work: their times are not added up.  A
+task that finds the slice used up waits for a turn: the client that had fewest is next
+(`foundation/fair_queue`).  Every other turn is for small requests that have not waited yet, if
+there are some: they share it, and do not wait for all large requests.
 
-What depends on no state (to decode, to encode) is given to a thread instead, where Python
-switches by itself.  It is one thread, and no other work waits for it: the event loop's
-own threads read files, look names up and see whether the agent is fit.
+Work that depends on no state (decoding, encoding) runs in a thread instead, where Python switches
+by itself.  It is one thread, and no other work waits for it: the event loop's own threads read
+files, resolve names and check whether the agent is fit.
 
 Shell.
 """
@@ -34,20 +34,20 @@ R = TypeVar("R")
 SLICE_S: Final = 0.002
 
 _NOT_BEGUN: Final = 0.0
-"""When a slice ends that was given to somebody who has not run since."""
+"""End of a slice that was given to a task that has not run since."""
 
 
 _LARGE: Final[ContextVar[bool]] = ContextVar("large", default=False)
-"""Whether this is part of a request that is large, or has waited already."""
+"""Whether this task is part of a request that is large, or has waited already."""
 
 
 _NOBODY: Final = Client("")
 
 _CLIENT: Final[ContextVar[Client]] = ContextVar("client", default=_NOBODY)
-"""For whom this works."""
+"""The client that this task works for."""
 
 _CREDIT_TURNS: Final = 4
-"""Of a client that was silent: a request has a few loops."""
+"""Credit of a client that was silent: a request has a few loops."""
 
 _SMALL_AT_ONCE: Final = 16
 """Small requests that have waited share a slice: most take a hundredth of one."""
@@ -59,20 +59,20 @@ class Turns:
     def __init__(self, clock_s: Callable[[], float] = time.perf_counter) -> None:
         self._clock_s = clock_s
         self._ends_s: float | None = None
-        """When the slice of this turn ends; None: nobody has begun one, and nobody waits."""
+        """When the slice of this iteration ends; None: none has begun, and no task waits."""
         self._small = FairQueue[asyncio.Future[None]](_CREDIT_TURNS)
         self._large = FairQueue[asyncio.Future[None]](_CREDIT_TURNS)
         self._small_first = True
 
     def has_time(self) -> bool:
-        """Whether the slice of this turn is not over; who asks first begins it."""
+        """Whether the slice of this iteration is not over; the first call begins it."""
         if self._ends_s is None:
             self._begin()
             return True
         return self._clock_s() < self._ends_s
 
     async def next(self) -> None:
-        """Return in a turn whose slice is the caller's."""
+        """Return in an iteration whose slice is the caller's."""
         queue = self._large if _LARGE.get() else self._small
         _LARGE.set(True)
         client = _CLIENT.get()
@@ -96,7 +96,7 @@ class Turns:
         _later(self._over)
 
     def _over(self) -> None:
-        """The turn is over: the next slice is of those whose turn it is."""
+        """The iteration is over: the next slice belongs to the tasks whose turn it is."""
         self._ends_s = None
         small = self._small_first if self._small and self._large else bool(self._small)
         self._small_first = not small
@@ -108,17 +108,17 @@ class Turns:
                 left -= 1
                 self._ends_s = _NOT_BEGUN
         if self._ends_s is not None:
-            _later(self._over_unless_begun)  # after those who were woken
+            _later(self._over_unless_begun)  # after the tasks that were woken
         elif self._small or self._large:
-            self._over()  # all of these had given up
+            self._over()  # all of these were cancelled
 
     def _over_unless_begun(self) -> None:
         if self._ends_s == _NOT_BEGUN:
-            self._over()  # who was woken has given up
+            self._over()  # the tasks that were woken were cancelled
 
 
 def _later(step: Callable[[], None]) -> None:
-    """In no request's context: the slices of all go on, whatever becomes of one."""
+    """Call *step* in no request's context: slices continue, whatever happens to a request."""
     asyncio.get_running_loop().call_soon(step, context=Context())
 
 
@@ -126,7 +126,7 @@ _TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDict
 
 
 def measure_by(loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float]) -> None:
-    """Measure slices of *loop* by *clock_s*: where time is virtual, work takes none."""
+    """Measure slices of *loop* by *clock_s*: where time is virtual, work takes no time."""
     _TURNS[loop] = Turns(clock_s)
 
 
@@ -139,31 +139,31 @@ def _turns() -> Turns:
 
 
 def work_for(client: Client) -> None:
-    """The task that calls this works for *client*, on a request of which it knows nothing yet."""
+    """The calling task works for *client*, on a request whose size is not known yet."""
     _CLIENT.set(client)
     _LARGE.set(False)
 
 
 async def time_to_work() -> None:
-    """Return when there is time in a turn of the loop."""
+    """Return when there is time in an iteration of the loop."""
     turns = _turns()
     if not turns.has_time():
         await turns.next()
 
 
 async def time_for_large() -> None:
-    """As `time_to_work`, for a large request: small ones go before it from here on.  What it does
-    before its first slice is not added to what others do."""
+    """As `time_to_work`, for a large request: small ones go before it from here on.  Its work
+    before its first slice is not added to the work of others."""
     _LARGE.set(True)
     await time_to_work()
 
 
 _THREAD: Final = ThreadPoolExecutor(1, "codec")
-"""Begun when it is first needed, and ended with the process."""
+"""Starts when it is first needed, and ends with the process."""
 
 
 async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield *items*; others run between two of them when a slice is over."""
+    """Yield *items*; other tasks run between two of them when a slice is over."""
     turns = _turns()
     for item in items:
         if not turns.has_time():
@@ -174,8 +174,8 @@ async def sliced(items: Iterable[T]) -> AsyncIterator[T]:
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:
     """What *work* returns of each of *items*, in their order.
 
-    Workers take one after the other, in slices.  Each has another begin, up to *at_once*, in a
-    later turn: where nothing is waited for there are hardly any.
+    Workers take one item after the other, in slices.  Each starts another worker, up to
+    *at_once*, in a later iteration: where *work* does not wait there are hardly any.
     """
     left = list(enumerate(items))
     left.reverse()
@@ -205,7 +205,7 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: i
 async def each_within(
     seconds: float, items: Iterable[T], work: Callable[[T], Awaitable[object]], at_once: int
 ) -> None:
-    """As `each`, until *seconds* have passed: then what is left is not begun, and what has begun is
+    """As `each`, until *seconds* have passed: then no item is begun, and those that have begun are
     cancelled."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -213,5 +213,5 @@ async def each_within(
 
 
 async def off_the_loop(work: Callable[..., T], *args: Any) -> T:
-    """What *work* returns, made by a thread: *work* touches nothing that others see."""
+    """What *work* returns, run by a thread: *work* uses nothing that other tasks see."""
     return await asyncio.get_running_loop().run_in_executor(_THREAD, work, *args)

@@ -1,4 +1,4 @@
-"""What is given to another thread, so that the event loop goes on.
+"""Work for another thread, while the event loop continues.
 
 Pure.
 """
@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 Offload = Callable[..., Awaitable[Any]]
-"""``await offload(fn, *args)`` runs *fn* off the event loop, and gives or raises what it does."""
+"""``await offload(fn, *args)`` runs *fn* off the event loop, and returns or raises what it does."""
 
 
 async def inline(fn: Callable[..., Any], *args: Any) -> Any:
-    """An `Offload` that runs *fn* on the event loop: for what is small, and for tests."""
+    """An `Offload` that runs *fn* on the event loop: for small work, and for tests."""
     return fn(*args)

@@ -1,8 +1,8 @@
-"""How fast flushes may go: what PUTs may cost, and what a store bears that is slow or refuses.
+"""Limits uploads: what PUTs may cost, and what a store that is slow or refuses can take.
 
-    `TokenBucket`   flushes a second, on average
-    `HedgeBudget`       when a slow PUT is asked for a second time, and how many are
-    `Backoff`       how long after a failure
+    `TokenBucket`   flushes a second, on average (also connections a second)
+    `HedgeBudget`   when a slow PUT is sent a second time, and how many are
+    `Backoff`       how long to wait after a failure
     `Throttle`      how many PUTs at once, and from when on, while the store refuses some
 
 Pure.
@@ -13,14 +13,14 @@ from random import Random
 from typing import Final
 
 _ENOUGH_LATENCIES: Final = 20
-"""A 95th percentile of fewer says nothing."""
+"""A 95th percentile of fewer PUTs says nothing."""
 
 _MAX_HEDGE_CREDIT: Final = 5.0
 """Hedges that may follow each other after a long time without one."""
 
 
 _LOST: Final = 4.0
-"""Times the 95th percentile.  A store that is slow for all raises that, and is not asked twice."""
+"""Times the 95th percentile.  A store that is slow for all raises that, and gets no second PUT."""
 
 
 class TokenBucket:
@@ -37,14 +37,14 @@ class TokenBucket:
         self._updated_ms = 0.0
 
     def ready_at_ms(self, now_ms: float) -> float:
-        """When a token is there: now, or later."""
+        """When a token is available: now, or later."""
         self._refill(now_ms)
         # The margin keeps rounding from asking for a tick that then finds 0.9999 tokens.
         missing = 1.0 - self._tokens
         return now_ms if missing <= 1e-9 else now_ms + missing / self._rate_per_ms + 1e-6
 
     def take(self, now_ms: float) -> bool:
-        """Take a token, if there is one."""
+        """Take a token; False: there is none."""
         self._refill(now_ms)
         if self._tokens < 1.0 - 1e-9:
             return False
@@ -58,13 +58,15 @@ class TokenBucket:
 
 
 class HedgeBudget:
-    """A second attempt at the 95th percentile of the last PUTs, for at most *share* of all PUTs;
-    and whatever the share, where one takes so much longer that its answer is taken for lost: all
-    later commits wait for it.
+    """Decides when a slow PUT is sent a second time: a hedge.
+
+    A hedge is due at the 95th percentile of the last PUTs, for at most *share* of all PUTs.  Beyond
+    that share it is due when the PUT takes so much longer that its answer counts as lost: all later
+    commits wait for it.
 
     Args:
-        min_ms: none before.
-        lost_ms: nothing is taken for lost before, nor before four times the 95th percentile.
+        min_ms: no hedge is due before.
+        lost_ms: no answer counts as lost before, nor before four times the 95th percentile.
     """
 
     __slots__ = ("_after_ms", "_credit", "_latencies_ms", "_lost_ms", "_min_ms", "_share")
@@ -78,7 +80,7 @@ class HedgeBudget:
         self._after_ms: float | None = None
 
     def put(self) -> None:
-        """A PUT is sent, a hedge or not."""
+        """A PUT is sent; a hedge counts, too."""
         self._credit = min(_MAX_HEDGE_CREDIT, self._credit + self._share)
 
     def take(self) -> None:
@@ -86,7 +88,7 @@ class HedgeBudget:
         self._credit = max(0.0, self._credit - 1.0)
 
     def due_ms(self, began_ms: float) -> float | None:
-        """When a PUT that began then is to be hedged; None: not at all, as things stand."""
+        """When to hedge a PUT that began at *began_ms*; None: not at all, at present."""
         if self._after_ms is None:
             return None
         if self._credit < 1.0:
@@ -94,7 +96,7 @@ class HedgeBudget:
         return began_ms + self._after_ms
 
     def succeeded(self, elapsed_ms: float) -> None:
-        """A PUT took this long."""
+        """A PUT took *elapsed_ms*."""
         self._latencies_ms.append(elapsed_ms)
         if len(self._latencies_ms) >= _ENOUGH_LATENCIES:
             ordered = sorted(self._latencies_ms)
@@ -112,14 +114,13 @@ class Backoff:
         self._rng = rng
 
     def wait_ms(self, failures: int) -> float:
-        """How long to wait when there were *failures* before this one."""
+        """How long to wait after a failure that *failures* others preceded."""
         longest = min(self._longest_ms, self._first_ms * 2.0 ** min(failures, 16))
         return longest * self._rng.uniform(0.5, 1.0)
 
 
 class Throttle:
-    """What all uploads together may do, by what the store says: it asks for less of all of them,
-    not of the one that it refused."""
+    """Limits all uploads together: a store that refuses one asks for less of all of them."""
 
     __slots__ = ("_backoff", "_limit", "_max_uploads", "_refusals", "resume_at_ms")
 
@@ -129,21 +130,21 @@ class Throttle:
         self._limit = self._max_uploads
         self._refusals = 0
         self.resume_at_ms = 0.0
-        """No upload begins before: the store refused one a moment ago."""
+        """No upload begins before this time: the store has just refused one."""
 
     @property
     def limit(self) -> int:
-        """Uploads at once."""
+        """Most uploads at once."""
         return max(1, int(self._limit))
 
     def refused(self, now_ms: float) -> None:
-        """The store asked for less: half as many at once, and none for a while."""
+        """The store refused an upload: allow half as many at once, and none for a while."""
         self._limit = max(1.0, self._limit / 2)
-        if now_ms >= self.resume_at_ms:  # of those that were under way together, one counts
+        if now_ms >= self.resume_at_ms:  # one counts of those that ran together
             self.resume_at_ms = now_ms + self._backoff.wait_ms(self._refusals)
             self._refusals += 1
 
     def succeeded(self) -> None:
-        """It took one: slowly back to as many as may be."""
+        """The store took an upload: slowly return to the full number."""
         self._limit = min(self._max_uploads, self._limit + 0.5)
         self._refusals = 0

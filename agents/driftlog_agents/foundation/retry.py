@@ -1,10 +1,10 @@
-"""The retry loop: a request without an answer is sent again, ever less often.
+"""The retry loop: a request without an answer is sent again, at growing intervals.
 
     ask ──▶ an answer
      ▲ ╳ one of `errors` ──▶ the caller's `failed` (logs, or raises to give up) ──▶ wait ─┐
      └────────────────────────────────────────────────────────────────────────────────────┘
 
-Only requests that are idempotent may be given to it.
+Only idempotent requests may use it.
 
 Shell.
 """
@@ -32,7 +32,7 @@ class Waits:
         self._longest_s = longest_s
 
     async def wait(self) -> None:
-        """Wait, and longer the next time."""
+        """Wait; the next wait is longer."""
         wait_s, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         await asyncio.sleep(wait_s)
 
@@ -43,7 +43,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How one kind of request is repeated."""
+    """How one kind of request is retried."""
 
     wait_s: float
     """Before the second attempt.  Longer: less load on a store in trouble, a later answer."""
@@ -52,13 +52,13 @@ class Retry:
     """Each wait is twice the one before, up to this."""
 
     timeout_s: float | None = None
-    """Of one attempt; None: *ask* has its own."""
+    """Limit of one attempt; None: *ask* has its own."""
 
     attempts: int | None = None
-    """After so many the last error is raised; None: only `failed` gives up."""
+    """After so many attempts the last error is raised; None: only `failed` gives up."""
 
     errors: tuple[type[Exception], ...] = NO_ANSWER
-    """What is worth another attempt."""
+    """Errors that another attempt may resolve."""
 
     async def run(
         self,
@@ -68,7 +68,7 @@ class Retry:
         """What *ask* returns.
 
         Args:
-            failed: is told of each failure, and raises to end the attempts.
+            failed: called with each failure; raises to end the attempts.
 
         Raises: what *failed* raises, or the error of the last attempt.
         """
@@ -94,9 +94,9 @@ class Retry:
 
 
 class GrowingTimeout:
-    """Of requests to one store: each that is missed doubles the next, an answer resets it.
+    """A timeout for requests to one store: a missed one doubles the next, an answer resets it.
 
-    So a lost answer costs little, and a store that is slow for all is waited for.
+    So a lost answer costs little, and a store that is slow for all requests gets more time.
     """
 
     __slots__ = ("_first_s", "_longest_s", "_next_s")
@@ -109,7 +109,7 @@ class GrowingTimeout:
         """The answer to *request*.
 
         Raises:
-            TimeoutError: it has none in time; and what the request raises.
+            TimeoutError: there is no answer in time; and what the request raises.
         """
         try:
             async with asyncio.timeout(self._next_s):
@@ -122,6 +122,6 @@ class GrowingTimeout:
 
 
 def _is_cancelled() -> bool:
-    """Whether the running task was cancelled, and not only what it waited for."""
+    """Whether the running task itself was cancelled, and not only what it waited for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -1,7 +1,7 @@
-"""One request for all that want the same answer at the same time.
+"""One request for all callers that want the same answer at the same time.
 
-    do ──▶ no request for this key: make it ──▶ the answer, or its error ──▶ all that wait
-     └───▶ one is under way: wait for it ─────╳ cancelled: one of those that wait makes it again
+    do ──▶ no request for this key: make it ──▶ the answer, or its error ──▶ all waiting callers
+     └───▶ one is under way: wait for it ─────╳ cancelled: one waiting caller makes it again
 
 Shell.
 """
@@ -25,10 +25,10 @@ class SingleFlight(Generic[K, T]):
     async def do(self, key: K, request: Callable[[], Awaitable[T]]) -> T:
         """The answer to *request*, or to the one for *key* that is under way.
 
-        Several callers may make a request one after the other, where the first was cancelled: a
-        *request* that fills a cache looks into it first.
+        Several callers may make a request one after the other, when the first is cancelled: a
+        *request* that fills a cache checks the cache first.
 
-        Raises: what the request raises, for all that wait for it.
+        Raises: what the request raises, for all callers that wait for it.
         """
         while (flight := self._flights.get(key)) is not None:
             await asyncio.wait((flight,))
@@ -39,7 +39,7 @@ class SingleFlight(Generic[K, T]):
             answer = await request()
         except Exception as error:
             flight.set_exception(error)
-            flight.exception()  # none may wait, and that is no lost error
+            flight.exception()  # else asyncio logs a lost error when no caller waits
             raise
         except BaseException:
             flight.cancel()

@@ -1,8 +1,8 @@
-"""Stores at the start of an agent: asked again for a while, before the start is refused.
+"""Retries requests to stores while an agent starts, for a while, before the start is refused.
 
     ask ──▶ an answer
      ▲ ╳ declined (credentials, the name of a bucket): refused at once
-     └─╳ reset, throttled, not there: said, and asked again ──`PATIENCE_S`──▶ refused
+     └─╳ reset, throttled, not there: logged, and retried ──`PATIENCE_S`──▶ refused
 
 Shell.
 """
@@ -19,20 +19,20 @@ from driftlog_metadata.stores.errors import DeclinedError, OutcomeUnknownError
 T = TypeVar("T")
 
 PATIENCE_S: Final = 10.0
-"""Longer: a store that restarts is waited for; a mistyped endpoint is told later."""
+"""Longer: a store that restarts is waited for; a mistyped endpoint is reported later."""
 
 ANSWER_S: Final = 20.0
-"""How long one answer may take: it is one small request."""
+"""Limit of one answer: it is one small request."""
 
 _RETRY: Final = Retry(wait_s=0.2, longest_wait_s=2.0, timeout_s=ANSWER_S)
 _NO_ANSWER: Final = f"no answer in {ANSWER_S:g} s"
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], store: str) -> T:
-    """What *ask* returns, which may be called several times; *store*: whom it asks.
+    """What *ask* returns, which may be called several times; *store*: its name, for the log.
 
     Raises:
-        UnavailableError, OutcomeUnknownError: the store, still, or declines; what *ask* raises.
+        UnavailableError, OutcomeUnknownError: the store fails or declines; what *ask* raises.
     """
     clock = asyncio.get_running_loop().time
     until_s = clock() + PATIENCE_S

@@ -1,7 +1,7 @@
-"""Tasks of a session, begun when it may be ending.
+"""Tasks of a session, started while it may be ending.
 
-One that fails ends its group: the others are cancelled, and until they have ended the group takes
-no more tasks.  asyncio tells that as a bug (RuntimeError); here it is a session that is over.
+A task that fails ends its group: the others are cancelled, and until they have ended the group
+takes no more tasks.  asyncio reports that as a bug (RuntimeError); here the session is over.
 
 Shell.
 """
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in *group*, however deep: what the others followed from."""
+    """The first error in *group*, at any depth: the others follow from it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""Sockets to requests, answers to sockets.
+"""Reads requests from sockets, and writes answers to them.
 
 Pure.
 """

@@ -1,6 +1,6 @@
-"""Accepts connections, and closes or delays those that are over a limit.
+"""Accepts connections; closes those over a limit, and delays those over the rate.
 
-The event loop's own servers accept whatever comes until the process has no files left, which the
+The event loop's own servers accept connections until the process has no files left, which the
 log, the stores and the disk need too.
 
 Shell.
@@ -22,13 +22,13 @@ from driftlog_agents.network.limits.refused_connections import Refused, RefusedC
 
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 100
-"""Accepted in one turn of the loop."""
+"""Most connections that a socket accepts in one iteration of the loop."""
 
 _NO_FILES_S: Final = 1.0
-"""Until the next attempt when the system has no files or memory for a connection."""
+"""Pause before the next attempt when the system has no files or memory for a connection."""
 
 _TELL_S: Final = 1.0
-"""Between two lines about what one limit refuses of one address."""
+"""Shortest time between two log lines about one limit and one address."""
 
 _ADVICE: Final = {
     "max.connections": "raise the limit of open files (ulimit -n), or start more agents",
@@ -41,14 +41,14 @@ _ADVICE: Final = {
 }
 
 Serve = Callable[[str], asyncio.BaseProtocol]
-"""The protocol of a connection from an address; its owner tells `Acceptor.left` when it is gone."""
+"""Makes the protocol of a connection from an address; its end is reported to `Acceptor.left`."""
 
 Accepted = tuple[socket.socket, str, Serve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfigs:
-    """The configs that set the limits, by which refusals and waits are counted."""
+    """The configs that set the limits; refusals and delays are counted by their names."""
 
     total: str = "max.connections"
     rate: str = "max.connection.creation.rate"
@@ -61,7 +61,7 @@ HTTP: Final = ConnectionConfigs(
 
 
 class Acceptor:
-    """Accepts at any number of sockets, under one set of limits."""
+    """Accepts connections at any number of sockets, under one set of limits."""
 
     def __init__(
         self,
@@ -78,19 +78,19 @@ class Acceptor:
         self._listening: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._new: set[socket.socket] = set()
-        """Accepted in this turn of the loop: not counted yet if they wait."""
+        """Accepted in this iteration of the loop; those that then still wait count as delayed."""
         self._timer: asyncio.TimerHandle | None = None
         self._log = structlog.get_logger()
         self._refused = RefusedConnections()
         self._tell_timer: asyncio.TimerHandle | None = None
-        """While something was refused less than a second ago."""
+        """Runs from a refusal until a second passes without one."""
         self.closed = False
 
     def start(self, bound: socket.socket, serve: Serve) -> None:
-        """Accept at *bound*; harmless when that is done already.
+        """Accept connections at *bound*; a repeated call, and one after `close`, does nothing.
 
         Raises:
-            OSError: somebody else, who was bound as well, was faster.
+            OSError: another process, bound to the same address, listens there.
         """
         if bound not in self._listening and not self.closed:
             bound.listen(_BACKLOG)
@@ -98,7 +98,7 @@ class Acceptor:
             self._listen(bound, serve)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections; close the sockets, and the connections that wait."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -114,7 +114,7 @@ class Acceptor:
             accepted.close()
 
     def left(self, address: str) -> None:
-        """A connection of *address* is gone."""
+        """Uncount a connection of *address*, which is closed."""
         self._limits.left(address)
 
     def _listen(self, bound: socket.socket, serve: Serve) -> None:
@@ -128,7 +128,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 break
             except ConnectionError:
-                continue  # it has gone already
+                continue  # the client has closed it already
             except OSError as error:
                 self._loop.remove_reader(bound.fileno())
                 self._loop.call_later(_NO_FILES_S, self._listen, bound, serve)
@@ -159,13 +159,13 @@ class Acceptor:
             self._tell_timer = self._loop.call_later(_TELL_S, self._tell_due)
 
     def _tell_due(self) -> None:
-        """Say what was refused since the last second's lines, until a second has nothing."""
+        """Log the refusals since the last lines; repeat until a second has none."""
         self._tell_timer = None
         if self._tell_rest():
             self._tell_timer = self._loop.call_later(_TELL_S, self._tell_due)
 
     def _tell_rest(self) -> bool:
-        """Say what was refused and not said; False: there is nothing that was."""
+        """Log the refusals that no line covers yet; False: no refusal for a second."""
         due = self._refused.due()
         for refused, count in due or ():
             self._tell(refused, count)
@@ -182,20 +182,20 @@ class Acceptor:
         )
 
     def serve_next(self) -> None:
-        """Serve the connections whose time has come; the timer calls it for the next one."""
+        """Serve the connections that the rate allows now; a timer calls this for the next one."""
         if self._timer is not None:
-            self._timer.cancel()  # a connection came before it was time
+            self._timer.cancel()  # a new connection called this before the timer did
             self._timer = None
         now_ms = self._now_ms()
         while (waiting := self._limits.next(now_ms, _is_gone)) is not None:
             accepted, address, serve = waiting
             self._new.discard(accepted)
-            # Its parent is this object: the loop has no other way to take a socket over.
+            # This object owns the task: `connect_accepted_socket` is a coroutine.
             task = self._loop.create_task(self._open(accepted, address, serve))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
         for accepted in self._new:
-            if accepted.fileno() >= 0:  # else it has gone already
+            if accepted.fileno() >= 0:  # else `_is_gone` has closed it
                 self._refusals.count(self._configs.rate)
         self._new.clear()
         ready_at_ms = self._limits.ready_at_ms(now_ms)
@@ -206,13 +206,13 @@ class Acceptor:
 
     async def _open(self, accepted: socket.socket, address: str, serve: Serve) -> None:
         try:
-            # Both as SocketServer#configureAcceptedSocketChannel.
+            # Both options as in SocketServer#configureAcceptedSocketChannel.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             await self._loop.connect_accepted_socket(partial(serve, address), accepted)
-        except OSError:  # it has gone before it was served
+        except OSError:  # the client closed it before it was served
             self._not_served(accepted, address)
-        except Exception:  # noqa: BLE001  # a bug costs one connection, and leaves its place
+        except Exception:  # noqa: BLE001  # a bug closes one connection, and frees its place
             self._log.exception("connection_bug", client=address)
             self._not_served(accepted, address)
 
@@ -222,7 +222,7 @@ class Acceptor:
 
 
 def _is_gone(waiting: Accepted) -> bool:
-    """Whether the client has closed it while it waited; then it is closed here, too."""
+    """Whether the client closed the connection while it waited; then it is closed here, too."""
     accepted = waiting[0]
     gone = bool(ended([accepted.fileno()]))
     if gone:

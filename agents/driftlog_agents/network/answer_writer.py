@@ -4,7 +4,7 @@
                                                                       │
                                               the next request begins ┘
 
-While the transport keeps what the client does not take, no request begins.
+While the transport holds bytes that the client does not take, no request begins.
 
 Shell.
 """
@@ -28,15 +28,15 @@ class WrittenConnection(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Nothing is written any more."""
+        """Whether the connection is closed: nothing more is written."""
         ...
 
     def on_loop(self, step: Callable[[], None], /) -> None:
-        """Do *step*; an error in it costs this connection only."""
+        """Run *step*; an error in it closes only this connection."""
         ...
 
     def written(self) -> None:
-        """Answers were written: there may be room for more requests."""
+        """Called after answers are written: there may be room for more requests."""
         ...
 
 
@@ -73,38 +73,38 @@ class AnswerWriter:
         self._transport: asyncio.Transport | None = None
         self.answers = answers
         self.slots: deque[Slot] = deque()
-        """Requests that are not answered, or whose answers wait for their turn."""
+        """Requests without an answer, or whose answers wait for their turn."""
         self.queued = 0
-        """Of them: other than Produce."""
+        """Slots of requests other than Produce."""
         self.paused = False
-        """The transport keeps something."""
+        """Whether the transport holds unsent bytes."""
         self._flush_scheduled = False
         self._handed_bytes = self._largest_bytes = 0
-        """Of the buffers that the transport may have: all, and one."""
+        """Bytes of the buffers that the transport may hold: the sum, and the largest buffer."""
 
     def connected(self, transport: asyncio.Transport) -> None:
         """Write to *transport*."""
-        transport.set_write_buffer_limits(high=0)  # paused while it keeps anything
+        transport.set_write_buffer_limits(high=0)  # it pauses while it holds anything
         self._transport = transport
 
     def queue(self, slot: Slot) -> None:
-        """Give *slot* the next turn."""
+        """Put *slot* last in the order of answers."""
         self.slots.append(slot)
         self._requests.unanswered += 1
         self._source.requests += 1
 
     def may_begin(self, slot: Slot) -> bool:
-        """Whether it is the turn of *slot*."""
+        """Whether the request of *slot* may begin: it is first, and the transport holds nothing."""
         return self.slots[0] is slot and not self.paused
 
     def answered(self) -> None:
-        """Some slot has its answer: write what is in turn, once this turn of the loop."""
+        """A slot has its answer: schedule `flush`, once in this iteration of the loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._connection.on_loop, self.flush)
 
     def flush(self) -> None:
-        """Write the answers that are in turn, and begin the request behind them."""
+        """Write the answers whose turn it is, and begin the request after them."""
         self._flush_scheduled = False
         if self._transport is None or self._connection.closed:
             return
@@ -151,7 +151,7 @@ class AnswerWriter:
         self._connection.written()
 
     def taken(self) -> None:
-        """The client has taken all that the transport kept."""
+        """Called when the transport holds nothing any more."""
         self.paused = False
         self._handed_bytes = self._largest_bytes = 0
         self.answers.settle(0)
@@ -159,8 +159,8 @@ class AnswerWriter:
 
     @property
     def untaken_bytes(self) -> int:
-        """Memory of the answers that the client has not taken whole: the first buffer is kept
-        whole until its last byte is taken."""
+        """Memory of the answers that the client has not taken completely: the transport keeps the
+        first buffer whole until its last byte is taken."""
         if not self.paused or self._transport is None:
             return 0
         most = self._transport.get_write_buffer_size() + self._largest_bytes
@@ -168,12 +168,12 @@ class AnswerWriter:
 
     @property
     def request_bytes(self) -> int:
-        """What the requests hold."""
+        """Bytes that the requests hold."""
         slots = (slot for slot in self.slots if isinstance(slot, QueuedRequest))
         return sum(slot.held_bytes for slot in slots)
 
     def lost(self) -> None:
-        """The connection is gone: nobody waits for the answers."""
+        """Called when the connection is closed: drop the requests that wait for an answer."""
         for slot in self.slots:
             if isinstance(slot, QueuedRequest) and not slot.runs:
                 slot.release()

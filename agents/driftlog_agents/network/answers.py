@@ -1,13 +1,13 @@
-"""What the answers of one connection hold, from when they are made until the client takes them.
+"""Counts the memory of one connection's answers, from when they are made until they are taken.
 
     room? ──▶ claimed ──▶ made ──▶ written ──▶ taken
-      │                            a transport tells only that more than a little is left
+      │                            known only by what the transport still holds
       └── none: called back when there is, in order
 
-A large answer is made when there is room for it in the budget of all connections
-(`driftlog.max.response.queue.bytes`); a small one always: its bytes count only while it waits for
-its turn.  A connection that holds some and takes none, while others wait for room, is closed.
-Of work for a connection that is gone, what was claimed for a read is counted until that has ended.
+A large answer is made when the budget of all connections has room for it
+(`driftlog.max.response.queue.bytes`); a small one is always made.  A connection that holds answers
+and takes none, while others wait for room, is closed.  When a connection closes during a read, the
+bytes that the read claimed are counted until it ends.
 
 Pure.
 """
@@ -18,30 +18,31 @@ from typing import Final
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 SMALL_BYTES: Final = 64 * 1024
-"""Answers up to here are made whatever there is room for."""
+"""The largest answer that is made without room in the budget."""
 
 _UNCOUNTED_BYTES: Final = 4 * 1024
-"""Smaller ones are not counted."""
+"""The largest answer that is not counted."""
 
 _TAKES_BYTES: Final = 16 * 1024 * 1024
-"""A client that has taken so much takes answers, it seems: what kernels buffer is less."""
+"""A client that has taken so many bytes is trusted: kernels buffer less."""
 
 _CROWDED_SHARE: Final = 4
-"""From this part of the room on, answers to strangers are kept little."""
+"""While others hold more than one part in so many of the budget, an untrusted client's answers are
+small."""
 
 _LITTLE_BYTES: Final = 1024 * 1024
 _MOST_BYTES: Final = 2**31 - 1
 
 _SLOWEST_BYTES: Final = 256 * 1024
-"""A client that takes less in `stalled_ms` takes none."""
+"""A client that takes less in `stalled_ms` is stalled."""
 
 
 class Answers:
-    """Of one connection; the `Holder` of what they hold.
+    """The answers of one connection; the `Holder` of their memory.
 
     Args:
-        budget: of all connections.
-        soon: has something called, not now.
+        budget: shared by all connections.
+        soon: schedules a call for later.
     """
 
     __slots__ = (
@@ -63,32 +64,32 @@ class Answers:
         self._budget = budget
         self._soon = soon
         self._claimed_bytes = 0
-        """For the answer that is made next."""
+        """Bytes claimed for the next answer."""
         self._waited_bytes = 0
-        """To claim, when there is room."""
+        """Bytes to claim when there is room."""
         self._then: Callable[[], None] | None = None
         self._sent_bytes = 0
         self._seen: tuple[float, int] | None = None
-        """When it was last seen to take some: time, bytes that it had taken."""
+        """The last time that the client took some: the time, and the bytes taken until then."""
         self.unwritten_bytes = 0
-        """Of answers that wait for their turn."""
+        """Bytes of answers that wait for their turn."""
         self.held_bytes = 0
-        """What is counted."""
+        """Bytes that the budget counts."""
         self.trusted = False
         self._closed = False
         self._reads = False
-        """What is claimed is being read, whoever leaves."""
+        """A read fills the claimed bytes; it continues when the connection closes."""
 
     @property
     def most_bytes(self) -> int:
-        """What the next answer should come to at most: little where much is held by all, unless
-        the client is known to take what it asks for.  So many can be answered."""
+        """Limit of the next answer: small while others hold much, unless this client is trusted.
+        So the budget serves many clients."""
         budget = self._budget
         crowded = budget.held_bytes - self.held_bytes > budget.limit_bytes // _CROWDED_SHARE
         return _LITTLE_BYTES if crowded and not self.trusted else _MOST_BYTES
 
     def room(self, size_bytes: int, then: Callable[[], None]) -> bool:
-        """Claim room for the next answer; False: *then* is called when there is."""
+        """Claim room for the next answer; False: none is free, *then* is called when it is."""
         assert self._then is None, "waits already"
         more = size_bytes - self._claimed_bytes
         if self._closed or more <= 0 or size_bytes <= SMALL_BYTES:
@@ -100,7 +101,7 @@ class Answers:
         return True
 
     def go_on(self) -> None:
-        """The budget has counted what it waited for."""
+        """Called by the budget, which now counts the bytes that this waited for."""
         if self._closed:
             self._budget.release(self, self._waited_bytes)
             return
@@ -110,17 +111,17 @@ class Answers:
         self._soon(then)
 
     def read_begins(self) -> None:
-        """What is claimed is filled from now on."""
+        """Called when a read begins to fill the claimed bytes."""
         self._reads = True
 
     def read_ended(self) -> None:
-        """It is in the answer, or nobody's."""
+        """Called when the read ends: its bytes are in the answer, or are dropped."""
         self._reads = False
         if self._closed:
             self.close()
 
     def made(self, size_bytes: int, *, claimed: bool) -> None:
-        """An answer is there; *claimed*: it is the one that there was to be room for."""
+        """Count an answer of *size_bytes*; *claimed*: `room` claimed its bytes before."""
         if claimed:
             self._claimed_bytes = 0
         if size_bytes > _UNCOUNTED_BYTES:
@@ -128,19 +129,19 @@ class Answers:
         self._count(self.unwritten_bytes)
 
     def written(self, size_bytes: int) -> None:
-        """It was its turn."""
+        """Uncount an answer whose turn has come: the transport has it."""
         if size_bytes > _UNCOUNTED_BYTES:
             self.unwritten_bytes -= size_bytes
             self._sent_bytes += size_bytes
 
     def settle(self, buffered_bytes: int) -> None:
-        """So much of what is written the client has not taken, as far as it is told."""
+        """Count *buffered_bytes*, which the transport still holds, beside the answers that wait."""
         if not buffered_bytes and self._sent_bytes >= _TAKES_BYTES:
             self.trusted = True
         self._count(self.unwritten_bytes + buffered_bytes)
 
     def stalled(self, now_ms: float, stalled_ms: float, buffered_bytes: int) -> bool:
-        """Whether it holds some and has hardly taken any for so long; asked again and again."""
+        """Whether the client took hardly any answers for *stalled_ms*, as repeated calls saw."""
         self.settle(buffered_bytes)
         if not buffered_bytes:
             self._seen = None
@@ -153,11 +154,11 @@ class Answers:
         return now_ms - seen_ms >= stalled_ms
 
     def forget(self) -> None:
-        """Nobody waits for room any more: the next look is the first."""
+        """No connection waits for room any more: the next call of `stalled` is the first."""
         self._seen = None
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is closed: release its bytes, except those that a read still fills."""
         self._closed = True
         self._then = None
         self.unwritten_bytes = 0

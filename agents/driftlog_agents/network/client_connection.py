@@ -1,6 +1,6 @@
-"""What requests, their handlers and limits see of the connection that a client opened.
+"""A client's connection, as requests, their handlers and limits see it.
 
-`network/connection.Connection` is the only one.
+`network/connection.Connection` is the only implementation.
 
 Port.
 """
@@ -14,14 +14,14 @@ from driftlog_agents.network.answers import Answers
 
 
 class TurnQueue(Protocol):
-    """Who is next on the event loop, of all connections."""
+    """Decides which connection is next on the event loop."""
 
     def wait(self, turn: Turn, /) -> None:
-        """*turn* is taken in this or one of the next iterations."""
+        """Take *turn* in this or one of the next iterations of the loop."""
         ...
 
     def leave(self, turn: Turn, /) -> None:
-        """*turn* is gone."""
+        """Remove *turn*, if it waits."""
         ...
 
 
@@ -30,7 +30,7 @@ class ClientConnection(Protocol):
 
     @property
     def client(self) -> Client:
-        """Whose turns it takes."""
+        """The client whose turns the connection takes."""
         ...
 
     @property
@@ -40,76 +40,76 @@ class ClientConnection(Protocol):
 
     @property
     def listener(self) -> str:
-        """The name of the listener that it came in through."""
+        """The name of the listener that accepted the connection."""
         ...
 
     @property
     def closed(self) -> bool:
-        """No answer is sent any more."""
+        """Whether the connection is closed: no answer is sent any more."""
         ...
 
     @property
     def source(self) -> ConnectionActivity:
-        """When it was heard, and how many requests are answered."""
+        """When bytes were last received, and the numbers of requests and answers."""
         ...
 
     @property
     def share(self) -> TurnQueue:
-        """Where it waits for its turn."""
+        """The queue in which the connection waits for its turn."""
         ...
 
     @property
     def answers(self) -> Answers:
-        """What its answers hold."""
+        """The memory of the connection's answers."""
         ...
 
     @property
     def answered(self) -> Callable[[], None]:
-        """To be called when a slot has its answer."""
+        """A handler calls this when a slot has its answer."""
         ...
 
     @property
     def frames_trusted(self) -> bool:
-        """It has brought a large frame whole."""
+        """Whether the client has sent a large frame completely."""
         ...
 
     @property
     def on_close(self) -> set[Callable[[], None]]:
-        """What is called when it is gone."""
+        """Functions that are called when the connection closes."""
         ...
 
     def on_loop(self, step: Callable[[], None], /) -> None:
-        """Do *step*; an error in it costs this connection only."""
+        """Run *step*; an error in it closes only this connection."""
         ...
 
     def soon(self, step: Callable[[], None], /) -> None:
-        """Do *step* in the next iteration of the loop."""
+        """Run *step* in the next iteration of the loop."""
         ...
 
     def reconsider(self) -> None:
-        """Read it again if there is room now, or stop reading it."""
+        """Read the socket again if there is room now, or stop reading it."""
         ...
 
     def take_rest(self) -> None:
-        """Go on with what was there when it had enough."""
+        """Take the received frames that had to wait."""
         ...
 
     def admitted(self) -> None:
-        """Its large Produce is in the log, or refused."""
+        """Called when the connection's large Produce is in the log, or refused."""
         ...
 
     def batches_wait(self, size_bytes: int, /) -> None:
-        """So many bytes of its batches wait before their admission (negative: no longer)."""
+        """Count *size_bytes* of batches that wait for admission (negative: they wait no longer)."""
         ...
 
     def hang_up(self, event: str, reason: str, /) -> None:
-        """Close, and say so once."""
+        """Close, and log *event* with *reason* once."""
         ...
 
     def broken(self) -> None:
-        """Close for an error in the code, and say so."""
+        """Close after an error in the code, and log it."""
         ...
 
     def close(self) -> None:
-        """Close now; answers that are owed are not sent."""
+        """Close now, without sending the answers that are owed."""
         ...

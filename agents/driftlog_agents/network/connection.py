@@ -1,17 +1,20 @@
-"""Connections: requests are admitted as they are read, answers go out in request order.
+"""Connections: requests are admitted as they are read, answers are sent in request order.
 
     socket ──▶ FrameReader ──▶ dispatch ──▶ Slot ──▶ answered ──▶ written in turn
 
-A connection is read continuously and does not wait for one answer before it admits the
-next request.  It is paused while its client does not read answers, while it has too many
-unanswered requests (`queued_requests`), while there is no memory for the rest of its frame, while
-a large Produce is not admitted (what came behind it is admitted after it), while 1 MiB of its
-batches wait to be admitted, or there is no room for more that have to, and while the log can buffer
-no more.
+A connection reads continuously: it admits a request without waiting for earlier answers.  It stops
+reading
 
-What clients do not take of their answers is counted, over all connections: a large answer is made
-when there is room for it.  Small ones always are: while one is not taken whole, the connection is
-not read and begins nothing.
+* while its client does not read answers;
+* while it has too many unanswered requests (`queued_requests`);
+* while there is no memory for the rest of its frame;
+* while a large Produce is not admitted: later requests are admitted after it;
+* while 1 MiB of its batches wait for admission, or there is no room for more waiting batches;
+* while the log can buffer no more.
+
+Answers that clients do not take are counted, over all connections: a large answer is made when
+there is room for it.  A small answer is always made: while it is not completely taken, the
+connection is not read and begins no request.
 
 Shell.
 """
@@ -45,45 +48,47 @@ from driftlog_agents.protocol.errors import (
 from driftlog_agents.protocol.one_batch import OneBatchReader
 
 _MAX_UNANSWERED: Final = 10_000
-"""Produce requests of one connection; Kafka admits 1, clients send 5, a raw benchmark thousands."""
+"""Unanswered Produce requests of a connection; Kafka admits 1, clients send 5, a raw benchmark
+thousands."""
 
 _FEW_UNANSWERED: Final = 16
-"""Of one connection: more wait where those of all connections are too many.  Clients send 5."""
+"""Unanswered requests of a connection while all together have too many.  Clients send 5."""
 
 _MAX_BEHIND: Final = 256
-"""The same while another request is unanswered: their answers wait for its."""
+"""Unanswered requests of a connection while one of them is not a Produce: later answers wait for
+its answer."""
 
 _EARLY_BYTES: Final = 1024 * 1024
-"""Answers to Produce that wait for their turn: then the connection is not read."""
+"""Answers to Produce that wait for their turn; from here on, the connection is not read."""
 
 _MOST_WAITING_BYTES: Final = 1024 * 1024
-"""Batches that wait for a thread or for their partition: then the connection is not read."""
+"""Batches that wait for a thread or for their partition; from here on, it is not read."""
 
 _LOOK_EVERY: Final = 16
-"""Requests of one batch taken between two looks at the clock and at limits of all: 0.3 ms."""
+"""Requests taken between two checks of the clock and of the shared limits: 0.3 ms."""
 
 
 class Room(Protocol):
     """Where a connection waits with a frame that it has put back."""
 
     def wait(self, connection: "Connection", /) -> None:
-        """Have it `take_rest` when there is room."""
+        """Call `take_rest` of *connection* when there is room."""
         ...
 
     def leave(self, connection: "Connection", /) -> None:
-        """It waits no longer."""
+        """*connection* waits no longer."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, server: ConnectionHost, listener: str, address: str) -> None:
         self._server = server
         self.address = address
         self.client = Client(address)
         self.listener = listener
-        """The name of the listener that it came in through."""
+        """The name of the listener that accepted the connection."""
         self._frames = FrameReader(
             server.socket_request_max_bytes,
             server.shared,
@@ -93,20 +98,20 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._frames.on_memory = self._pause_or_resume
         self._rest: tuple[Iterator[memoryview], int] | None = None
-        """Frames that are there and not taken yet, and bytes that they hold."""
+        """Received frames that are not taken yet, and the bytes that they hold."""
         self.share = server.loop_share
         self._again: memoryview | None = None
-        """A frame that was put back, before the rest."""
+        """A frame that was put back; it comes before the rest."""
         self._until: Room = self.share
-        """Who says when it is taken again."""
+        """Where the connection waits to take it again."""
         self._large: LargeSlot | None = None
-        """A large Produce that is not admitted: nothing behind it is taken."""
+        """A large Produce that is not admitted: no later frame is taken."""
         self._held_up = False
-        """It has been counted that it is not read for what it has asked."""
+        """Whether the limit that stopped reading has been counted."""
         self.source = ConnectionActivity()
         self.answers = Answers(server.answers, self._in_turn)
         self.writer = AnswerWriter(self, server.requests, self.answers, self.source, server.loop)
-        # Of every request: without the way through this object.
+        # Called for every request: these references save a call through this object.
         self.queue = self.writer.queue
         self.answered = self.writer.answered
         self._slots = self.writer.slots
@@ -120,14 +125,14 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.one_batch = OneBatchReader()
         self.produces = False
-        """It has sent a Produce request: it waits while the log can take no more."""
+        """Whether it has sent a Produce request: then it waits while the log can take no more."""
         self.on_close: set[Callable[[], None]] = set()
-        """Who must hear that nobody waits for the answer any more."""
+        """Functions that are called when the connection closes and needs no answers any more."""
 
     # ── asyncio ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods and not the class.
+        # uvloop's transports have the methods of asyncio.Transport, but are not of that class.
         self._transport = cast(asyncio.Transport, transport)
         self.writer.connected(self._transport)
         self._file = transport.get_extra_info("socket").fileno()
@@ -150,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_rest(frames, size_bytes)
 
     def _keep_rest(self, frames: Iterator[memoryview], size_bytes: int) -> None:
-        size_bytes = 0 if self._frames.kept_bytes else size_bytes  # that is counted
+        size_bytes = 0 if self._frames.kept_bytes else size_bytes  # counted already
         self._rest = frames, size_bytes
         self._server.requests.budget.note(size_bytes)
 
@@ -163,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     self._server.dispatch(self, frame)
                 if self.closed:
-                    break  # what came behind what it was closed for is not taken
+                    break  # frames after the one that closed the connection are not taken
                 if self._again is not None or self._large is not None:
                     self._take_later(frames, size_bytes)
                     break
@@ -193,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         return chain((again,), frames)
 
     def take_rest(self) -> None:
-        """Go on with what was there when it had enough."""
+        """Take the received frames that had to wait."""
         if self._rest is None or self.closed or self._large is not None:
             return
         if self._enough() is None:
@@ -203,12 +208,12 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_or_resume()
 
     def take_turn(self) -> None:
-        """As `take_rest`, for who calls many."""
+        """Run `take_rest`; an error in it closes only this connection."""
         self.on_loop(self.take_rest)
 
     def _enough(self) -> str | None:
-        """The config for which it takes no more requests now, or the empty string where it is no
-        config; None: it takes more."""
+        """The config that keeps the connection from taking requests now; empty: a limit that is no
+        config; None: it takes requests."""
         requests, queued = self._server.requests, self.writer.queued
         unanswered = len(self._slots)
         if self.has_to_wait:
@@ -226,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         return "" if unanswered >= _MAX_BEHIND else None
 
     def _count_held_up(self, limit: str) -> None:
-        """Once, until it is read again."""
+        """Count *limit* once, until the connection is read again."""
         if limit and not self._held_up:
             self._held_up = True
             self._server.refusals.count(limit)
@@ -265,16 +270,16 @@ class Connection(asyncio.BufferedProtocol):
     # ── Answers ──
 
     def turn(self) -> Slot:
-        """The place of the next answer."""
+        """Add the place of the next answer."""
         slot = Slot(self)
         self.queue(slot)
         return slot
 
     def ask(self, frame: memoryview, weight: int, begin: Begin) -> None:
-        """Take a request other than Produce: *begin* is called with its slot when it is its turn.
+        """Take a request other than Produce; *begin* is called with its slot when its turn comes.
 
         Args:
-            weight: how many times its bytes it comes to when it is decoded.
+            weight: size of the decoded request, as a multiple of its bytes.
         """
         requests = self._server.requests
         slot = QueuedRequest(self, requests, frame, weight, begin)
@@ -293,8 +298,8 @@ class Connection(asyncio.BufferedProtocol):
             slot.wait()
 
     def ask_large(self, frame: memoryview, begin: Callable[[LargeSlot], None]) -> None:
-        """Take a large Produce: *begin* is called with its slot when it is its turn.  Its frame is
-        counted, and nothing behind it is taken, until `admitted`."""
+        """Take a large Produce; *begin* is called with its slot when its turn comes.  Its frame is
+        counted, and no later frame is taken, until `admitted`."""
         slot = self._large = LargeSlot(self, frame)
         self.queue(slot)
         if self.writer.may_begin(slot):
@@ -312,27 +317,27 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def has_to_wait(self) -> bool:
-        """It produces, and the log can take no more."""
+        """Whether the client produces, and the log can take no more."""
         return self.produces and self._server.overloaded
 
     def put_back(self, frame: memoryview, until: Room | None = None) -> None:
-        """*frame*, which is taken now, is taken again when *until* (None: what is admitted in one
-        iteration of the loop) has room."""
+        """Keep *frame*, and take it again when *until* (None: this connection's share of the loop)
+        has room."""
         self._again = frame
         room = self.share if until is None else until
         if room is not self._until:
-            self._until.leave(self)  # it waits in one place
+            self._until.leave(self)  # a connection waits in one place
             self._until = room
 
     def written(self) -> None:
-        """Answers were written: there may be room for more requests."""
+        """Called after answers are written: there may be room for more requests."""
         self.take_rest()
         self._pause_or_resume()
 
     # ── Flow ──
 
     def batches_wait(self, size_bytes: int) -> None:
-        """So many bytes of its batches wait before their admission (negative: no longer)."""
+        """Count *size_bytes* of batches that wait for admission (negative: they wait no longer)."""
         was, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + size_bytes
         if was >= _MOST_WAITING_BYTES > self._waiting_bytes:
             self._pause_or_resume()
@@ -356,19 +361,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def reconsider(self) -> None:
-        """The log can buffer again, or no more; or there are fewer requests than there were."""
+        """A shared limit has changed: read the socket again, or stop reading it."""
         if self._rest is not None:
             self.soon(self.take_rest)
         self._pause_or_resume()
 
     def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
-        """Others wait for memory: hang up if this holds some for nothing."""
+        """Others wait for memory: close this connection if it holds some without progress."""
         frames = self._frames
         if frames.waiting:
             accused = frames.has_memory and not frames.trusted and not strangers_progress
         else:
-            # Whom we do not read cannot bring anything; who takes no answers could.
-            # Nor can a Produce that waits for commits; for a Fetch, it waits as long as that likes.
+            # Accused: a client that takes no answers, and a Produce that waits behind a Fetch.
+            # Not accused: a connection that is not read, and a Produce that waits only for commits.
             behind = self._large is not None and self.writer.queued > 0
             accused = frames.buffered_bytes > 0 and (self._reading or self.writer.paused or behind)
         if not accused:
@@ -401,20 +406,20 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def forget_progress(self) -> None:
-        """Nobody waits any more: the next look is the first."""
+        """No connection waits any more: the next check is the first."""
         self._progress.forget()
 
     @property
     def unread_file(self) -> int | None:
-        """Its socket, while it is not read for what its client does, or for memory; else None: what
-        a producer sent and left before the log could take more is read."""
+        """The file descriptor while it waits for answers or memory and is not read; else None:
+        what a producer sent before it left is read when the log can take more."""
         if self._reading or self.closed:
             return None
         return self._file if self._waits_for_answers or self._frames.waiting else None
 
     @property
     def missing_bytes(self) -> int:
-        """Of a frame that waits for memory, and keeps its socket from being read; 0: none does."""
+        """Missing bytes of a frame whose wait for memory stops reading; 0: there is none."""
         return 0 if self._waits_for_answers else self._frames.missing_bytes
 
     @property
@@ -423,31 +428,31 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def got(self) -> tuple[int, int]:
-        """Other than before when its client has got something: answers, and bytes on the way."""
+        """Changes when the client receives something: answers, and bytes on the way."""
         assert self._transport is not None
         return self.source.answers, self._transport.get_write_buffer_size()
 
     @property
     def frames_trusted(self) -> bool:
-        """It has brought a large frame whole."""
+        """Whether the client has sent a large frame completely."""
         return self._frames.trusted
 
     @property
     def request_bytes(self) -> int:
-        """What its requests hold."""
+        """Bytes that its requests hold."""
         return self.writer.request_bytes
 
     def takes_nothing(self, now_ms: float) -> bool:
-        """Others wait for room for answers: whether this holds some for nothing."""
+        """Others wait for room for answers: whether this client does not take its own."""
         return self.answers.stalled(now_ms, self._server.stalled_ms, self.writer.untaken_bytes)
 
     @property
     def idle_ms(self) -> float:
-        """Since something was received, while nothing is owed."""
+        """Time since bytes were received; 0 while an answer is owed."""
         return 0.0 if self._slots else self._server.now_ms() - self.source.heard_ms
 
     def hang_up(self, event: str, reason: str) -> None:
-        """Close, and say so once."""
+        """Close, and log *event* with *reason* once."""
         if not self.closed:
             self._server.log.warning(
                 event, client=self.client_host, client_id=self.client_id, reason=reason
@@ -455,15 +460,15 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def soon(self, step: Callable[[], None]) -> None:
-        """Do *step* in the next turn of the loop."""
+        """Run *step* in the next iteration of the loop."""
         self._server.loop.call_soon(self.on_loop, step)
 
     def _in_turn(self, step: Callable[[], None]) -> None:
-        """Do *step* in this connection's turn: many may be told at once that there is room."""
+        """Run *step* in this connection's turn: many connections may get room at once."""
         self.share.wait(Step(self, step))
 
     def on_loop(self, step: Callable[[], None]) -> None:
-        """Do *step*, which the event loop or the log calls: a bug in it costs this connection."""
+        """Run *step* for the event loop or the log; a bug in it closes only this connection."""
         try:
             step()
         except CorruptFrameError as error:
@@ -472,18 +477,18 @@ class Connection(asyncio.BufferedProtocol):
             self.broken()
 
     def broken(self) -> None:
-        """A bug in connection code must not take the agent, and all its partitions, along."""
+        """Log a bug in connection code and close, so that the agent and its partitions continue."""
         self._server.log.exception("connection_bug", client=self.client_host)
         self.close()
 
     def finish(self) -> None:
-        """Close once what was answered is sent."""
+        """Send the answers that are ready, then close."""
         self.writer.flush()
         if self._transport is not None:
             self._transport.close()
 
     def close(self) -> None:
-        """Close now; answers that are owed are not sent."""
+        """Close now, without sending the answers that are owed."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()

@@ -1,6 +1,6 @@
-"""What a connection has from the server that it came in through.
+"""What a connection uses of the server that accepted it.
 
-`network/server.Server` is the only one; what it has are the shells of all connections.
+`network/server.Server` is the only implementation; its attributes are shells of all connections.
 
 Shell.
 """
@@ -17,7 +17,7 @@ from driftlog_tiering.stores.buffer_pool import BufferPool
 
 
 class ConnectionHost(Protocol):
-    """See the module; a connection is `Any`, for it is made of this."""
+    """See the module; a connection is `Any`, because `Connection` uses this module."""
 
     requests: RequestQueue
     frame_budget: MemoryBudget
@@ -37,7 +37,7 @@ class ConnectionHost(Protocol):
     log: Any
 
     def left(self, connection: Any, /) -> None:
-        """A connection is gone."""
+        """*connection* is closed: forget it."""
         ...
 
     def refuse_foreign(self, connection: Any, protocol: str, /) -> None:

@@ -1,7 +1,7 @@
 """Recognises clients of other protocols by the first bytes that they send to a Kafka listener.
 
-A Kafka client's first bytes are the size of a small request.  Those of TLS and HTTP, read as a
-size, announce some 352 MiB or more than a gigabyte.
+A Kafka client's first bytes are the size of a small request.  The first bytes of TLS, read as a
+size, are some 352 MiB; those of HTTP are more than a gigabyte.
 
 Pure.
 """
@@ -26,17 +26,17 @@ _HTTP_METHODS: Final = frozenset(b"GET ,HEAD,POST,PUT ,DELE,CONN,OPTI,TRAC,PATC,
 """The first four bytes of each (RFC 9110, RFC 5789); PRI begins HTTP/2 (RFC 9113, 3.4)."""
 
 _SAID_MS: Final = 60_000.0
-"""Between two lines about one address and protocol.  Longer: an operator who looks at the log later
-does not see that the client is still there."""
+"""Time between two lines about one address and protocol.  Longer: an operator who reads the log
+later does not see that the client is still there."""
 
 _MOST: Final = 256
-"""Addresses and protocols that are remembered; further ones share a line."""
+"""Most addresses and protocols that are remembered; further ones share a line."""
 
 OTHERS: Final = "others"
 
 
 class ForeignProtocolError(CorruptFrameError):
-    """The first bytes of a connection are another protocol's."""
+    """The first bytes of a connection belong to another protocol."""
 
     def __init__(self, protocol: str) -> None:
         super().__init__(f"a client that speaks {protocol}, and not Kafka's protocol")
@@ -44,23 +44,23 @@ class ForeignProtocolError(CorruptFrameError):
 
 
 def foreign_protocol(first: bytes) -> str | None:
-    """The protocol of a connection whose first four bytes these are; None: it may be Kafka's."""
+    """The protocol of a connection, by its first four bytes; None: it may be Kafka's."""
     if first[:2] == _TLS_HANDSHAKE:
         return TLS
     return HTTP if first[:4] in _HTTP_METHODS else None
 
 
 class ForeignClients:
-    """How often each address came with another protocol, and what the log has said of it."""
+    """Counts the connections of other protocols by address, and decides which ones are logged."""
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
-        """When a line was written, and how many connections came since."""
+        """When the last line was written, and how many connections came since."""
 
     def count(self, address: str, protocol: str, now_ms: float) -> int:
-        """One more came; returns how many the line that is now due is about, or 0: none is due."""
+        """Count one connection; returns how many the line due now reports, or 0: none is due."""
         key = address, protocol
         if key not in self._seen and len(self._seen) >= _MOST:
             self._forget_silent(now_ms)

@@ -1,17 +1,18 @@
-"""Framing: bytes as they come, requests as they are complete, without a copy too many.
+"""Framing: received bytes become requests, with as few copies as possible.
 
-    small frames   arrive in a buffer that all connections share; what was received is copied
+    small frames   arrive in a buffer that all connections share; received bytes are copied
                    once and cut into views
-    large frames   (> 32 KiB, once part of one is there) get their exact bytearray, and the
-                   socket reads straight into its tail: what is checked, patched, written to
-                   disk and uploaded is the memory that the kernel filled
-    huge frames    (> 2 MiB) get more as they come: who announces 100 MiB has not sent them
+    large frames   (> 32 KiB, once part of one has arrived) get memory of their own, and the
+                   socket reads directly into its tail: the memory that the kernel filled is
+                   checked, patched, written to disk and uploaded
+    huge frames    (> 2 MiB) get more memory as bytes arrive: a client that announces 100 MiB
+                   has not sent them yet
 
-What incomplete frames hold is counted: where there is no room, a connection is not read until
-there is.  Produce has a budget of its own, in which a large frame is counted until it is admitted,
-for the log bounds what it holds later; one of another request is counted until it is answered.
+The memory of incomplete frames is counted: while there is no room, a connection is not read.
+Produce has a budget of its own, which counts a large frame until it is admitted; then the log
+limits what it holds.  A large frame of another request is counted until the request is answered.
 
-Frames are cut one by one: who has enough of them stops, and goes on with the rest later.
+Frames are cut one by one: a caller may stop after any frame, and take the rest later.
 
 A frame is ``int32 size`` and *size* bytes.  A size over the limit is refused before it is
 buffered.
@@ -34,33 +35,33 @@ from driftlog_tiering.stores.buffer_pool import BufferPool
 
 LARGE_BYTES: Final = 32 * 1024
 _MIN_BYTES: Final = 8
-"""Key, version and correlation id: there is no shorter request."""
+"""API key, version and correlation id: no request is shorter."""
 _SIZE: Final = Struct(">i")
 _WITH_KEY_BYTES: Final = 6
-"""Size and API key; Produce's is 0."""
+"""Size and API key; the key of Produce is 0."""
 _TRUSTED_BYTES: Final = 2 * 1024 * 1024
-"""Memory for a frame that is only announced; clients' requests are 1 MiB unless they are tuned."""
+"""Memory for a frame that is only announced; clients' requests are 1 MiB by default."""
 _EARNED_BYTES: Final = 64 * 1024
-"""The same for a stranger's huge frame where many ask for memory: from here on it is earned."""
+"""The same for an untrusted client's huge frame while much is held; it grows as bytes arrive."""
 _SOME_BYTES: Final = 32 * 1024
-"""What is read at once from each socket while the event loop is busy."""
+"""Bytes read at once from each socket while the event loop is busy."""
 
 _LITTLE_BYTES: Final = 4 * 1024
-"""Read at once from those who may have to wait with it."""
+"""Bytes read at once from untrusted clients while memory is scarce."""
 _GROWTH: Final = 4
-"""A full buffer is exchanged for one this many times larger: a third of a copy for each byte."""
+"""A full buffer is replaced by one so many times larger: a third of a copy for each byte."""
 
 
 class FrameReader:
-    """Frames of one connection.
+    """The frames of one connection.
 
     Args:
-        socket_request_max_bytes: hang up on a larger request, before buffering it.
-        shared: where small reads land; may be shared, for it is emptied at once.
+        socket_request_max_bytes: a larger request is refused before it is buffered.
+        shared: buffer for small reads; connections share it, because each read is copied at once.
         pool: memory of large frames.
-        budget: what incomplete Produce frames of all connections may hold.
-        requests: the same of other frames, which hold it until they are answered; None: they are
-            treated as Produce is.
+        budget: for incomplete Produce frames of all connections.
+        requests: the same for other frames, which count until they are answered; None: they are
+            counted as Produce is.
     """
 
     __slots__ = (
@@ -96,55 +97,55 @@ class FrameReader:
         assert len(shared) > LARGE_BYTES
         self._pool = pool
         self._budget = self._produce = budget
-        """Of the large frame that arrives now."""
+        """The budget of the large frame that arrives now."""
         self._requests = budget if requests is None else requests
         self.kept_bytes = 0
-        """Of a whole large frame that nobody has taken over yet."""
+        """Bytes of a complete large frame that no request has taken over yet."""
         self._limit = socket_request_max_bytes
         self._shared = shared
         self._little = shared[:_LITTLE_BYTES]
         self._some = shared[:_SOME_BYTES]
         self._head = b""
-        """Of a frame that is not complete, with its size."""
+        """Received bytes of an incomplete frame, with its size field."""
         self._large: memoryview | None = None
-        """Of a large frame: all of it, or as much as has been earned."""
+        """Memory of a large frame: all of it, or as much as its received bytes allow."""
         self._length = 0
         self._size = 0
-        """What `_large` is to be next."""
+        """The next size of `_large`, in bytes."""
         self._tail: memoryview | None = None
         self._at = 0
         self.waiting = False
-        """There is no memory: nothing may be received until `on_memory`."""
+        """There is no memory: the socket is not read until `on_memory` is called."""
         self.on_memory: Callable[[], None] | None = None
         self.trusted = False
         self.completed = 0
-        """Frames."""
+        """Number of complete frames."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory that a frame holds: an incomplete one, or a large one that waits to be taken."""
+        """Bytes held by an incomplete frame, or by a large one that waits to be taken."""
         incomplete = len(self._large) if self._large is not None else len(self._head)
         return incomplete + self.kept_bytes
 
     @property
     def has_memory(self) -> bool:
-        """A large frame has begun to arrive in memory of its own."""
+        """Whether a large frame has begun to arrive in memory of its own."""
         return self._large is not None
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of an incomplete frame is there."""
+        """Received bytes of the incomplete frame."""
         return self._at if self._large is not None else len(self._head)
 
     @property
     def missing_bytes(self) -> int:
-        """How much of a frame that waits for memory has not been received; 0: none waits."""
+        """Missing bytes of a frame that waits for memory; 0: none waits."""
         if not self.waiting:
             return 0
         return self._length - (self._at if self._large is not None else len(self._head) - 4)
 
     def buffer(self, *, busy: bool = False) -> memoryview:
-        """Where the next bytes of the socket go; *busy*: the frames in them will have to wait."""
+        """Where the next bytes of the socket go; *busy*: the frames in them have to wait."""
         if self._tail is not None:
             return self._tail
         if (self._produce.pressed or self._requests.pressed) and not self.trusted:
@@ -154,11 +155,11 @@ class FrameReader:
     def received(self, size: int) -> Iterator[memoryview]:
         """*size* bytes are in `buffer`; yields the frames that they complete, in order.
 
-        A frame is what follows its size; it is writable and nobody else's.  Nothing may be
-        received before all of them are taken.
+        A frame is the bytes after the size; it is writable, and only the caller uses it.  The
+        caller takes all frames before it receives more bytes.
 
         Raises:
-            ForeignProtocolError: the first bytes are those of TLS or HTTP.
+            ForeignProtocolError: the first bytes belong to TLS or HTTP.
             CorruptFrameError: a size that is negative or too small.
             FrameTooLargeError: a size that is too large.
         """
@@ -180,15 +181,15 @@ class FrameReader:
         return self._cut(size)
 
     def taken(self) -> None:
-        """The frames are the log's, or nobody's: what one of them kept is counted no longer."""
+        """The log has the frames, or they are dropped: uncount the large one."""
         if self.kept_bytes:
             kept, self.kept_bytes = self.kept_bytes, 0
             self._budget.release(self, kept)
 
     def release(self) -> None:
-        """Nothing more will come."""
+        """The connection is closed: release the memory."""
         head, self._head = self._head, b""
-        # It waits no longer before its head makes room: that may be given to who waits.
+        # First stop waiting, then free the head: the budget gives free room to what waits.
         self._budget.release(self, 0 if self._large is None else len(self._large))
         if self._large is None:
             self._produce.note(-len(head))
@@ -197,7 +198,7 @@ class FrameReader:
         self.on_memory = None
 
     def go_on(self) -> None:
-        """The budget has counted what this waited for."""
+        """Called by the budget, which now counts the bytes that this waited for."""
         self.waiting = False
         if self._large is None:
             head, self._head = self._head, b""
@@ -209,7 +210,7 @@ class FrameReader:
             self.on_memory()
 
     def _cut(self, size: int) -> Iterator[memoryview]:
-        """Copy what is there, now; cut it as it is taken."""
+        """Copy the received bytes now; cut each frame when it is taken."""
         if self._head:
             chunk = bytearray(self._head)
             self._produce.note(-len(chunk))
@@ -253,7 +254,7 @@ class FrameReader:
             self._produce.note(end - at)
 
     def _begin_large(self, length: int, head: memoryview) -> bool:
-        """Give the frame its memory; False: it must wait for it."""
+        """Give the frame its memory; False: it waits for memory."""
         if length <= _TRUSTED_BYTES or self.trusted or self._budget.calm:
             first = _TRUSTED_BYTES
         else:

@@ -1,12 +1,12 @@
-"""Addresses to listen on: read, taken before anything is written, and refused with advice.
+"""Listeners: addresses are parsed, bound before the agent writes, and refused with advice.
 
     --listener INTERNAL://0.0.0.0:9092            --listener EXTERNAL://0.0.0.0:19092
     --advertised-listener INTERNAL://a.lan:9092   --advertised-listener EXTERNAL://a.example.com:443
 
-A client is told, of every agent, the address of the listener that it came in through, which is
-found by its name: agents of one cluster use the same names (Kafka's ``listeners`` and
-``advertised.listeners``).  There is no TLS and no SASL yet: whatever a listener is called, it is
-plaintext, and the names that mean more in Kafka are refused.
+A client receives, for every agent, the address of the listener that it connected to.  Agents find
+that listener by its name: agents of one cluster use the same names (Kafka's ``listeners`` and
+``advertised.listeners``).  There is no TLS and no SASL yet: every listener is plaintext, and names
+that mean TLS or SASL in Kafka are refused.
 
 Shell.
 """
@@ -23,54 +23,54 @@ from typing import Final
 from driftlog_metadata.schema.model import Listener
 
 PLAINTEXT: Final = "PLAINTEXT"
-"""The listener that has no other name."""
+"""The name of a listener that is given without one."""
 
 _SECURE: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
-"""Names that are a protocol of Kafka's unless its ``listener.security.protocol.map`` says not."""
+"""Names that are a protocol in Kafka, unless ``listener.security.protocol.map`` changes that."""
 
 _NAME: Final = re.compile(r"[A-Z0-9_.-]{1,100}")
 
 OPTION: Final = "--listener"
 _ADVERTISED: Final = "--advertised-listener"
 
-_ANY: Final = ("0.0.0.0", "::")  # to be recognised, not to be bound
+_ANY: Final = ("0.0.0.0", "::")  # compared, not bound
 
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class ListenError(Exception):
-    """An address that cannot be listened on, or given to clients; the message says what to do."""
+    """The agent cannot listen on an address, or clients cannot use it; the message has advice."""
 
 
 class AddressTakenError(ListenError):
-    """Somebody else listens there."""
+    """Another process listens there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAt:
-    """A listener of an agent: where it listens, and what clients are told to connect to."""
+    """A listener of an agent: where it listens, and the address that clients receive."""
 
     name: str = PLAINTEXT
     host: str = "127.0.0.1"
     port: int = 9092
-    """0: any free one."""
+    """0: any free port."""
     advertised_host: str = ""
     """Empty: *host*."""
     advertised_port: int = 0
-    """0: the one that is listened on."""
+    """0: the port that is bound."""
 
     def advertised(self, port: int) -> Listener:
-        """What clients are told; *port* is listened on."""
+        """The address that clients receive; *port* is bound."""
         return Listener(self.name, self.advertised_host or self.host, self.advertised_port or port)
 
 
 def read_listeners(listening: Sequence[str], advertised: Sequence[str]) -> tuple[ListenAt, ...]:
-    """The listeners that ``--listener`` and ``--advertised-listener``, each given any number of
-    times as ``[NAME://]HOST:PORT``, ask for; one that is not advertised is what clients are told.
+    """The listeners of ``--listener`` and ``--advertised-listener``, each given any number of
+    times as ``[NAME://]HOST:PORT``; a listener without the second advertises its own address.
 
     Raises:
-        ListenError: what is no such address, names that are missing, are there twice, or are only
-            advertised, and addresses that no client can connect to.
+        ListenError: an address is invalid; a name is missing, repeated or only advertised; or
+            clients cannot connect to an address.
     """
     found: dict[str, ListenAt] = {}
     for text in listening:
@@ -138,10 +138,10 @@ def _parse_named(text: str, option: str, unnamed: str) -> tuple[str, str, int]:
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """``HOST:PORT`` or ``NAME://HOST:PORT``; brackets around IPv6.
+    """Parse ``HOST:PORT`` or ``NAME://HOST:PORT``; brackets around IPv6.
 
     Raises:
-        ListenError: not such an address.
+        ListenError: *text* is no such address.
     """
     host, _, port = text.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
@@ -154,10 +154,10 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def check_advertised(host: str, option: str, name: str = "") -> None:
-    """Clients must be able to connect to it (Kafka refuses these as well: KafkaConfig).
+    """Check that clients can connect to *host* (Kafka refuses the same: KafkaConfig).
 
     Raises:
-        ListenError: it means any address.
+        ListenError: *host* means any address.
     """
     if host in _ANY:
         raise ListenError(
@@ -167,11 +167,11 @@ def check_advertised(host: str, option: str, name: str = "") -> None:
 
 
 async def take(host: str, port: int, option: str) -> list[socket.socket]:
-    """Bind to every address of *host*; port 0: a free one.  Nobody is accepted yet.
+    """Bind to every address of *host*; port 0: a free one.  No connection is accepted yet.
 
     Raises:
-        AddressTakenError: somebody listens there.
-        ListenError: it cannot be for another reason.
+        AddressTakenError: another process listens there.
+        ListenError: binding fails for another reason.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
@@ -179,7 +179,7 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
         )
     except OSError as error:
         raise refused(error, host, port, option) from error
-    except UnicodeError as error:  # a label that is empty, or too long for IDNA
+    except UnicodeError as error:  # an empty label, or one that is too long for IDNA
         raise ListenError(
             f"{option} {host}:{port}: {host} is no name of a machine: is the name right?"
         ) from error
@@ -191,7 +191,7 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
             try:
                 taken.append(_bound(stack, family, kind, protocol, where))
             except OSError as error:
-                # A system without IPv6 may know ::1 by name: one address is enough.
+                # A system without IPv6 may resolve a name to ::1: one bound address is enough.
                 failed = error
                 if error.errno not in _ABSENT:
                     raise refused(error, host, port, option) from error
@@ -205,7 +205,7 @@ async def take(host: str, port: int, option: str) -> list[socket.socket]:
 
 
 async def take_all(listeners: Iterable[ListenAt]) -> list[list[socket.socket]]:
-    """Bind every listener, or none: the sockets of each.
+    """Bind every listener, or none; returns the sockets of each.
 
     Raises:
         AddressTakenError, ListenError: as `take`.
@@ -233,7 +233,7 @@ def _bound(
 
 
 def refused(error: OSError, host: str, port: int, option: str) -> ListenError:
-    """What to say, and advise, when *error* came of listening on an address."""
+    """The error, with advice, when listening on an address fails with *error*."""
     name = f"[{host}]" if ":" in host else host
     address = f"{option} {name}:{port}"
     match error.errno:

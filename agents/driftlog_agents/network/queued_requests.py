@@ -1,22 +1,23 @@
-"""Requests other than Produce, from the frame to the answer: what they hold, and when they begin.
+"""Requests other than Produce, from frame to answer: the memory they hold, and when they begin.
 
     frame ──▶ its turn? ──▶ room to decode it? ──▶ begun ──▶ answered: it holds nothing
                  │                  │
-                 └── as it came     └── as it came
+                 └── waits raw      └── waits raw
 
-* A frame is kept as it came until it is its turn, and decoded then.  Of one connection at most one
-  request is begun, as with Kafka.
-* Its bytes count from the frame until the answer (`queued.max.request.bytes`), and what it comes to
-  when it is decoded from its beginning on; large ones wait for that room, in order.  One that waits
-  for news counts as what it keeps; where such requests keep half of all there is, it does not wait.
+* A frame waits raw for its turn, and is decoded then.  As with Kafka, a connection has at most one
+  request that has begun.
+* A request's bytes count from the frame until the answer (`queued.max.request.bytes`).  Its decoded
+  size counts from its beginning; large requests wait for that room, in order.  A Fetch that waits
+  for records counts as what it keeps; where such requests keep half of the budget, a further
+  one is answered without a wait.
 * Requests count while they wait for their turn (`queued.max.requests`), as Kafka's queue counts
-  those that no handler has taken: a consumer that waits for records is none of them.  While more
-  wait, or while the bytes are too many, each connection is read only when it has no unanswered
-  request: clients that ask one thing at a time notice nothing, those that pipeline wait.
-* Produce is not counted in these: the log bounds what its frames hold, and a Produce that waits for
+  requests that no handler has taken; a Fetch that waits for records does not count.  While more
+  wait, or while the bytes are too many, a connection is read only when it has no unanswered
+  request: clients that send one request at a time are not affected, clients that pipeline wait.
+* Produce does not count here: the log limits what its frames hold, and a Produce that waits for
   a flush must not wait for a Fetch.
-* Unanswered requests of all kinds are counted (`driftlog.max.unanswered.requests`): while there are
-  too many, each connection is read only when it has few.
+* Unanswered requests of all kinds count (`driftlog.max.unanswered.requests`): while there are too
+  many, a connection is read only when it has few.
 
 Shell.
 """
@@ -33,16 +34,16 @@ from driftlog_agents.network.limits.memory_budget import MemoryBudget
 from driftlog_agents.network.slots import Slot
 
 REQUEST_BYTES: Final = 1_024
-"""What a request holds beside its frame."""
+"""Bytes that a request holds beside its frame."""
 
 _SMALL_BYTES: Final = 32 * 1024
-"""Requests that come to no more when they are decoded never wait for that room."""
+"""The largest decoded request that never waits for room."""
 
 _KEPT_SHARE: Final = 2
-"""Of the bytes of all requests, one part in so many is for those that wait for news."""
+"""One part in so many of the budget is for requests that wait for records."""
 
 _COPIED_BYTES: Final = 32 * 1024
-"""Frames up to here share what a socket brought at once: those that wait are copied out of it."""
+"""Frames up to here share the memory of one read of the socket; a frame that waits is copied."""
 
 Begin = Callable[["QueuedRequest", memoryview], None]
 """Decodes a frame and runs it."""
@@ -52,9 +53,9 @@ class RequestQueue:
     """The requests of all connections.
 
     Args:
-        max_requests: more wait for their turn only where each connection has one.
-        max_unanswered: more wait to be answered only where each connection has few.
-        budget: of their bytes.
+        max_requests: while more wait for their turn, each connection may have one.
+        max_unanswered: while more are unanswered, each connection may have few.
+        budget: for the bytes of the requests.
     """
 
     def __init__(self, max_requests: int, max_unanswered: int, budget: MemoryBudget) -> None:
@@ -64,11 +65,11 @@ class RequestQueue:
         self.waiting = 0
         """Requests that wait for their turn."""
         self.kept_bytes = 0
-        """Of requests that are decoded and wait for news."""
+        """Bytes of decoded requests that wait for records."""
         self.unanswered = 0
-        """Requests of all kinds."""
+        """Unanswered requests of all kinds."""
         self.held_up: dict[ClientConnection, None] = {}
-        """Connections that are not read because there is too much of all."""
+        """Connections that are not read because of a shared limit."""
         self._loop = asyncio.get_running_loop()
         self._looking = False
 
@@ -84,17 +85,17 @@ class RequestQueue:
 
     @property
     def full_by(self) -> str:
-        """The config for which it is `full`."""
+        """The config whose limit makes it `full`."""
         many = self.waiting > self._max_requests
         return "queued.max.requests" if many else "queued.max.request.bytes"
 
     def answered(self, count: int) -> None:
-        """So many are answered, or nobody's."""
+        """Uncount *count* requests, which are answered or dropped."""
         self.unanswered -= count
         self.look()
 
     def look(self) -> None:
-        """Something went: read those again that may be, one each turn of the loop."""
+        """Something was freed: read held-up connections again, one each iteration of the loop."""
         if self.held_up and not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
@@ -109,7 +110,7 @@ class RequestQueue:
 
 
 class QueuedRequest(Slot):
-    """One of them; also the `Holder` of what it holds."""
+    """A request other than Produce; also the `Holder` of its memory."""
 
     __slots__ = (
         "_begin",
@@ -143,22 +144,22 @@ class QueuedRequest(Slot):
         self._waits = False
         self._kept_bytes = 0
         self.runs = 0
-        """Tasks that have it: they go on when the connection is gone, and it holds what it held."""
+        """Tasks that use it.  They continue, and its memory counts, after the connection closes."""
         self.trusted = False
         self.held_bytes = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Count *size_bytes*, which are there (negative: no longer)."""
+        """Count *size_bytes* that the request holds (negative: no longer)."""
         self.held_bytes += size_bytes
         self._queue.budget.note(size_bytes)
 
     def take_over(self, size_bytes: int) -> None:
-        """The same of what is counted."""
+        """Add *size_bytes* that the budget counts already."""
         self.held_bytes += size_bytes
 
     def keep(self, size_bytes: int) -> bool:
-        """It is decoded, and is to wait for news: *size_bytes* are what it holds until it is
-        answered.  False: those that wait hold so much that it may not."""
+        """The request is decoded, is about to wait for records, and holds *size_bytes* until its
+        answer.  False: it must be answered now, because waiting requests hold too much."""
         queue = self._queue
         most = queue.budget.limit_bytes // _KEPT_SHARE
         if size_bytes > _SMALL_BYTES and queue.kept_bytes + size_bytes > most:
@@ -171,7 +172,7 @@ class QueuedRequest(Slot):
         return True
 
     def wait(self) -> None:
-        """It is not its turn."""
+        """Wait for the turn on the connection."""
         assert self._frame is not None
         self._queue.waiting += 1
         self._waits = True
@@ -181,11 +182,11 @@ class QueuedRequest(Slot):
 
     @property
     def client(self) -> Client:
-        """Whose it is."""
+        """The client that sent it."""
         return self.connection.client
 
     def take_turn(self) -> None:
-        """It has waited, and its turn has come."""
+        """Begin: the request has waited, and its turn has come."""
         self.connection.on_loop(self._begin_now)
 
     def _begin_now(self) -> None:
@@ -196,7 +197,7 @@ class QueuedRequest(Slot):
             self._queue.look()
 
     def start(self) -> None:
-        """Its turn: begin, now or when there is room for what it is when it is decoded."""
+        """Begin now, or when there is room for the decoded request."""
         assert self._frame is not None
         size = len(self._frame)
         cost = size * self._weight
@@ -213,7 +214,7 @@ class QueuedRequest(Slot):
         self._run()
 
     def go_on(self) -> None:
-        """The budget has counted what it waited for."""
+        """Called by the budget, which now counts the bytes that this waited for."""
         self.held_bytes += self._cost
         self.connection.soon(self._run)
 
@@ -223,13 +224,13 @@ class QueuedRequest(Slot):
             self._begin(self, frame)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do *work* in a task: what it holds is counted until that has ended, whoever leaves."""
+        """Await *work*; the memory is counted until it ends, also when the connection closes."""
         if self.connection.closed:
             return
         self.runs += 1
         work_for(self.connection.client)
         begun = work()
-        del work  # it has the frame, which is given up when it is decoded
+        del work  # it references the frame, which decoding releases
         try:
             await begun
         finally:
@@ -238,7 +239,7 @@ class QueuedRequest(Slot):
                 self.release()
 
     def release(self) -> None:
-        """It holds nothing any more."""
+        """Release all that the request holds."""
         if self._waits:
             self._waits = False
             self._queue.waiting -= 1

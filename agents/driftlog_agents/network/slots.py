@@ -1,4 +1,4 @@
-"""The turn of a request on its connection: answers go out in the order of the requests.
+"""The turn of a request on its connection: answers are sent in the order of the requests.
 
 Shell.
 """
@@ -17,19 +17,19 @@ class Slot:
     __slots__ = ("answer", "begin", "connection")
 
     queued: ClassVar[bool] = False
-    """It is a `QueuedRequest`."""
+    """Whether it is a `QueuedRequest`."""
 
     claims: ClassVar[bool] = False
-    """There is room for its answer when that is made (`Answers.room`)."""
+    """Whether room for the answer is claimed before it is made (`Answers.room`)."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.begin: Callable[[], None] | None = None
-        """What starts the request when its turn comes; None: it has started."""
+        """Starts the request when its turn comes; None: the request has started."""
         self.answer: Sequence[Buffer] | None = None
 
     def respond(self, answer: Sequence[Buffer]) -> None:
-        """Answer with whole frames; empty takes the turn and writes nothing (acks=0)."""
+        """Answer with whole frames; an empty answer ends the turn and writes nothing (acks=0)."""
         assert self.answer is None, "answered twice"
         self.answer = answer
         self.connection.answers.made(sum(map(len, answer)), claimed=self.claims)
@@ -46,4 +46,4 @@ class LargeSlot(Slot):
     def __init__(self, connection: ClientConnection, frame: memoryview) -> None:
         super().__init__(connection)
         self.frame: memoryview | None = frame
-        """None: it is decoded, or its client is gone."""
+        """None: the frame is decoded, or the connection is closed."""

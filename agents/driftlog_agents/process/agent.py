@@ -4,11 +4,11 @@
                                         └──────── lost: back off ◀──────────┘
     stop ──▶ refuse new work, flush, release, answer, close
 
-The only place that builds the parts of an agent.  It builds them from `AgentPorts` alone: `main`
-gives it sockets, disks and stores, the simulation and the tests give it theirs.
+Only this module builds the parts of an agent.  It builds them from `AgentPorts` alone: `main`
+passes sockets, disks and stores; the simulation and the tests pass their own.
 
 When the metadata store is not the one that the process has seen (`health/metadata_store_monitor`),
-the session ends and no other one begins: a restart is how an operator accepts the store as it is.
+the session ends and no other one begins: an operator accepts the store by a restart.
 
 Shell.
 """
@@ -68,12 +68,12 @@ _BACKOFF_S: Final = (0.1, 5.0)
 """First and longest wait before a new session after a lost one; with jitter."""
 
 _NODE_ID_KEPT_MS: Final = 6 * 86_400_000.0
-"""Less than a node id is kept without an agent (`node_ids`)."""
+"""Shorter than the time for which a node id without an agent is kept (`node_ids`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """What `driftlog dev` and `driftlog agent run` turn."""
+    """The settings that `driftlog dev` and `driftlog agent run` change."""
 
     rack: str | None = None
     http_address: str = ""
@@ -85,10 +85,10 @@ class AgentSettings:
 
 
 class RequestServer(Protocol):
-    """Where the requests of clients come from."""
+    """The server that receives the requests of clients."""
 
     async def bind(self) -> tuple[Listener, ...]:
-        """Take the addresses, and accept nobody yet; returns what clients are told.
+        """Bind the addresses, and accept no connection yet; returns what clients receive.
 
         Raises:
             ListenError: an address cannot be used.
@@ -99,26 +99,26 @@ class RequestServer(Protocol):
         """Accept connections, and give each request to *dispatch*; harmless when repeated.
 
         Raises:
-            ListenError: another process, bound as well, was faster.
+            ListenError: another process, bound to the same address, listens there.
         """
         ...
 
     def hold_producers(self, held: bool) -> None:
-        """Read nothing from producers while *held*; consumers are served."""
+        """Stop reading from producers while *held*; consumers are served."""
         ...
 
     async def run(self) -> None:
-        """Look after connections until cancelled."""
+        """Close idle connections until cancelled."""
         ...
 
     async def stop(self) -> None:
-        """Accept no more, send the answers that are there, and close every connection."""
+        """Accept no more, send the answers that are ready, and close every connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
-    """Everything outside the agent that it touches."""
+    """Everything outside the agent that it uses."""
 
     metadata: MetadataStore
     objects: ObjectStore
@@ -129,21 +129,21 @@ class AgentPorts:
     now_ms: Callable[[], float]
     """A clock that never goes back and counts the time that the machine was suspended."""
     wall_ms: Callable[[], int]
-    """Milliseconds since 1970, by a clock that may jump or stand."""
+    """Milliseconds since 1970, by a clock that may jump or stand still."""
     offload_seal: Offload
     offload_read: Offload
     offload_produce: Offload
     offload_rewrite: Offload
-    """For what takes long of Produce."""
+    """For the slow work of Produce."""
     offload_disk: Offload
-    """For what a broken disk may never finish."""
+    """For calls that a broken disk may never finish."""
     spool: Callable[[], AbstractContextManager[Spool]]
     keep_alive: KeepAlive | None = None
     """None: keep-alives are sent from the event loop."""
     usage: Ask | None = None
-    """How full the metadata store is; None: it has no quota."""
+    """Asks how full the metadata store is; None: it has no quota."""
     refusals: Refusals = field(default_factory=Refusals)
-    """What the server counts its refusals in, too."""
+    """The server counts its refusals here, too."""
 
 
 class AgentProcess:
@@ -158,8 +158,8 @@ class AgentProcess:
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
         self.listeners: tuple[Listener, ...] = ()
-        """What clients are told to connect to; the first is the bootstrap address that people are
-        told, and the one by which agents reach each other."""
+        """The addresses that clients receive; the first is the bootstrap address that the agent
+        prints, and the one by which agents reach each other."""
         self.broker: Broker
         self.dispatcher: Dispatcher
         self.collector: Collector
@@ -174,15 +174,15 @@ class AgentProcess:
         self._strangers = UnknownKeys()
         self.sessions = 0
         self.counters = LogCounters()
-        """Of the log, over all sessions."""
+        """Counters of the log, over all sessions."""
         self.group_counters: Counter[str] = Counter()
-        """Of groups, over all sessions, by the name of their metric."""
+        """Counters of groups, over all sessions, by the name of their metric."""
         self.group_loads = Histogram()
-        """How long it took to claim and read a group."""
+        """How long it took to claim and read each group."""
         self.engine: Engine | None = None
         """The log of the present session; None: between two sessions."""
         self._footers: FooterCache | None = None
-        """Of the last session: the next one takes over from what that one wrote."""
+        """The cache of the last session: the next one takes over what that session wrote."""
 
     def stop(self) -> None:
         """Drain and leave (SIGTERM)."""
@@ -194,7 +194,7 @@ class AgentProcess:
         """Serve until `stop`.
 
         Raises:
-            WrongClusterError: the stores are not of one cluster.
+            WrongClusterError: the stores are of different clusters.
             ListenError: the listener's address cannot be used.
         """
         if not await self._prepared():
@@ -225,7 +225,7 @@ class AgentProcess:
     # ── Start ──
 
     async def _prepared(self) -> bool:
-        """Prepare, unless `stop` comes first: a store that is slow holds up nobody who leaves."""
+        """Prepare; False: `stop` came first.  So a slow store cannot delay the end of the agent."""
         prepare = asyncio.create_task(self._prepare())
         stop = asyncio.create_task(self._stopping.wait())
         try:
@@ -239,7 +239,7 @@ class AgentProcess:
             if not prepare.cancelled():
                 self._log.warning("start_given_up", error=repr(prepare.exception()))
             return False
-        await prepare  # raises what it raised
+        await prepare  # raises its error
         return True
 
     async def _prepare(self) -> None:
@@ -335,7 +335,7 @@ class AgentProcess:
                 raise
             except FencedError as error:
                 if self.store_watch.evidence is not None:
-                    continue  # `health/metadata_store_monitor` says so
+                    continue  # `health/metadata_store_monitor` logs that
                 self._log.warning(
                     "session_lost",
                     reason=str(error),
@@ -420,10 +420,10 @@ class AgentProcess:
             backpressure.close()
 
     async def _keep_node_id(self, engine: Engine) -> None:
-        """Note until when the agent was there; end it when its node id may be another's by now.
+        """Note when the agent last had a session; raise when its node id may be another agent's.
 
         Raises:
-            WrongClusterError: it may.
+            WrongClusterError: the node id may be another agent's.
         """
         while True:
             if engine.session.alive:
@@ -437,7 +437,7 @@ class AgentProcess:
 
     async def _when_ready(self, engine: Engine) -> None:
         await engine.ready.wait()
-        self._ports.server.start(self.dispatcher.dispatch)  # other agents name this one already
+        self._ports.server.start(self.dispatcher.dispatch)  # other agents list this one already
         while True:
             try:
                 await self.broker.topics.reconcile()

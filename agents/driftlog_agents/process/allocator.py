@@ -1,12 +1,12 @@
 """The C allocator's settings, for a process with a dozen threads and buffers of megabytes.
 
-glibc gives each thread an arena of its own, and each keeps what it once had: threads that
-take turns with the same work hold a hundred megabytes that nobody uses.  Arrow's own pool
-does the same beside it.  One arena for all costs no time here, for large buffers are made
-a few hundred times a second.
+glibc gives each thread an arena of its own, and each arena keeps the memory that it once had:
+threads that take turns with the same work hold a hundred unused megabytes.  Arrow's own pool does
+the same beside it.  One arena for all threads costs no time here, because large buffers are made
+only a few hundred times a second.
 
-Left to itself it also gives a buffer's pages back to the system when the buffer is freed,
-to ask for fresh ones a moment later.  A fresh page costs more than filling it.
+By default glibc also returns a buffer's pages to the system when the buffer is freed, and requests
+fresh ones a moment later.  A fresh page costs more than filling it.
 
 Shell.
 """
@@ -26,11 +26,11 @@ _OPTIONS: Final = (
     ("MALLOC_MMAP_THRESHOLD_", -3, 32 * MiB),  # the most that glibc takes
     ("MALLOC_TRIM_THRESHOLD_", -1, 64 * MiB),
 )
-"""Name in the environment, name in malloc.h, ours."""
+"""Name in the environment, number in malloc.h, value here."""
 
 
 def give_back() -> None:
-    """What is free goes back to the system: after large batches, which leave more than is worth
+    """Return free memory to the system: after large batches, which leave more than is worth
     keeping.  Some 10 ms; glibc only."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
@@ -38,8 +38,8 @@ def give_back() -> None:
 
 
 def use_memory_again() -> None:
-    """Call it before threads start.  What the environment says of an option, and of
-    `ARROW_DEFAULT_MEMORY_POOL`, stands; other C libraries than glibc are left alone."""
+    """Set the allocator's options; call it before threads start.  An option in the environment, and
+    `ARROW_DEFAULT_MEMORY_POOL`, keep their values; C libraries other than glibc are not changed."""
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
     if sys.platform == "linux":

@@ -1,20 +1,20 @@
-"""Who this agent is, and whether metadata store and bucket belong together.
+"""The identity of an agent, and whether metadata store and bucket belong together.
 
     metadata store      bucket's cluster.json     start?
     none                none, and no objects      yes: a new cluster
-    id, no node id      none, and no objects      yes: the first start was cut off
-    none; or no node id none, and objects         no: they may be a cluster's that lost its mark
+    id, no node id      none, and no objects      yes: the first start was interrupted
+    none; or no node id none, and objects         no: a cluster may have lost its mark
     id, node ids        none                      no: the location is not this cluster's
-    none                id                        no: another metadata store is missing
+    none                id                        no: the cluster has another metadata store
     id                  the same id               yes
     id                  another id                no: two clusters on one prefix
 
-Node ids are given out behind the mark in the bucket.  Who finds a cluster without one waits for a
-moment: agents that start together, each with a place of its own, are to find that out, and who
-made the cluster is about to mark its bucket.
+Node ids are allocated after the bucket has its mark.  An agent that finds a cluster without a mark
+waits for a moment: the agent that made the cluster may be about to mark its bucket.  So agents that
+start together, each with a location of its own, detect that.
 
-A store that fails is asked again for a while (`foundation/start_retry`); every request here may be
-repeated.
+A request to a store that fails is retried for a while (`foundation/start_retry`); every request
+here may be repeated.
 
 Shell.
 """
@@ -59,12 +59,12 @@ from driftlog_tiering.stores.object_store import AlreadyExistsError, NotFoundErr
 _METADATA: Final = "the metadata store"
 
 _COPY_S: Final = 20.0
-"""More than a session lasts by default whose agent has ended."""
+"""Longer than a session lasts, by default, after its agent has ended."""
 
 _LOOK_S: Final = 0.5
 
 _MARKED_S: Final = 5.0
-"""How long who made a cluster may take to mark its bucket, before others take it for gone."""
+"""How long the agent that made a cluster may take to mark its bucket, before others continue."""
 
 
 class WrongClusterError(FencedError):
@@ -73,12 +73,12 @@ class WrongClusterError(FencedError):
 
 
 class Identity(Protocol):
-    """Who an agent is."""
+    """The identity of an agent."""
 
     async def join(self, metadata: MetadataStore, strangers: UnknownKeys) -> tuple[Cluster, int]:
         """The cluster that the stores belong to, and this agent's node id.
 
-        *strangers*: what this agent said of other people's keys.
+        *strangers*: the foreign keys that this agent has logged.
 
         Raises:
             WrongClusterError, CorruptError, StoreError: the agent cannot start.
@@ -90,8 +90,8 @@ class ClusterIdentity:
     """The identity that the stores and the directory give; see the module.
 
     Args:
-        location: of the objects, for people.
-        session_ms: how long a session lives whose agent has ended.
+        location: of the objects, for messages.
+        session_ms: how long a session lives after its agent has ended.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class ClusterIdentity:
 
 
 async def look_first(objects: ObjectStore, location: str, *, has_metadata: bool) -> None:
-    """Find out, before anything is written, whether the bucket answers and may be used.
+    """Check, before anything is written, that the bucket answers and may be used.
 
     Raises:
-        WrongClusterError: it is somebody's, and there is no metadata store to be of that cluster.
-        CorruptError: whose it is cannot be read.
-        StoreError: it does not answer.
+        WrongClusterError: the bucket has a mark, or objects, and no metadata store is given.
+        CorruptError: the bucket's mark cannot be read.
+        StoreError: the bucket does not answer.
     """
     in_bucket = await _read_bucket(objects, location)
     if has_metadata:
@@ -140,9 +140,9 @@ async def join_cluster(
     rng: Random,
     strangers: UnknownKeys | None = None,
 ) -> Cluster:
-    """The cluster that both stores belong to; makes one where neither knows any.
+    """The cluster of both stores; makes one when neither has any.
 
-    *strangers*: what this agent said of other people's keys.
+    *strangers*: the foreign keys that this agent has logged.
 
     Raises:
         WrongClusterError: see the table above.
@@ -196,10 +196,10 @@ def _not_known(location: str, cluster: Cluster) -> WrongClusterError:
 
 
 async def _check_empty(objects: ObjectStore, location: str) -> None:
-    """Refuse to make a cluster where there are objects: they may be all that is left of one."""
+    """Refuse to make a cluster where there are objects: they may be the rest of another one."""
     found = await patiently(partial(_first_object, objects), location)
     if found is None or await _read_bucket(objects, location) is not None:
-        return  # who starts together with us has marked it meanwhile
+        return  # another agent that starts now has marked it
     raise WrongClusterError(
         f"{location} has no cluster.json, and there are objects (such as {found!r}): no cluster is "
         f"made there, for they may be a cluster's that lost its cluster.json.  If they are, start "
@@ -209,7 +209,7 @@ async def _check_empty(objects: ObjectStore, location: str) -> None:
 
 
 async def _first_object(objects: ObjectStore) -> str | None:
-    """A key that is neither a folder marker nor a probe of an agent's; None: there is none."""
+    """A key that is neither a folder marker nor an agent's probe; None: there is none."""
     async for page in objects.list(""):
         for info in page.objects:
             is_marker = not info.size_bytes and (not info.key or info.key.endswith("/"))
@@ -227,7 +227,7 @@ async def _read_bucket(objects: ObjectStore, location: str) -> Cluster | None:
 
 
 async def _has_agents(metadata: MetadataStore, strangers: UnknownKeys) -> bool:
-    """Whether there are node ids or topics: somebody has a bucket with this cluster's mark."""
+    """Whether there are node ids or topics: then some bucket has this cluster's mark."""
     for prefix, parse in ((NODE_IDS_PREFIX, parse_node_id_key), (TOPICS_PREFIX, parse_topic_key)):
         _, kvs = await patiently(partial(metadata.get_prefix, prefix), _METADATA)
         if any(strangers.is_ours(kv.key, parse) for kv in kvs):
@@ -238,7 +238,7 @@ async def _has_agents(metadata: MetadataStore, strangers: UnknownKeys) -> bool:
 async def _marked_by_another(
     metadata: MetadataStore, objects: ObjectStore, location: str, strangers: UnknownKeys
 ) -> Cluster | None:
-    """The mark that somebody else puts there who starts as well; None: nobody did."""
+    """The mark that another agent, which starts as well, writes; None: it wrote none in time."""
     until = asyncio.get_running_loop().time() + _MARKED_S
     while True:
         has_agents = await _has_agents(metadata, strangers)
@@ -249,7 +249,7 @@ async def _marked_by_another(
 
 
 async def _create(metadata: MetadataStore, rng: Random) -> tuple[bytes, bool]:
-    """The cluster's value, and whether it was made here, as far as is known."""
+    """The cluster's value, and whether this agent made it, as far as it knows."""
     value = encode_cluster(Cluster(_kafka_id(rng)))
     compares, then = [CreateRevisionIs(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)]
     result = await patiently(partial(metadata.txn, compares, then, [Get(CLUSTER_KEY)]), _METADATA)
@@ -267,7 +267,7 @@ async def _mark_bucket(objects: ObjectStore, location: str, cluster: Cluster) ->
 
 
 async def _read_mark(objects: ObjectStore) -> Cluster:
-    """The mark, which is there: a node of the store that does not show it yet is asked again."""
+    """The mark, which exists; where a node of the store does not find it yet, this is retried."""
     try:
         return bucket_files.decode_cluster(await objects.get(layout.CLUSTER_KEY))
     except NotFoundError as error:
@@ -275,7 +275,7 @@ async def _read_mark(objects: ObjectStore) -> Cluster:
 
 
 def _kafka_id(rng: Random) -> str:
-    """A random id as Kafka writes them: base64url of 16 bytes without padding (Uuid#toString)."""
+    """A random id in Kafka's form: base64url of 16 bytes without padding (Uuid#toString)."""
     raw = UUID(int=rng.getrandbits(128), version=4).bytes
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -290,14 +290,14 @@ async def node_id(
 ) -> int:
     """This directory's node id: kept on the disk, allocated in the metadata store.
 
-    An id of which no agent lived for a week may be given to another directory (`node_ids`).
+    An id without a live agent for a week may be given to another directory (`node_ids`).
 
-    *session_ms*: how long a session lives whose agent has ended.  *rng*: gives the directory its
-    own id.  *strangers*: as `join_cluster`.
+    *session_ms*: how long a session lives after its agent has ended.  *rng*: makes the id of the
+    directory.  *strangers*: as `join_cluster`.
 
     Raises:
         CorruptError: the file on the disk is damaged.
-        WrongClusterError: it is another cluster's, or an agent on a copy of the directory lives.
+        WrongClusterError: it is another cluster's, or an agent on a copy of the directory runs.
         StoreError: a store does not answer.
     """
     stored = disk.load("node_id.json")
@@ -335,7 +335,7 @@ async def node_id(
         while number in taken:
             number += 1
         key = node_id_key(number)
-        # One that was taken without an answer is nobody's for a week: there are enough of them.
+        # An id whose allocation got no answer stays unused for a week: there are enough ids.
         put = Put(key, encode_node_id_use(NodeIdUse(directory)))
         result = await patiently(
             partial(metadata.txn, [CreateRevisionIs(key, 0)], [put]), _METADATA
@@ -349,9 +349,10 @@ async def node_id(
 
 
 async def _is_ours(metadata: MetadataStore, number: int, directory: str | None) -> bool:
-    """Whether the node id is still this directory's; if so, its key says so, and no mark is on it.
+    """Whether the node id is still this directory's; if so, its key names it, without a mark.
 
-    A mark is taken off before the agent's session begins: the id is not deleted meanwhile.
+    The mark of an unused id is removed before the agent's session begins: so the id is not deleted
+    meanwhile.
     """
     key = node_id_key(number)
     while True:
@@ -361,7 +362,7 @@ async def _is_ours(metadata: MetadataStore, number: int, directory: str | None) 
         try:
             use = decode_node_id_use(kv.value)
         except CorruptError:
-            return True  # nobody takes it: it is there, and cannot be read
+            return True  # unreadable, but it exists: no agent takes it
         if use.directory not in (None, directory):
             return False
         if use == NodeIdUse(directory):
@@ -376,16 +377,16 @@ async def _is_ours(metadata: MetadataStore, number: int, directory: str | None) 
 async def _wait_until_alone(
     metadata: MetadataStore, disk: AgentDisk, number: int, longest_s: float
 ) -> None:
-    """Two agents of one node id would each hide the other: its partitions, its address."""
+    """Wait until no session has the node id: two agents would hide each other's partitions."""
     found = await patiently(partial(metadata.get, agent_key(number)), _METADATA)
     if found is None:
         return
     try:
         session_id = decode_agent(found.value).session_id
         if session_id in disk.sessions():
-            return  # it was on this disk, which is locked: it is over
+            return  # it was on this disk, which is locked: it has ended
     except (CorruptError, UnavailableError):
-        return  # sessions deal with both
+        return  # sessions handle both
     clock = asyncio.get_running_loop().time
     until_s, told = clock() + longest_s, False
     while await patiently(partial(metadata.get, session_key(session_id)), _METADATA) is not None:

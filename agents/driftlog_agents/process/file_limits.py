@@ -1,4 +1,4 @@
-"""How many files the process may have open, and so how many clients may be connected.
+"""How many files the process may open, and so how many clients may connect.
 
 Shell.
 """
@@ -8,18 +8,18 @@ from contextlib import suppress
 from typing import Final
 
 _OURS: Final = 1_024
-"""Buffer files, the stores' connections, threads' files: a few hundred at most."""
+"""For buffer files, the stores' connections and threads' files: a few hundred at most."""
 _FEWEST: Final = 64
 MOST: Final = 2**31 - 1
 """Kafka's default of ``max.connections``."""
 
 
 def connections_possible(http_connections: int) -> int:
-    """Raise the soft limit of open files to the hard one; how many connections that leaves beside
-    those of the HTTP port."""
+    """Raise the soft limit of open files to the hard one; returns how many connections that allows
+    beside those of the HTTP port."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
+        with suppress(OSError, ValueError):  # macOS has a lower limit that it does not report
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     if soft == resource.RLIM_INFINITY:

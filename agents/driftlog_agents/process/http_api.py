@@ -1,17 +1,17 @@
 """The agent's HTTP port: for Prometheus, for supervisors, and for `driftlog segments seal`.
 
     GET  /metrics                Prometheus text
-    GET  /healthz                200 while the event loop turns
-    GET  /readyz                 200 while it serves; 503 and why: between two sessions, the
-                                 metadata store went back or is another one, or nothing could be
-                                 committed for a while
+    GET  /healthz                200 while the event loop runs
+    GET  /readyz                 200 while it serves; else 503 and why: between two sessions, the
+                                 metadata store went back or is another one, or no commit has
+                                 succeeded for a while
     POST /topics/{topic}/seal    seal everything committed now; JSON: sealed end by partition;
-                                 429 where a topic is sealed too often
-    GET  /partitions/offline     JSON: what this agent is to serve and cannot, and why
+                                 429 when a topic is sealed too often
+    GET  /partitions/offline     JSON: partitions that this agent cannot serve, and why
     GET  /topics/{topic}/{partition}/loss
-                                 JSON: what of it is lost for good; nothing is changed
+                                 JSON: what the partition has lost for good; changes nothing
     POST /topics/{topic}/{partition}/loss
-                                 its body: what GET answered.  Go on without that
+                                 its body: the answer to GET.  Continue without what is lost
 
 A POST needs the header ``X-Driftlog`` with any value (`http_guard`).
 
@@ -43,7 +43,7 @@ from driftlog_metadata.stores.errors import CorruptError, FencedError, StoreErro
 
 _SEAL_DEADLINE_S: Final = 600
 _FAILING_MS: Final = 5_000
-"""Commits that fail for less are a hiccup: the retries are for that."""
+"""Commits that fail for less are normal: retries handle them."""
 
 _BODY_S: Final = 10.0
 
@@ -56,11 +56,11 @@ _NOT_OURS: Final = (
 )
 
 _FINISH_S: Final = 1.0
-"""How long leaving waits for answers; a seal may wait for a bucket that is away."""
+"""How long `stop` waits for answers; a seal may wait for a bucket that is unavailable."""
 
 
 def _is_no_stranger(record: logging.LogRecord) -> bool:
-    """aiohttp tells with a traceback of each client that does not speak HTTP/1, such as etcd's."""
+    """Drop aiohttp's traceback of each client that does not speak HTTP/1, such as etcd's."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
 
@@ -74,7 +74,7 @@ class _Metrics(Collector):
 
 
 class HttpApi:
-    """Serves one agent.
+    """The HTTP port of one agent.
 
     Args:
         names: hosts by which the agent is advertised.
@@ -90,7 +90,7 @@ class HttpApi:
         self._seals = SealQuota(limits.driftlog_max_topic_seals_per_minute, now_ms)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve on sockets that are bound."""
+        """Serve on *sockets*, which are bound."""
         settings = self._agent.settings
         guard = self._guard = HttpGuard(
             settings.broker.limits,
@@ -180,7 +180,7 @@ class HttpApi:
         return web.json_response({"topic": topic, "sealed_end": sealed})
 
     async def _seal_one(self, log: PartitionLog) -> int:
-        """Seal up to what is the high watermark now, in as many segments as it takes."""
+        """Seal up to the present high watermark, in as many segments as it takes."""
         wanted = log.high_watermark
         while log.sealed_end < wanted:
             engine = self._agent.broker.engine

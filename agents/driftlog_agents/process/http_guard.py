@@ -1,16 +1,16 @@
-"""Who may use the HTTP port: not many at once, not for ever, and no web page.
+"""Protects the HTTP port: few connections, none idle for long, and no web page.
 
-    connection ──▶ 64 are open? ──▶ one that is idle makes room, else it is closed
+    connection ──▶ 64 are open? ──▶ an idle one makes room, else it is closed
                    no request within 10 s, or between two for 75 s ──▶ closed
-    request    ──▶ another site's page sent it, or a name that is not ours ──▶ 403
+    request    ──▶ another site's page sent it, or its Host is foreign ──▶ 403
                    it changes something, and has no ``X-Driftlog`` ──▶ 403
 
-A browser sends what any page tells it to, also to 127.0.0.1: such requests carry an ``Origin`` of
+A browser sends what any page requests, also to 127.0.0.1: such requests have an ``Origin`` of
 another host, or (DNS rebinding) that page's own name as ``Host``.  A page of another server on the
-same machine has the same host and another port, and some browsers send no ``Origin`` with a form:
-what changes something needs a header that no form can send, and no script without asking first
-(CORS preflight), which this port never allows.  What only shows how the agent is (`OPEN_PATHS`)
-answers under every name: monitors use names that an agent does not know.
+same machine has the same host and another port, and some browsers send no ``Origin`` with a form.
+So requests that change something need a header that no form can send; a script can send it only
+after a CORS preflight, which this port never allows.  Paths that only show the agent's state
+(`OPEN_PATHS`) answer under every name: monitors use names that an agent does not know.
 
 Shell.
 """
@@ -30,15 +30,15 @@ from driftlog_agents.network.limits.connection_limits import ConnectionLimits
 OPEN_PATHS: Final = frozenset({"/metrics", "/healthz", "/readyz"})
 
 CHANGE_HEADER: Final = "X-Driftlog"
-"""Of requests that change something, with any value."""
+"""Header of requests that change something, with any value."""
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _FIRST_S: Final = 10.0
-"""From the connection to the end of the first request's header."""
+"""Time from the connection to the end of the first request's header."""
 
 _IDLE_S: Final = 75.0
-"""Between two requests: longer than monitors wait."""
+"""Time between two requests: longer than monitors wait."""
 
 _LOOK_S: Final = 1.0
 
@@ -61,7 +61,7 @@ def is_foreign(host: str, origin: str | None, ours: Iterable[str]) -> str | None
 
 
 def lacks_header(headers: Mapping[str, str]) -> str | None:
-    """Why a web form may have sent what changes something; None: none has."""
+    """Why a web form may have sent a request that changes something; None: none has."""
     if headers.get(CHANGE_HEADER):
         return None
     return (
@@ -86,10 +86,10 @@ def _is_address(name: str) -> bool:
 
 
 class HttpGuard:
-    """Of one port.
+    """The guard of one port.
 
     Args:
-        names: of this machine, by which it may be asked.
+        names: of this machine; requests may have them as ``Host``.
     """
 
     def __init__(self, limits: Limits, names: Iterable[str], refusals: Refusals) -> None:
@@ -98,13 +98,13 @@ class HttpGuard:
         self._most = most = limits.driftlog_http_max_connections
         self._loop = asyncio.get_running_loop()
         self._seen: dict[Any, tuple[str, float, float]] = {}
-        """Connections that are there: address, when something of it ended last, and how long it may
+        """Open connections: address, when it began or its last request ended, and how long it may
         be silent."""
         self._busy: set[Any] = set()
         self._server: web.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         accepted: ConnectionLimits[Accepted] = ConnectionLimits(
-            # One more than there may be: it is let in when one that is idle goes.
+            # One more than is allowed: it stays if an idle one can be closed.
             most=most + 1,
             per_address=most + 1,
             overrides={},
@@ -113,21 +113,21 @@ class HttpGuard:
         self._acceptor = Acceptor(accepted, lambda: self._loop.time() * 1000, refusals, HTTP)
 
     def start(self, server: web.Server, sockets: Iterable[socket.socket]) -> None:
-        """Accept at *sockets*, for *server*."""
+        """Accept connections at *sockets*, for *server*."""
         self._server = server
         for bound in sockets:
             self._acceptor.start(bound, self._serve)
         self._look()
 
     def stop(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         self._acceptor.close()
         if self._timer is not None:
             self._timer.cancel()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what may be another site's; note who is busy."""
+        """Refuse requests that may be another site's; note which connections are busy."""
         foreign = None
         if request.path not in OPEN_PATHS or "Origin" in request.headers:
             foreign = is_foreign(request.host, request.headers.get("Origin"), self._names)
@@ -150,7 +150,7 @@ class HttpGuard:
         return _Guarded(self, self._server(), address)
 
     def came(self, connection: Any, address: str) -> None:
-        """It has a transport, and can be closed from now on."""
+        """*connection* has a transport, and can be closed from now on."""
         if len(self._seen) >= self._most:
             self._refusals.count("driftlog.http.max.connections")
             idle = [c for c in self._seen if c not in self._busy]
@@ -159,7 +159,7 @@ class HttpGuard:
         self._seen[connection] = address, self._loop.time(), _FIRST_S
 
     def went(self, connection: Any) -> None:
-        """It is gone; harmless when it was closed here."""
+        """*connection* is closed; a repeated call does nothing."""
         if connection in self._seen:
             address, _, _ = self._seen.pop(connection)
             self._acceptor.left(address)
@@ -176,11 +176,11 @@ class HttpGuard:
         self.went(connection)
         connection.force_close()
         if transport is not None:
-            transport.abort()  # what its client does not take is not waited for
+            transport.abort()  # without waiting for its client
 
 
 class _Guarded(asyncio.Protocol):
-    """A connection, whose guard hears when it comes and when it goes."""
+    """A connection that tells its guard when it begins and when it ends."""
 
     def __init__(self, guard: HttpGuard, connection: Any, address: str) -> None:
         self._guard = guard

@@ -1,4 +1,4 @@
-"""The agent as a process: options to ports to a running agent.
+"""The agent as a process: options become ports, and ports become a running agent.
 
 Root.
 """
@@ -81,48 +81,49 @@ if TYPE_CHECKING:
     from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore
 
 DEV_SEAL_MS: Final = 60_000
-"""`driftlog dev` seals what is a minute old, so that a first Spark read is not empty."""
+"""`driftlog dev` seals after a minute, so that a first Spark read is not empty."""
 
 REBALANCE_DELAY_MS: Final = 3_000
 """Kafka's default of ``group.initial.rebalance.delay.ms``."""
 
 DEV_REBALANCE_DELAY_MS: Final = 0
-"""`driftlog dev` has the first member of a group wait for nobody, as the server.properties that
-come with Kafka have it."""
+"""In `driftlog dev` the first member of a group does not wait for others, as in the
+server.properties that come with Kafka."""
 
 _GC_THRESHOLDS: Final = (12_500, 4, 1_000)
-"""The log's objects are many, long-lived and without cycles: look for cycles less often, and at not
-more than 50,000 new objects at once, which takes some 15 ms."""
+"""The log's objects are many, long-lived and without cycles: search for cycles less often, and in
+at most 50,000 new objects at once, which takes some 15 ms."""
 
 _SWITCH_S: Final = 0.001
-"""A thread that stores a flush needs the interpreter some fifty times, and where the event loop is
-busy it waits so long each time.  Python's 5 ms: an acknowledgement took 0.5 s beside a crowd; this:
-0.1 s."""
+"""A thread that stores a flush needs the interpreter some fifty times, and while the event loop is
+busy it waits so long each time.  With Python's 5 ms an acknowledgement took 0.5 s beside a crowd;
+with this 0.1 s."""
 
 _DIRECTORY_FLUSHES_PER_SECOND: Final = 200
-"""A directory has no price per PUT: a lockstep producer is not held to 20 answers a second."""
+"""A directory has no price per PUT: a producer that waits for each answer gets more than 20 a
+second."""
 
 _DIRECTORY_UPLOADS: Final = 2
-"""Each copies what it writes into a buffer of its own (`file_writes`): more of them only take the
+"""Each upload copies its data into a buffer of its own (`file_writes`): more of them only take the
 cores from the event loop."""
 
 
 LISTENER: Final = "127.0.0.1:9092"
-"""Where Kafka's clients find the agent unless the command line says otherwise."""
+"""The listener for Kafka clients, unless the command line sets another."""
 
 HTTP_LISTENER: Final = "127.0.0.1:9644"
-"""Where /metrics and the like are unless the command line says otherwise."""
+"""The listener of /metrics and the like, unless the command line sets another."""
 
 _POOLS: Final = ((FILLING, "seal"), (2, "read"), (1, "produce"), (1, "rewrite"))
-"""Worker threads of an agent."""
+"""Worker threads of an agent: the number and the name of each pool."""
 
 _OVERDUE_S: Final = 28.0
-"""From SIGTERM to the end, whatever happens: more than a drain takes, and less than the 30 s after
-which supervisors kill."""
+"""From SIGTERM to the forced end: longer than a drain takes, and shorter than the 30 s after which
+supervisors kill."""
 
 
 class DirectoryLostError(Exception):
-    """The directory was removed under the agent; the message says what to do."""
+    """The directory was removed while the agent ran; the message says what to do."""
 
 
 class StartError(Exception):
@@ -131,27 +132,27 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Of the command line."""
+    """Options of the command line."""
 
     directory: Path
     store: str | None = None
     listeners: tuple[str, ...] = (LISTENER,)
-    """``[NAME://]HOST:PORT`` each; so is what is advertised."""
+    """``[NAME://]HOST:PORT`` each; the same for `advertised_listeners`."""
     advertised_listeners: tuple[str, ...] = ()
     http_listener: str | None = None
-    """None: `HTTP_LISTENER`, or a free port where that one is taken."""
+    """None: `HTTP_LISTENER`, or a free port when that one is taken."""
     rack: str | None = None
     session_timeout_ms: int = 6_000
     etcd: "EtcdSettings | None" = None
     """None: the embedded metadata store, in the directory."""
     seal_ms: float | None = None
     auto_create_topics: bool = False
-    """Unless ``--config auto.create.topics.enable`` says: a typo would make a topic."""
+    """Unless ``--config auto.create.topics.enable`` sets it.  False: a typo makes no topic."""
     group_initial_rebalance_delay_ms: int = REBALANCE_DELAY_MS
     log_level: str = "info"
     log_format: str = TEXT
     configs: tuple[str, ...] = ()
-    """``NAME=VALUE`` each, of broker configs."""
+    """Broker configs, ``NAME=VALUE`` each."""
     banner: Callable[[str], None] = print
 
 
@@ -160,7 +161,7 @@ def run(options: Options) -> int:
     log = ProcessLog(options.log_level, options.log_format)
     log.install()
     if options.store is None or _in_bucket(options.store):
-        os.umask(0o077)  # (a directory of objects that has its own place may be read by others)
+        os.umask(0o077)  # (a separate directory of objects may be read by others)
     use_memory_again()
     code = 0
     gc.freeze()
@@ -173,14 +174,14 @@ def run(options: Options) -> int:
         for error in _leaves(group):
             sys.stderr.write(f"driftlog: {escaped(str(error), OWN_CHARACTERS)}\n")
         code = 1
-    except* KeyboardInterrupt:  # before there was anything to drain
+    except* KeyboardInterrupt:  # before the agent had anything to drain
         code = 130
     return code
 
 
 def _runner() -> asyncio.Runner:
     try:
-        import uvloop  # noqa: PLC0415  # an extra of the platforms that have it
+        import uvloop  # noqa: PLC0415  # optional: not every platform has it
     except ImportError:
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -191,7 +192,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
     location = options.store or str(options.directory / "objects")
     settings = _settings(options, location)
     log.set_lines_per_second(settings.broker.limits.driftlog_log_lines_per_second)
-    # Whatever can be refused is, before there is anything on the disk or in the bucket.
+    # Refuse what can be refused, before anything is on the disk or in the bucket.
     bound = await take_all(listeners)
     http_listening = await _take_http(options)
     _check_rescued(options)
@@ -256,7 +257,7 @@ async def _serve(options: Options, log: ProcessLog) -> None:
         overdue = _Overdue(log)
         lost = await _run(agent, options, location, overdue, looks)
         if lost is not None:
-            overdue.call_off()  # nobody else has what the copy saves
+            overdue.call_off()  # only this process can save the metadata
             farewell = await _farewell(options, lost, embedded, disk)
             overdue.set()
             raise DirectoryLostError(farewell)
@@ -299,7 +300,7 @@ async def _take_http(options: Options) -> list[socket.socket]:
 
 
 async def _listened(host: str, port: int, option: str) -> list[socket.socket]:
-    """As `take`; and nobody else can."""
+    """As `take`, and listen at once: so no other process can."""
     found = await take(host, port, option)
     try:
         for taken in found:
@@ -312,13 +313,13 @@ async def _listened(host: str, port: int, option: str) -> list[socket.socket]:
 
 
 async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMetadataStore | None":
-    """etcd, which answers; None: it is not asked for."""
+    """The etcd store, which answers; None: the options name none."""
     if options.etcd is None:
         return None
-    # Not needed by every agent: it takes 10 MiB and 0.1 s.
+    # Imported only when needed: it takes 10 MiB and 0.1 s.
     from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore  # noqa: PLC0415
 
-    logging.getLogger("grpc").setLevel(logging.WARNING)  # else a line per call where all debug
+    logging.getLogger("grpc").setLevel(logging.WARNING)  # else it logs each call at level debug
     try:
         store = EtcdMetadataStore(_spread(options.etcd))
     except ValueError as error:
@@ -335,13 +336,13 @@ async def _etcd(options: Options, stack: contextlib.AsyncExitStack) -> "EtcdMeta
 
 
 def _spread(settings: "EtcdSettings") -> "EtcdSettings":
-    """The first endpoint that answers is used until it fails: agents spread over the members."""
+    """Shuffle the endpoints: the first that answers is used, so agents spread over the members."""
     endpoints = settings.endpoints
     return replace(settings, endpoints=tuple(SystemRandom().sample(endpoints, len(endpoints))))
 
 
 def _keep_alive(options: Options, stack: contextlib.AsyncExitStack) -> KeepAlive | None:
-    """A thread with its own way to etcd; None: nobody else can have what the embedded store has."""
+    """A thread with its own connection to etcd; None: the embedded store has only one user."""
     if options.etcd is None:
         return None
     from driftlog_metadata.stores.etcd.etcd_store import EtcdMetadataStore  # noqa: PLC0415  # as in `_etcd`
@@ -370,12 +371,12 @@ def _database(options: Options) -> Path:
 
 
 def _rescued(options: Options) -> Path:
-    """Where the metadata are saved of a database that was removed under the agent."""
+    """The file with the metadata of a database that was removed while the agent ran."""
     return options.directory / "metadata.db.rescued"
 
 
 def _check_rescued(options: Options) -> None:
-    """Whether the metadata are where an agent that lost its database has saved them."""
+    """Refuse to start when an agent that lost its database has saved the metadata beside it."""
     rescued, database = _rescued(options), _database(options)
     if options.etcd is None and rescued.exists() and not database.exists():
         raise StartError(
@@ -386,7 +387,7 @@ def _check_rescued(options: Options) -> None:
 
 
 def _check_embedded(options: Options, disk: PosixDisk) -> None:
-    """Whether the metadata may be in the directory: they are not where an agent has used etcd."""
+    """Refuse to make metadata in a directory with a node id: its agent used etcd, or lost them."""
     if disk.load("node_id.json") is not None and not _database(options).exists():
         raise StartError(
             f"{options.directory} is of an agent that has a node id, and no metadata.db of its "
@@ -400,7 +401,7 @@ def _check_embedded(options: Options, disk: PosixDisk) -> None:
 async def _farewell(
     options: Options, lost: str, embedded: SqliteMetadataStore | None, disk: PosixDisk
 ) -> str:
-    """What to do after *lost* is lost; a database without a name gets one."""
+    """What to do after *lost* was removed; saves the metadata when the database was removed."""
     moved_to = disk.moved_to()
     if moved_to is not None and (embedded is None or embedded.is_whole_in(moved_to)):
         directory = os.path.abspath(options.directory)
@@ -467,7 +468,7 @@ def _opened(location: str, stack: contextlib.AsyncExitStack) -> ObjectStore:
     except (ValueError, UnavailableError) as error:
         raise StartError(f"--store: {error}") from error
     if folder is not None:
-        stack.callback(_remove_if_empty, folder)  # a start that is refused leaves no folder
+        stack.callback(_remove_if_empty, folder)  # a refused start leaves no folder
     stack.push_async_callback(objects.close)
     return objects
 
@@ -488,7 +489,7 @@ async def _looked_at(
     try:
         await look_first(objects, location, has_metadata=known)
     except DeclinedError:
-        raise  # it says what to do
+        raise  # its message says what to do
     except (UnavailableError, OutcomeUnknownError) as error:
         raise _no_answer(location, error) from error
     return objects
@@ -512,7 +513,7 @@ async def _run(
     overdue: "_Overdue",
     looks: Sequence[Callable[[], str | None]],
 ) -> str | None:
-    """Serve until a signal says stop, or a look that something was removed, which is returned."""
+    """Serve until a signal, or until one of *looks* finds something removed; returns that."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -529,12 +530,12 @@ async def _run(
         await asyncio.wait([running])
         announce.cancel()
         watching.cancel()
-    # The timer goes on: what may hang is what follows, too.
+    # The timer continues: what follows may hang, too.
     return watch.lost
 
 
 class _Overdue:
-    """Ends the process `_OVERDUE_S` after `set`, which is harmless when repeated."""
+    """Ends the process `_OVERDUE_S` after `set`; a repeated `set` does nothing."""
 
     def __init__(self, log: ProcessLog) -> None:
         self._log = log
@@ -553,8 +554,8 @@ class _Overdue:
 
 
 def _end_at_once(log: ProcessLog) -> None:
-    """A stop that hangs must not take a supervisor's patience: nothing that was acknowledged needs
-    the rest of it."""
+    """End a stop that hangs, before a supervisor kills the process: no acknowledged record needs
+    the rest of the stop."""
     structlog.get_logger().error(
         "stop_overdue",
         seconds=_OVERDUE_S,

@@ -1,7 +1,7 @@
-"""What an agent counts, as Prometheus reads it.
+"""The metrics of an agent, as Prometheus reads them.
 
-The machines keep plain numbers; they are read when somebody asks, so counting costs the
-hot path an addition.
+The machines keep plain numbers, which are read at each scrape: so counting costs the hot path an
+addition.
 
 Shell.
 """
@@ -36,7 +36,7 @@ _VERSION: Final = metadata.version("driftlog")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What metrics are read from."""
+    """The sources of the metrics."""
 
     agent: AgentProcess
     server: Server
@@ -46,7 +46,7 @@ class Observed:
 
 
 def collect(observed: Observed) -> Iterable[Metric]:
-    """Every metric, with what it says."""
+    """Every metric, with its help text."""
     agent = observed.agent
     yield from _requests(observed)
     yield from _log(agent)
@@ -245,7 +245,7 @@ _LOG_COUNTERS: Final = {
     "sealed_bytes": "Bytes sealed, uncompressed",
     "undecodable_batches": "Batches kept as they came because their records cannot be decoded",
 }
-"""The fields of `LogCounters`."""
+"""Help texts of the fields of `LogCounters`."""
 
 
 def _groups(agent: AgentProcess) -> Iterable[Metric]:
@@ -280,7 +280,7 @@ _GROUP_COUNTERS: Final = {
     "driftlog_group_transactions": "Transactions that wrote groups or their offsets",
     "driftlog_groups_lost": "Groups that another agent had claimed, noticed when they were used",
 }
-"""Of groups, over all sessions of the process."""
+"""Help texts of the groups' counters, which count over all sessions of the process."""
 
 
 def _quota(agent: AgentProcess) -> Iterable[Metric]:
@@ -330,7 +330,7 @@ def _process(observed: Observed) -> Iterable[Metric]:
 
 
 def _of_proc() -> Iterable[Metric]:
-    """What only Linux tells, under the names of Prometheus' own clients."""
+    """Metrics that only Linux has, under the names of Prometheus' own clients."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         open_files = len(os.listdir("/proc/self/fd")) - 1  # without the one that lists them

@@ -1,8 +1,8 @@
-"""Broker configs that are said when an agent is started: `--config NAME=VALUE`.
+"""Broker configs that are set when an agent starts: `--config NAME=VALUE`.
 
-Under Kafka's names, those that mean something here, and our own, which begin with ``driftlog.``;
-what is set shows in DescribeConfigs, and holds until the next start.  Addresses, directories and
-the session's timeout have options of their own.
+Kafka's names are accepted where they mean something here, and our own names, which begin with
+``driftlog.``.  A config that is set shows in DescribeConfigs, and holds until the next start.
+Addresses, directories and the session's timeout have options of their own.
 Shell.
 """
 
@@ -18,8 +18,8 @@ def with_configs(settings: BrokerSettings, assignments: Iterable[str]) -> Broker
     """*settings*, changed by *assignments*: ``NAME=VALUE`` each.
 
     Raises:
-        InvalidConfigError: a name that is none or is given twice, a value that is not one; says
-            what to do.
+        InvalidConfigError: a name is unknown or given twice, or a value is invalid; the message
+            says what to do.
     """
     values: dict[str, Value] = {}
     given: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Worker threads as an `Offload`: a call that was begun is waited for, also by who is cancelled.
+"""Worker threads as an `Offload`: even a cancelled caller waits for a call that has begun.
 
 Shell.
 """
@@ -18,8 +18,8 @@ def on_threads(pool: Executor | None = None) -> Callable[..., Coroutine[Any, Any
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # The thread goes on with its arguments: nobody may close them under it, however often
-            # this is cancelled.
+            # The thread still uses its arguments: the caller must not close them yet, however
+            # often it is cancelled.
             while not future.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([future])

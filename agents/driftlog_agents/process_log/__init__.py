@@ -1,4 +1,4 @@
-"""The log of the process: what it says on standard error, which may be full, closed or unread.
+"""The log of the process: lines on standard error, which may be full, closed or unread.
 
 Imports nothing of the agent's other folders.
 Pure.

@@ -1,4 +1,4 @@
-"""Text of clients in log lines: cut, and without what steers a terminal or forges a line.
+"""Makes text of clients safe in log lines: cut, and unable to steer a terminal or forge a line.
 
 Pure.
 """
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 CLIENT_CHARACTERS: Final = 200
-"""Most of one string that a client chose."""
+"""Limit of one string that a client chose."""
 
 OWN_CHARACTERS: Final = 4_000
-"""Most of one string that the agent wrote; names and errors of others may be in it."""
+"""Limit of one string that the agent wrote; it may contain names and errors of others."""
 
 TRACEBACK_CHARACTERS: Final = 16_000
-"""Most of one traceback: its end, which says what went wrong, is kept."""
+"""Limit of one traceback: its end, which names the error, is kept."""
 
 _CLIENT_KEYS: Final = frozenset(
     "api client client_id group group_id instance_id member member_id principal topic".split()
 )
-"""Values of these are a client's in every line; in a line with a client all are."""
+"""Values of these keys come from a client in every line; in a line with a client all values do."""
 
 _OWN_KEYS: Final = frozenset(("advice", "means"))
 
@@ -27,12 +27,12 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
     "\ufff9-\ufffb]"
 )
-"""C0 and C1 controls (ESC, BEL and newlines are some), line separators, what is invisible or
-turns the direction of text, and halves of characters, which cannot be encoded."""
+"""C0 and C1 controls (such as ESC, BEL and newlines), line separators, characters that are
+invisible or turn the direction of text, and lone surrogates, which cannot be encoded."""
 
 
 def escaped(text: str, characters: int) -> str:
-    """*text* as one line of visible characters, at most *characters* of it and what it lacks."""
+    """*text* as one line of visible characters: at most *characters*, and how many are left out."""
     left_out = len(text) - characters
     if left_out > 0:
         text = text[:characters]
@@ -41,14 +41,14 @@ def escaped(text: str, characters: int) -> str:
 
 
 def escaped_traceback(text: str) -> str:
-    """*text* with its lines, each of them indented: none passes for a line of the log."""
+    """*text* with each of its lines indented, so that none looks like a line of the log."""
     if len(text) > TRACEBACK_CHARACTERS:
         text = f"…\n{text[-TRACEBACK_CHARACTERS:]}"
     return "\n".join(f"  {escaped(line, OWN_CHARACTERS)}" for line in text.split("\n"))
 
 
 def escaped_line(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a line, safe to be shown; numbers and the like stay what they are."""
+    """The fields of a line, safe to show; numbers, booleans and None stay unchanged."""
     of_client = "client" in fields
     safe: dict[str, Any] = {}
     for key, value in fields.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def json_line(_: Any, __: str, fields: MutableMapping[str, Any]) -> str:
-    """What structlog calls a renderer; of the fields ``timestamp`` becomes ``ts``."""
+    """A renderer of structlog; the field ``timestamp`` becomes ``ts``."""
     rest = dict(fields)
     head = {
         "ts": rest.pop("timestamp", None),
@@ -21,7 +21,7 @@ def json_line(_: Any, __: str, fields: MutableMapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> Any:
-    """JSON has no number that is infinite or none."""
+    """JSON has no infinity and no NaN: they become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     return value

@@ -1,4 +1,4 @@
-"""Which lines of the log are written: a budget for each event and client, and one for each kind.
+"""Limits the lines of the log: a budget for each event and client, and one for each kind.
 
     line ──▶ kind ──▶ of its event (and client): left? ──▶ of its kind: left? ──▶ written
                           ╳                                    ╳
@@ -9,8 +9,8 @@
     process    name none                       50 a second            200 a second
     error      name none, and are errors       50 a second            200 a second
 
-The kinds do not share: a flood of lines that clients cause leaves out no line of the process, and
-neither leaves out an error.
+The kinds share no budget: a flood of lines that clients cause displaces no line of the process, and
+neither displaces an error.
 
 Pure.
 """
@@ -21,11 +21,11 @@ from enum import Enum
 from typing import Final
 
 LINES_PER_SECOND: Final = 10
-"""R, where the config ``driftlog.log.lines.per.second`` does not say."""
+"""R, unless the config ``driftlog.log.lines.per.second`` sets it."""
 
 _MOST_BUDGETS: Final = 4_096
-"""Events and addresses that are remembered; further ones share a budget by event until others have
-been silent."""
+"""Most budgets that are remembered.  Further addresses share one for each event, and further events
+one for each kind, until others are silent."""
 
 _SUMMARY_MS: Final = 1_000.0
 _TOLD: Final = 10
@@ -33,7 +33,7 @@ _TOLD: Final = 10
 
 
 class Kind(Enum):
-    """Of a line; see the module."""
+    """The kind of a line; see the module."""
 
     CLIENT = "client"
     PROCESS = "process"
@@ -61,18 +61,18 @@ _OF_ALL: Final = {
     Kind.ERROR: (200.0, 2_000.0),
 }
 _OF_EVENT: Final = (50.0, 1_000.0)
-"""Lines a second, and at once: an agent that starts says much at once, and a client's flood of one
-event says more."""
+"""Lines a second, and at once: an agent that starts writes many lines at once, and a flood writes
+more."""
 
 
 class LineLimits:
-    """See the module.  Not for two threads at once."""
+    """See the module.  Not thread-safe."""
 
     def __init__(self, lines_per_second: int = LINES_PER_SECOND) -> None:
         self.lines_per_second = lines_per_second
-        """Of one event and client address."""
+        """Lines a second, of one event and client address."""
         self.left_out = 0
-        """Lines, ever."""
+        """Number of lines left out since the start."""
         self._since: Counter[str] = Counter()
         self._told_ms = 0.0
         self._all = {
@@ -81,7 +81,7 @@ class LineLimits:
         self._budgets: dict[tuple[Kind, str, str], _Budget] = {}
 
     def admit(self, kind: Kind, event: str, address: str, now_ms: float) -> bool:
-        """Whether the line is written; one that is not is counted.  *address*: of the client."""
+        """Whether to write the line; else it is counted.  *address*: of the client."""
         of_event, of_all = self._budget(kind, event, address, now_ms), self._all[kind]
         of_event.grow(now_ms)
         of_all.grow(now_ms)
@@ -97,9 +97,9 @@ class LineLimits:
         return True
 
     def summary(self, now_ms: float, *, at_once: bool = False) -> dict[str, int]:
-        """How many lines were left out since the last summary, by event; empty: none, or not yet.
+        """How many lines were left out since the last summary, by event; empty: none, or too early.
 
-        The events that were left out most, and ``others``.
+        It names the events that were left out most, and sums up the ``others``.
         """
         if not self._since or (now_ms - self._told_ms < _SUMMARY_MS and not at_once):
             return {}

@@ -6,8 +6,8 @@
 
 A line is text, or one JSON object: `ts`, `level`, `event`, and the event's own keys.
 
-Saying something never raises and never waits; what is left out is counted and said by a later
-line, ``log_lines_left_out``.  `close` writes what is queued, for a bounded time.
+Logging never raises and never waits.  Lines that are left out are counted, and reported by a later
+line, ``log_lines_left_out``.  `close` writes the queued lines, for a bounded time.
 
 Shell.
 """
@@ -40,17 +40,17 @@ TEXT: Final = "text"
 JSON: Final = "json"
 
 _CLOSE_S: Final = 2.0
-"""How long the end of the process waits for whoever reads the log."""
+"""How long the end of the process waits for the reader of the log."""
 
 _LAST_STANDARD: Final = 2
 """The descriptor of standard error."""
 
 _LAST_WORDS_BYTES: Final = 64 * 1024
-"""Of text without a newline: then it is a line."""
+"""Text without a newline is written as a line from here on."""
 
 
 class ProcessLog:
-    """See the module.  One per process: `install` makes it the way of all that is said."""
+    """See the module.  One per process: `install` sends all output through it."""
 
     def __init__(self, level: str, line_format: str = TEXT) -> None:
         self._json = line_format == JSON
@@ -66,7 +66,7 @@ class ProcessLog:
         self._time = structlog.processors.TimeStamper(fmt="iso")
 
     def install(self) -> None:
-        """From now on structlog, `logging`, standard error and standard output come here."""
+        """From now on structlog, `logging`, standard error and standard output write here."""
         structlog.configure(
             processors=[structlog.processors.add_log_level, self._processed],
             wrapper_class=structlog.make_filtering_bound_logger(self._level),
@@ -79,10 +79,10 @@ class ProcessLog:
         logging.raiseExceptions = False
         logging.getLogger().addHandler(_Handler(self))
         logging.captureWarnings(True)
-        atexit.register(self.close)  # after the traceback of an error that nobody caught
+        atexit.register(self.close)  # after the traceback of an uncaught error
 
     def set_lines_per_second(self, lines: int) -> None:
-        """Of one event and client address: the config ``driftlog.log.lines.per.second``."""
+        """Limit the lines of one event and address (config ``driftlog.log.lines.per.second``)."""
         with self._lock:
             self._limits.lines_per_second = lines
 
@@ -96,12 +96,12 @@ class ProcessLog:
         }
 
     def close(self) -> None:
-        """Write what is queued, for a bounded time: the process ends."""
+        """Write the queued lines, for a bounded time: the process ends."""
         self._errors.close(_CLOSE_S)
         self._output.close(_CLOSE_S)
 
     def say_stacks(self) -> None:
-        """What each thread does: for a person who must find out why the process did not end."""
+        """Log the stack of each thread, so that a person finds why the process did not end."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
             stack = "".join(traceback.format_stack(frame))
@@ -116,7 +116,7 @@ class ProcessLog:
         """The last processor of structlog: the line, and whether it is important.
 
         Raises:
-            DropEvent: it is left out.
+            DropEvent: the line is left out.
         """
         kind = Kind.PROCESS
         try:
@@ -130,12 +130,12 @@ class ProcessLog:
             line = self._rendered(fields)
         except structlog.DropEvent:
             raise
-        except Exception as error:  # noqa: BLE001  # a value that cannot be shown: say at least that
+        except Exception as error:  # noqa: BLE001  # a value cannot be shown: log that
             line = self._not_shown(type(error).__name__)
         return (line, kind is Kind.ERROR), {}
 
     def _wrapped(self, text: str) -> bytes:
-        """Text that no event made, such as a traceback of Python's, as a line of JSON."""
+        """Text without an event, such as a traceback of Python's, as a line of JSON."""
         fields = {"event": "text_written", "level": "error", "text": text[-TRACEBACK_CHARACTERS:]}
         return f"{json_line(None, '', self._time(None, '', fields))}\n".encode()
 
@@ -154,7 +154,7 @@ class ProcessLog:
         return f"{self._renderer(None, '', fields)}\n".encode(errors="backslashreplace")
 
     def _say_left_out(self, closing: bool) -> None:
-        """Called by the thread that writes; what a stream that fails would lose is said later."""
+        """Called by the thread that writes; while the stream fails, the summary waits."""
         if not self._errors.works:
             return
         with self._lock:
@@ -173,7 +173,7 @@ class ProcessLog:
         self._errors.put(self._rendered(fields), important=True)
 
     def said_by_logging(self, record: logging.LogRecord) -> None:
-        """A record of `logging`, as a line of ours."""
+        """Write a record of `logging` as a line of this log."""
         kind = Kind.ERROR if record.levelno >= logging.ERROR else Kind.PROCESS
         if not self._admit(kind, f"{record.name}: {record.msg}", ""):
             return
@@ -188,7 +188,7 @@ class ProcessLog:
 
 
 class _QueuedLines:
-    """What structlog calls with each line."""
+    """The logger that structlog calls with each line."""
 
     def __init__(self, writer: StreamWriter) -> None:
         self._writer = writer
@@ -200,22 +200,22 @@ class _QueuedLines:
 
 
 class _Handler(logging.Handler):
-    """What `logging` calls with each record; as its last resort, it shows warnings and errors."""
+    """The handler that `logging` calls with each record; like its last resort, from warnings on."""
 
     def __init__(self, log: ProcessLog) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):  # what cannot be formatted
+        with contextlib.suppress(Exception):  # a record that cannot be formatted
             self._log.said_by_logging(record)
 
 
 class _Lines(io.TextIOBase):
-    """A text stream whose lines are put into a writer's queue: of Python's own tracebacks, too.
+    """A text stream that queues its lines, also those of Python's own tracebacks, in a writer.
 
     Args:
-        wrap: makes a line of the log of them; None: they are written as they are.
+        wrap: makes a line of the log from the text; None: the text is written as it is.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class _Lines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """What has no newline yet waits for it, or for the end."""
+        """Do nothing: text without a newline waits for one, or for the end."""
 
     def _put(self, text: str) -> None:
         if self._wrap is None:
@@ -262,12 +262,12 @@ class _Lines(io.TextIOBase):
 
 
 def _host(client: object) -> str:
-    """Of HOST:PORT: who connects again has another port."""
+    """The host of HOST:PORT: a client that connects again has another port."""
     return "" if client is None else str(client).rpartition(":")[0]
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """Of a stream that is there: what was closed at the start may be any other file by now."""
+    """The descriptor of *stream*; None: it was closed, and its number may be another file's now."""
     try:
         descriptor = -1 if stream is None else stream.fileno()
         os.fstat(descriptor)
@@ -277,10 +277,10 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Standard streams that were closed become /dev/null.
+    """Open /dev/null in place of standard streams that were closed.
 
     Else a socket or the database gets the number, and native code that writes to standard error
-    writes there.  (libuv aborts when it is to close such a descriptor.)
+    writes into it.  (libuv aborts when it is to close such a descriptor.)
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
         pass

@@ -1,4 +1,4 @@
-"""Lines on their way to a stream that may be full, closed, or read by nobody.
+"""Writes lines to a stream that may be full, closed or unread.
 
     put ──▶ queue, bounded by bytes ──▶ one thread: write(2) ──▶ the stream
               ╳ no room: dropped           ╳ it fails: dropped
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from typing import Final
 
 _QUEUE_BYTES: Final = 4 * 1024 * 1024
-"""Of ordinary lines.  More: a reader may be away for longer before lines are dropped."""
+"""Room for ordinary lines.  More: a reader may pause longer before lines are dropped."""
 
 _IMPORTANT_BYTES: Final = 1024 * 1024
-"""Beyond it, for important lines."""
+"""Additional room for important lines."""
 
 _LINE_BYTES: Final = 200
-"""What a line costs beside its text."""
+"""Memory of a line beside its text."""
 
 _WRITE_BYTES: Final = 64 * 1024
 _IDLE_S: Final = 1.0
@@ -38,12 +38,12 @@ class StreamWriter:
 
     Args:
         descriptor: of the stream; None: there is none, and every line is dropped.
-        tick: called by the thread about once a second while lines come, and before the last ones.
+        tick: called by the thread about once a second, and before the last lines (True).
     """
 
     def __init__(self, descriptor: int | None, name: str, tick: Callable[[bool], None]) -> None:
         self.dropped: Counter[str] = Counter()
-        """By reason: ``queue`` (nobody reads) and ``write`` (the stream is closed, or full)."""
+        """By reason: ``queue`` (the stream is not read) and ``write`` (it is closed, or full)."""
         self._descriptor = descriptor
         self._tick = tick
         self._queue: deque[tuple[bytes, bool]] = deque()
@@ -51,14 +51,14 @@ class StreamWriter:
         self._waiting = threading.Condition()
         self._closing = False
         self._torn = False
-        """Half a line was written."""
+        """Whether the last write ended within a line."""
         self.works = descriptor is not None
-        """Its last write did not fail."""
+        """Whether the last write succeeded."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, line: bytes, *, important: bool = False) -> None:
-        """Have *line*, with its newline, written; or drop it."""
+        """Queue *line*, which ends with a newline, or drop it."""
         cost = len(line) + _LINE_BYTES
         with self._waiting:
             room = _QUEUE_BYTES + (_IMPORTANT_BYTES if important else 0)
@@ -72,7 +72,7 @@ class StreamWriter:
                 self._waiting.notify()
 
     def close(self, seconds: float) -> None:
-        """Have what is queued written, for at most *seconds*.  A repeat is harmless."""
+        """Write the queued lines, for at most *seconds*.  A repeat is harmless."""
         with self._waiting:
             self._closing = True
             self._waiting.notify()
@@ -90,7 +90,7 @@ class StreamWriter:
                 closing = self._closing
             if closing or time.monotonic() - ticked >= _IDLE_S:
                 ticked = time.monotonic()
-                with contextlib.suppress(Exception):  # a line about lines must not end the log
+                with contextlib.suppress(Exception):  # an error in the summary must not end the log
                     self._tick(closing)
             lines = self._take()
             if lines:
@@ -110,7 +110,7 @@ class StreamWriter:
         return lines
 
     def _write(self, lines: list[bytes]) -> None:
-        """All of them, or as many as the stream takes: those that it refuses are dropped."""
+        """Write the lines, or as many as the stream takes; those that it refuses are dropped."""
         assert self._descriptor is not None
         for at in range(0, len(lines), 100):
             some = lines[at : at + 100]
@@ -130,7 +130,7 @@ class StreamWriter:
         while rest:
             try:
                 written = os.write(self._descriptor, rest)
-            except BlockingIOError:  # whoever shares the stream may have made it so
+            except BlockingIOError:  # another user of the stream may have made it non-blocking
                 select.select([], [self._descriptor], [], _POLL_S)
                 continue
             rest = rest[written:]

@@ -1,11 +1,11 @@
-"""Which connections are taken, and when: by their number, by address, and by how fast they come.
+"""Limits connections: by their number, by address, and by their rate.
 
     accepted ──▶ refused? ──▶ too many: closed
                     │
                     └──▶ waits ──rate, addresses in turn──▶ served
 
-Connections over the rate wait (Kafka's ``max.connection.creation.rate`` delays them, too), those of
-each address behind one another: an address that opens thousands holds up none of the others.
+Connections over the rate wait (Kafka's ``max.connection.creation.rate`` delays them, too), and the
+addresses take turns: an address that opens thousands does not delay the others.
 
 Pure.
 """
@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 from driftlog_agents.foundation.rate_limit import TokenBucket
 
 _BURST_S: Final = 5
-"""Connections of so many seconds may come at once, after a quiet time: a fleet that restarts."""
+"""Connections of so many seconds may arrive at once after a quiet time: a fleet that restarts."""
 
 C = TypeVar("C")
 
@@ -26,9 +26,9 @@ class ConnectionLimits(Generic[C]):
     """Counts connections, and keeps those that wait.
 
     Args:
-        most: over all addresses.
-        per_address: of each that has no override.
-        rate: of connections a second.
+        most: limit of all addresses together.
+        per_address: limit of each address that has no override.
+        rate: connections a second.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class ConnectionLimits(Generic[C]):
         self._open: Counter[str] = Counter()
         self.total = 0
         self._waiting: dict[str, deque[C]] = {}
-        """In the order in which addresses have their turn."""
+        """By address, in the order in which addresses have their turn."""
 
     def refused_by(self, address: str) -> str | None:
-        """The config by which one more of *address* is refused; None: it is counted."""
+        """The config that refuses one more connection of *address*; None: it is counted."""
         if self.total >= self._most:
             return "max.connections"
         override = self._overrides.get(address)
@@ -58,20 +58,20 @@ class ConnectionLimits(Generic[C]):
         return None
 
     def left(self, address: str) -> None:
-        """One that was counted is gone."""
+        """Uncount a connection of *address*, which is closed."""
         self.total -= 1
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
 
     def wait(self, address: str, connection: C) -> None:
-        """It has its turn when `next` returns it."""
+        """Queue *connection* until `next` returns it."""
         self._waiting.setdefault(address, deque()).append(connection)
 
     def next(self, now_ms: float, is_gone: Callable[[C], bool]) -> C | None:
-        """One whose turn it is; None: none waits, or they have to wait until `ready_at_ms`.
+        """The connection whose turn it is; None: none waits, or all wait until `ready_at_ms`.
 
-        Those that are gone while they wait take no turn: *is_gone* has closed them.
+        A connection that its client closes while it waits takes no turn: *is_gone* closes it here.
         """
         while self._waiting:
             address = next(iter(self._waiting))
@@ -92,11 +92,11 @@ class ConnectionLimits(Generic[C]):
         return None
 
     def ready_at_ms(self, now_ms: float) -> float | None:
-        """When `next` has one; None: none waits."""
+        """When `next` returns one; None: none waits."""
         return self._bucket.ready_at_ms(now_ms) if self._waiting else None
 
     def drain(self) -> list[C]:
-        """Those that wait, which wait no longer."""
+        """Remove and return the connections that wait."""
         waiting = [connection for queue in self._waiting.values() for connection in queue]
         self._waiting.clear()
         return waiting

@@ -1,9 +1,9 @@
-"""Clients that left while their connection was not read: nobody else sees the end of its stream.
+"""Closes connections whose clients left while they were not read: no read sees their end.
 
 A client that has only ended its requests looks the same, and Kafka answers what came before the end
-(its Selector reads a closing channel to the end): so a connection is closed at the second look
-between which its client got nothing.  A request that waits for memory is read when there is some,
-if all of it came before the end.
+(its Selector reads a closing channel to the end).  So a connection is closed at the second check,
+when its client received nothing since the first.  A request that waits for memory is read when
+there is some, if all of it came before the end.
 
 Shell.
 """
@@ -15,25 +15,25 @@ import termios
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-_ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)  # Linux; others find out when they read
+_ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)  # Linux; elsewhere only a read finds the end
 
 
 class UnreadConnection(Protocol):
-    """A connection that may not be read just now."""
+    """A connection that may not be read at present."""
 
     @property
     def unread_file(self) -> int | None:
-        """Its socket, while it is not read for what its client does, or for memory."""
+        """The file descriptor while it waits for answers or memory and is not read; else None."""
         ...
 
     @property
     def missing_bytes(self) -> int:
-        """Of a frame that waits for memory, and keeps its socket from being read."""
+        """Missing bytes of a frame whose wait for memory stops reading; 0: there is none."""
         ...
 
     @property
     def got(self) -> tuple[int, int]:
-        """Other than before when its client has got something."""
+        """Changes when the client receives something."""
         ...
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class UnreadConnection(Protocol):
 
 
 def ended(files: Iterable[int]) -> list[int]:
-    """Those of the sockets at whose other end nobody writes any more."""
+    """The sockets at whose other end nothing more is written."""
     poll = select.poll()
     for file in files:
         poll.register(file, _ENDED)
@@ -50,21 +50,21 @@ def ended(files: Iterable[int]) -> list[int]:
 
 
 def unread_bytes(file: int) -> int:
-    """What the kernel has received on a socket, and nobody has read."""
+    """Bytes that the kernel has received on a socket, and the agent has not read."""
     size = array.array("i", [0])
     fcntl.ioctl(file, termios.FIONREAD, size)
     return size[0]
 
 
 class DepartedClients:
-    """Looks when it is told to."""
+    """Checks connections when `look` is called."""
 
     def __init__(self) -> None:
         self._ended: dict[UnreadConnection, tuple[int, int]] = {}
-        """Whose client wrote no more at the last look, and what it had got."""
+        """Connections whose client wrote no more at the last check, and what it had received."""
 
     def look(self, connections: Iterable[UnreadConnection]) -> None:
-        """Close those that are not read, and of which nobody is at the other end."""
+        """Close the connections that are not read, and whose clients have left."""
         unread = {file: c for c in connections if (file := c.unread_file) is not None}
         before, self._ended = self._ended, {}
         for file in ended(unread):

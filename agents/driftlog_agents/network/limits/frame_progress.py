@@ -1,4 +1,4 @@
-"""Whether a connection whose frame holds memory brings more of it, while others wait.
+"""Whether a connection that holds memory for a frame receives more of it, while others wait.
 
 Pure.
 """
@@ -6,26 +6,26 @@ Pure.
 from typing import Final
 
 _SLOWEST_BYTES: Final = 256 * 1024
-"""A client that brings less of a frame in `stalled_ms` is stalled."""
+"""A client that sends less of a frame in `stalled_ms` is stalled."""
 
 
 class FrameProgress:
-    """Of one connection."""
+    """The progress of one connection."""
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
         self._seen: tuple[float, int, int] | None = None
-        """When it was last seen to bring something: time, frames, bytes of the incomplete one."""
+        """The last progress: its time, complete frames, received bytes of the incomplete one."""
 
     def forget(self) -> None:
-        """Nobody waits, or it holds nothing: the next look is the first."""
+        """No connection waits, or this one holds nothing: the next check is the first."""
         self._seen = None
 
     def stalled_since_ms(self, now_ms: float, completed: int, arrived_bytes: int) -> float:
-        """Since when it has brought nothing, or hardly anything, as far as looks have seen.
+        """Since when the connection receives hardly anything, as far as checks have seen.
 
-        *completed*: frames so far; *arrived_bytes*: of the incomplete one.
+        *completed*: frames so far; *arrived_bytes*: received bytes of the incomplete one.
         """
         since_ms, frames, before_bytes = self._seen or (now_ms, -1, 0)
         if frames != completed or arrived_bytes - before_bytes >= _SLOWEST_BYTES:

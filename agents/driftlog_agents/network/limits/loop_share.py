@@ -1,12 +1,12 @@
-"""How much of one iteration of the event loop has what sockets bring, of all connections together.
+"""Limits how long requests run in one iteration of the event loop, over all connections together.
 
     a request ──▶ used up? ──no──▶ taken
                      │
                      └─yes─▶ its connection waits for its turn
-    a request that has waited on its connection, and whose turn it is there, waits the same way
+    a request that has waited on its connection then waits here, too, for its turn on the loop
 
-A connection whose turn has come takes requests for `_TURN_S`, and then waits again: see
-`foundation/fair_queue` for who is next.
+A connection whose turn has come takes requests for `_TURN_S`, and then waits again;
+`foundation/fair_queue` decides which one is next.
 
 Shell.
 """
@@ -20,28 +20,28 @@ from typing import Final, Protocol
 from driftlog_agents.foundation.fair_queue import Client, FairQueue, Turn
 
 _SHARE_S: Final = 0.005
-"""Longer: fewer iterations, and fewer writes, for the same requests (of 2 ms: 5 % more CPU for
-small ones).  Shorter: others wait less (of 2 ms: a third)."""
+"""Longer: fewer iterations, and fewer writes, for the same requests (at 2 ms: 5 % more CPU for
+small ones).  Shorter: others wait less (at 2 ms: a third)."""
 
 _TURN_S: Final = 0.0005
-"""Longer: fewer changes of turns.  Shorter: less to wait for where many connections have work."""
+"""Longer: fewer changes of turns.  Shorter: shorter waits where many connections have work."""
 
 
 class StepOwner(Protocol):
-    """A connection that does a step in its turn."""
+    """A connection that runs a step in its turn."""
 
     @property
     def client(self) -> Client:
-        """Whose it is."""
+        """The client of the connection."""
         ...
 
     def on_loop(self, step: Callable[[], None], /) -> None:
-        """Do *step*; an error in it costs this connection only."""
+        """Run *step*; an error in it closes only this connection."""
         ...
 
 
 class Step:
-    """What a connection does in a turn."""
+    """A step that a connection runs in its turn."""
 
     __slots__ = ("_owner", "_step")
 
@@ -51,16 +51,16 @@ class Step:
 
     @property
     def client(self) -> Client:
-        """Whose it is."""
+        """The client of the connection."""
         return self._owner.client
 
     def take_turn(self) -> None:
-        """Its turn has come."""
+        """Run the step: its turn has come."""
         self._owner.on_loop(self._step)
 
 
 class LoopShare:
-    """The share of the iterations of one event loop, measured by *clock_s*."""
+    """The share of requests in the iterations of one event loop, measured by *clock_s*."""
 
     __slots__ = ("_clock_s", "_ends_s", "_loop", "_turn_ends_s", "_waiting")
 
@@ -70,31 +70,31 @@ class LoopShare:
         self._loop = loop
         self._clock_s = clock_s
         self._ends_s: float | None = None
-        """None: nobody has used any of this iteration's."""
+        """When the share of this iteration ends; None: it has not begun."""
         self._turn_ends_s = 0.0
         self._waiting = FairQueue[Turn](_TURN_S)
 
     @property
     def used_up(self) -> bool:
-        """Whether nothing more is taken in this iteration, or in this turn."""
+        """Whether the share of this iteration, or of this turn, is over; a first call begins it."""
         if self._ends_s is None:
             self._begin()
             return False
         return self._clock_s() >= self._turn_ends_s
 
     def wait(self, turn: Turn) -> None:
-        """*turn* is taken in this or one of the next iterations."""
+        """Take *turn* in this or one of the next iterations of the loop."""
         self._waiting.add(turn.client, turn)
         if self._ends_s is None:
             self._begin()
 
     def leave(self, turn: Turn) -> None:
-        """*turn* is gone."""
+        """Remove *turn*, if it waits."""
         self._waiting.remove(turn)
 
     def _begin(self) -> None:
         self._turn_ends_s = self._ends_s = self._clock_s() + _SHARE_S
-        self._loop.call_soon(self._next, context=Context())  # in no request's
+        self._loop.call_soon(self._next, context=Context())  # in no request's context
 
     def _next(self) -> None:
         self._ends_s = None

@@ -1,18 +1,18 @@
-"""What frames, requests or answers may hold, over all connections: one budget for each.
+"""Budgets for the memory of frames, requests and answers of all connections, one for each.
 
     part of a frame, an answer ──take──▶ there is room: counted, read or made
                                    │
                                    └───▶ there is none: it waits until others are done or gone
 
-1. Holders that have proved themselves (a large frame came whole, many answers were taken) may use
-   all of it, others half of it: strangers that begin and do not end take nothing from those that
-   work.
-2. One goes on beyond the limit, until it is done or gone; then the next, of those and of these in
-   turn, which has waited longest: holders that all have a part never wait for one another.  So
-   what is held is bounded by the limit and one frame or answer.
-3. While it is `pressed`, its owner closes those that hold and do not move: then 2 ends.  It
-   gives up strangers that hold and wait, too, where none of them comes to its end: or a crowd
-   that has begun and gone silent would be found out one by one.
+1. Trusted holders (a large frame came completely, many answers were taken) may use all of a budget,
+   other holders half of it: strangers that begin requests and do not end them take nothing from
+   working clients.
+2. One holder continues beyond the limit until it is done or gone.  The next is the one that has
+   waited longest, of trusted holders and strangers in turn: so holders that all have a part never
+   wait for one another.  The limit and one frame or answer bound what is held.
+3. While a budget is `pressed`, its owner closes holders without progress: then 2 ends.  It also
+   closes strangers that hold memory and wait, while none of them completes a frame: otherwise it
+   finds the silent ones of a crowd only one by one.
 
 Pure.
 """
@@ -27,18 +27,18 @@ class Holder(Protocol):
     """A connection's frame, request or answers."""
 
     trusted: bool
-    """It may use all of the budget."""
+    """Whether it may use all of the budget."""
 
     def go_on(self) -> None:
-        """What it waited for is counted, and its own."""
+        """Continue: the budget now counts the bytes that the holder waited for."""
 
 
 class MemoryBudget:
-    """Counts, and decides who waits.
+    """Counts memory, and decides which holders wait.
 
     Args:
-        limit_bytes: more is held only by one frame or answer.
-        on_pressed: told when `pressed` becomes true.
+        limit_bytes: only one frame or answer may go beyond it.
+        on_pressed: called when `pressed` becomes true.
     """
 
     __slots__ = (
@@ -59,32 +59,32 @@ class MemoryBudget:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.pressed = False
-        """Somebody waits, or more is held than should be."""
+        """A holder waits or is beyond the limit, or more is held than the limit."""
         self.granted = 0
-        """How often one that waited was told to go on."""
+        """How many holders have waited and then received memory."""
         self.welcomed = 0
-        """Strangers that brought a large frame whole."""
+        """Strangers that sent a large frame completely."""
         self._on_pressed = on_pressed
         self._trusted: dict[Holder, int] = {}
-        """Who waits, in the order in which they came, and for how many bytes."""
+        """Trusted holders that wait, in the order of their arrival, and for how many bytes."""
         self._strangers: dict[Holder, int] = {}
         self._strangers_turn = False
         self._ahead: Holder | None = None
-        """Who may go beyond the limit."""
+        """The holder that may go beyond the limit."""
         self._waking = False
 
     @property
     def calm(self) -> bool:
-        """So little is held that memory may be given before it is earned."""
+        """Whether so little is held that a frame gets memory before its bytes arrive."""
         return self.held_bytes * _CALM_SHARE <= self.limit_bytes
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of holders that wait."""
         return len(self._trusted) + len(self._strangers)
 
     def take(self, holder: Holder, size_bytes: int) -> bool:
-        """Count so much more for *holder*; False: it waits, and is told to `go_on`."""
+        """Count *size_bytes* more for *holder*; False: it waits until `go_on` is called."""
         queue = self._trusted if holder.trusted else self._strangers
         if not queue and self.held_bytes + size_bytes <= self._limit(holder.trusted):
             self.held_bytes += size_bytes
@@ -99,7 +99,7 @@ class MemoryBudget:
         return False
 
     def note(self, size_bytes: int) -> None:
-        """Count what cannot be refused: it is there, and little (negative: no longer)."""
+        """Count memory that is held already, and small (negative: no longer held)."""
         self.held_bytes += size_bytes
         if self.pressed:
             self._wake()
@@ -107,18 +107,18 @@ class MemoryBudget:
             self._press()
 
     def arrived(self, holder: Holder) -> None:
-        """*holder* has its large frame whole, and goes on holding it."""
+        """*holder* has its large frame completely, and still holds it."""
         if not holder.trusted:
             holder.trusted = True
             self.welcomed += 1
 
     def pass_on(self, holder: Holder, other: Holder) -> None:
-        """What *holder* holds is *other*'s from now on."""
+        """From now on, *other* holds what *holder* holds."""
         if self._ahead is holder:
             self._ahead = other
 
     def done(self, holder: Holder, size_bytes: int) -> None:
-        """*holder* holds *size_bytes* less, and nothing beyond the limit; it may wait for more."""
+        """*holder* frees *size_bytes*, and no longer exceeds the limit; it may wait for more."""
         self.held_bytes -= size_bytes
         if self.pressed:
             if self._ahead is holder:
@@ -126,7 +126,7 @@ class MemoryBudget:
             self._wake()
 
     def release(self, holder: Holder, size_bytes: int) -> None:
-        """*holder* holds *size_bytes* less, and waits for nothing."""
+        """*holder* frees *size_bytes*, and waits no longer."""
         self.held_bytes -= size_bytes
         if self.pressed:
             self._trusted.pop(holder, None)
@@ -145,7 +145,7 @@ class MemoryBudget:
 
     def _wake(self) -> None:
         if self._waking:
-            return  # who goes on gives its head back: the loop below looks again
+            return  # a woken holder frees its head: the loop below checks again
         self._waking = True
         try:
             while woken := self._grants():
@@ -155,7 +155,7 @@ class MemoryBudget:
             self._waking = False
 
     def _grants(self) -> list[Holder]:
-        """Give what there is: those who are to go on now."""
+        """Grant free memory; returns the holders that continue now."""
         woken: list[Holder] = []
         for queue, trusted in ((self._trusted, True), (self._strangers, False)):
             while queue and self.held_bytes + queue[_first(queue)] <= self._limit(trusted):

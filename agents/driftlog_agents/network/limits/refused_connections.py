@@ -1,7 +1,7 @@
-"""Which addresses had connections refused, by which limit, and what the log has not said of it yet.
+"""Counts refused connections by address and limit, and decides when they are logged.
 
     refused ──▶ the first of its address for a second? ──▶ a line at once
-                         └──▶ counted ──▶ a line of its address within a second
+                         └──▶ counted ──▶ a line for its address within a second
 
 Pure.
 """
@@ -16,23 +16,23 @@ _MOST: Final = 256
 
 
 class Refused(NamedTuple):
-    """What a line is about: connections of one address that one limit refused."""
+    """The subject of a log line: connections of one address that one limit refused."""
 
     address: str
     limit: str
 
 
 class RefusedConnections:
-    """See the module.  Whoever owns it calls `due` each second until that returns None."""
+    """See the module.  The owner calls `due` each second until it returns None."""
 
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
         self._counts: Counter[Refused] = Counter()
-        """Refused, and not in a line yet.  Those of 0 had a line less than a second ago."""
+        """Refused, and not logged yet; 0: logged less than a second ago."""
 
     def count(self, refused: Refused) -> bool:
-        """One more is refused; True: say so at once, for nothing was said of it for a second."""
+        """Count one more; True: log it at once, because a second passed without it."""
         if refused not in self._counts:
             if len(self._counts) < _MOST:
                 self._counts[refused] = 0
@@ -42,7 +42,7 @@ class RefusedConnections:
         return False
 
     def due(self) -> list[tuple[Refused, int]] | None:
-        """What to say now, with its count; None: nothing was refused for a second."""
+        """What to log now, with its count; None: a second passed without a refusal."""
         if not self._counts:
             return None
         told = [(refused, count) for refused, count in self._counts.items() if count]

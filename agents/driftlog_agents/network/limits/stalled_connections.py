@@ -1,11 +1,11 @@
-"""Closes connections that hold memory and do not move, while others wait for it.
+"""Closes connections that hold memory without progress, while others wait for it.
 
-    frames     one that is not complete, and of which nothing comes
-    requests   the connection whose requests hold most, when none of those that wait could go on
-    answers    those that hold most, and are not taken
+    frames     connections whose incomplete frame receives no bytes
+    requests   the connection whose requests hold most, when no waiting request could continue
+    answers    the connections that hold most answers which their clients do not take
 
-A look every half a second, while anybody waits; a connection is closed when it has stood still for
-`Budgets.stalled_ms`.
+While connections wait, there is a check every half second; a connection is closed when it makes no
+progress for `Budgets.stalled_ms`.
 
 Shell.
 """
@@ -17,16 +17,16 @@ from driftlog_agents.configs.limits import Refusals
 from driftlog_agents.network.limits.memory_budget import MemoryBudget
 
 _SHARE: Final = 8
-"""Of the room for answers, one part in so many is made at each look."""
+"""Each check closes connections until they free one part in so many of the answers' budget."""
 
 
 class HeldAnswers(Protocol):
-    """Answers of one connection."""
+    """The answers of one connection."""
 
     held_bytes: int
 
     def forget(self) -> None:
-        """Nobody waits for room."""
+        """No connection waits for room."""
         ...
 
 
@@ -35,76 +35,76 @@ class HoldingConnection(Protocol):
 
     @property
     def request_bytes(self) -> int:
-        """What its requests hold."""
+        """Bytes that its requests hold."""
         ...
 
     @property
     def answers(self) -> HeldAnswers:
-        """What its answers hold."""
+        """The memory of its answers."""
         ...
 
     def look_for_progress(self, now_ms: float, *, strangers_progress: bool) -> None:
-        """Others wait for memory: hang up if this holds some for nothing."""
+        """Others wait for memory: close this connection if it holds some without progress."""
         ...
 
     def forget_progress(self) -> None:
-        """Nobody waits any more."""
+        """No connection waits any more."""
         ...
 
     def takes_nothing(self, now_ms: float) -> bool:
-        """Whether it holds answers that its client does not take."""
+        """Whether the connection holds answers that its client does not take."""
         ...
 
     def hang_up(self, event: str, reason: str, /) -> None:
-        """Close, and say so once."""
+        """Close, and log *event* with *reason* once."""
         ...
 
 
 class Budgets(Protocol):
-    """What all connections may hold."""
+    """The memory budgets of all connections."""
 
     @property
     def connections(self) -> Collection[HoldingConnection]:
-        """All of them."""
+        """All connections."""
         ...
 
     @property
     def frame_budget(self) -> MemoryBudget:
-        """Incomplete frames of Produce."""
+        """The budget of incomplete Produce frames."""
         ...
 
     @property
     def request_budget(self) -> MemoryBudget:
-        """Other requests."""
+        """The budget of other requests."""
         ...
 
     @property
     def answers(self) -> MemoryBudget:
-        """Answers."""
+        """The budget of answers."""
         ...
 
     @property
     def refusals(self) -> Refusals:
-        """Counts what is closed."""
+        """Counts the closed connections."""
         ...
 
     @property
     def stalled_ms(self) -> float:
-        """How long what holds memory may stand still while others wait for it."""
+        """How long a connection may hold memory without progress while others wait for it."""
         ...
 
 
 class StalledConnections:
-    """Looks when it is told to."""
+    """Checks connections when `look` is called."""
 
     def __init__(self, server: Budgets) -> None:
         self._server = server
         self._welcomed = 0
         self._granted: tuple[float, int] | None = None
-        """Since when requests wait for memory, and how many had got some then."""
+        """Since when requests wait for memory, and how many had received some by then."""
 
     def look(self, now_ms: float) -> bool:
-        """Close those that stand still; whether anybody waits still."""
+        """Close connections without progress; returns whether any connection still waits."""
         server = self._server
         self._frames(now_ms)
         self._requests(now_ms)
