@@ -98,8 +98,7 @@ class EngineSettings:
     consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     drain_ms: float = 20_000
-    """How long a leaving session waits for its last flushes; less than a supervisor's timeout (30
-    s)."""
+    """How long a leaving session flushes; less than a supervisor's timeout (30 s)."""
 
     drain_failing_ms: float = 5_000
     """The same while flushes fail: it gives up once they have failed for so long.  Longer: a short
@@ -493,8 +492,7 @@ class Engine:
         await _RETRY.run(create, failed)
 
     async def _directories(self) -> list[str]:
-        """The session directories on this disk; waits while the disk fails, so that none is
-        skipped."""
+        """The session directories on this disk; waits while the disk fails."""
         while True:
             try:
                 return self.ports.disk.sessions()

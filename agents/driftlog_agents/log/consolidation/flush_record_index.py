@@ -62,8 +62,7 @@ class FlushRecordEntry:
 
     @property
     def unsealed_bytes(self) -> int:
-        """Bytes of its unsealed batches; slices without a known size count 0 (flushes of this
-        session)."""
+        """Bytes of its unsealed batches; slices of unknown size (own flushes) count 0."""
         slices = zip(self._partitions, self._ends, self._sizes, strict=False)
         return sum(size for part, end, size in slices if end > part.sealed_end)
 
@@ -154,8 +153,7 @@ class FlushRecordIndex:
         return 0 if part is None else part.sealed_end
 
     def unsealed(self) -> list[TopicPartition]:
-        """Partitions of which a known record has, or had, a slice that is not known to be
-        sealed."""
+        """Partitions of which a known record may have, or had, an unsealed slice."""
         return [part.tp for part in self._partitions.values() if part.last_end > part.sealed_end]
 
     def _waits(self, known: FlushRecordEntry) -> bool:

@@ -93,8 +93,7 @@ _FOOTER_READS_AT_ONCE: Final = 4
 """An eighth of the reads of a takeover, for which clients wait."""
 
 _PREFIX_FROM: Final = MAX_TXN_OPS
-"""From this many partitions of one topic on, their keys are read as one range instead of one by
-one."""
+"""From this many partitions of one topic on, their keys are read as one range."""
 
 _LONGEST_WAIT_MS: Final = 600_000
 """Longest time between two reads of an unreadable object.  Longer than elsewhere: no client waits
@@ -171,8 +170,7 @@ class FlushRecordGc:
         """Topics that may be deleted."""
         self._forgettable: dict[str, FlushRecordEntry] = {}
         self._held: set[str] = set()
-        """Records of the rewrite in progress: it deletes them, or they are deleted after it has
-        failed."""
+        """Records of the rewrite in progress: they are deleted by it, or after its failure."""
         self._forget_wanted = asyncio.Event()
         self._look_wanted = asyncio.Event()
         """Wakes `_looking` early: a topic may be deleted, or `_has_ended`."""
@@ -382,8 +380,7 @@ class FlushRecordGc:
         )
 
     async def _know(self, kept: SessionFlushRecords, kvs: Sequence[KeyValue]) -> bool:
-        """Adds these records, except those with unreadable objects; False: one of them was deleted
-        meanwhile."""
+        """Adds these records, except unreadable ones; False: one was deleted meanwhile."""
         try:
             footers = await self._reads.footers(kvs)
         except RecordGoneError:

@@ -65,8 +65,7 @@ class ConsolidationSettings:
     run beside the takeover; longer: the next takeover reads more."""
 
     records: int = 100
-    """So many records of level 0 become level 1 before they are `age_ms` old.  More do not fit into
-    a transaction."""
+    """Records of level 0 that become level 1 even if younger.  A transaction takes no more."""
 
     large_bytes: int = MiB
     """A flush of this size is large.  Smaller: fewer bytes are rewritten, into smaller objects."""
@@ -75,19 +74,16 @@ class ConsolidationSettings:
     """Large flushes that may wait.  Fewer: more bytes are rewritten under full load."""
 
     level_one_records: int = 60
-    """So many records of level 1 become level 2.  More: fewer partitions in each object, more
-    records."""
+    """Records of level 1 that become level 2.  More: fewer partitions per object, more records."""
 
     object_bytes: int = 64 * MiB
-    """Largest object of a rewrite.  Larger: fewer records; more sealed bytes stay beside unsealed
-    ones."""
+    """Largest new object.  Larger: fewer records; more sealed bytes stay beside unsealed ones."""
 
     sparse_share: float = 0.25
     """An object of level 2 or higher with a smaller unsealed share may be rewritten."""
 
     sparse_records: int = 8
-    """So many such objects are rewritten together.  Fewer: more rewrites that leave as many
-    records."""
+    """Such objects per rewrite.  Fewer: more rewrites that leave as many records."""
 
     batches: int = 150_000
     """Batches of one rewrite: each takes 100 bytes of memory meanwhile, and 300 if it is alone in

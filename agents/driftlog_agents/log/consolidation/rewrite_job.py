@@ -162,8 +162,7 @@ class RewriteJob:
         )
 
     async def _footer(self, kept: SessionFlushRecords, known: FlushRecordEntry) -> Footer | None:
-        """The footer; None: it is unavailable, and the record is not chosen before it is read
-        again."""
+        """The footer; None: it is unavailable, and the record is not chosen until it is due."""
         try:
             return await self._footers.get(known.key, known.record)
         except RecordGoneError:

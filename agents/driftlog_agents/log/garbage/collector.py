@@ -83,8 +83,7 @@ class CollectorSettings:
     are safe for longer, and garbage costs more.  Shorter than 12 h is not safe: tests only."""
 
     interval_ms: int = 900_000
-    """Time between two passes.  Shorter: more LIST requests; garbage is deleted no sooner than its
-    grace period."""
+    """Time between two passes.  Shorter: more LIST requests; the grace period stays the same."""
 
     max_gap_ms: int = 2 * HOUR_MS
     """After a longer time without a pass the grace period of every unnamed object begins again."""
@@ -153,8 +152,7 @@ class Collector:
         self.strange_objects = 0
         """Objects of the last pass with keys that driftlog does not write."""
         self.looked_ms = 0
-        """Time of the last complete pass, with heads, by the bucket's clock; 0: there was none
-        yet."""
+        """Time of the last complete pass, with heads, by the bucket's clock; 0: none yet."""
         self.unreadable_sessions = 0
         """Sessions of the last pass whose flush records cannot be read."""
 

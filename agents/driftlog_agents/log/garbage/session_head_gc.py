@@ -66,8 +66,7 @@ class HeadSettings:
     more small keys are kept."""
 
     interval_ms: int = 6 * HOUR_MS
-    """Time between two checks.  Each reads heads and sessions, and all partitions if a head is
-    due."""
+    """Time between two checks.  Each reads heads, sessions and, if a head is due, partitions."""
 
     request_deadline_ms: float = 30_000.0
 

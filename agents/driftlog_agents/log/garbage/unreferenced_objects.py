@@ -29,8 +29,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbours in a listing, *first* to *last* included; none of them has been named since
-    *since_ms*."""
+    """Neighbours in a listing, *first* to *last* included; all unnamed since *since_ms*."""
 
     first: str
     last: str

@@ -111,8 +111,7 @@ class AttemptReport:
     """The outcomes of an attempt that are logged."""
 
     unreadable: Mapping[str, int]
-    """Number of partitions by the reason why they are unreadable; each partition at most once a
-    minute."""
+    """Number of partitions by reason; each partition at most once a minute."""
     readable_again: int
 
 
@@ -146,8 +145,7 @@ class PartitionAssignments:
         """When partitions with these obstacles are tried again."""
         self._is_closed = False
         self._is_planned = False
-        """Before the first plan it is unknown where a partition that could not be claimed is
-        placed."""
+        """Before the first plan no partition is known to be placed elsewhere."""
         self.plan: Mapping[TopicPartition, int] = {}
         """Node id by partition."""
         self.planned_ms = 0.0
@@ -274,8 +272,7 @@ class PartitionAssignments:
         return due
 
     def claims_own(self, tps: Collection[TopicPartition], view: ClusterView) -> None:
-        """Begins an attempt for partitions that dead sessions of this disk led, wherever they are
-        placed."""
+        """Begins an attempt for partitions of this disk's dead sessions, wherever placed."""
         for tp in tps:
             self._entry(tp)
         self._begin(tps, view)
@@ -416,8 +413,7 @@ class PartitionAssignments:
         return True
 
     def releases(self, logs: Iterable[PartitionLog], *, lost: bool = False) -> list[Release]:
-        """The releases of *logs*, which are retired; *lost*: no flush in flight will be
-        committed."""
+        """The releases of retired *logs*; *lost*: no flush in flight will be committed."""
         found: list[Release] = []
         for log in logs:
             assert self._of(log).state is LeadershipState.RETIRING, f"{log!r} is not retired"
@@ -463,8 +459,7 @@ class PartitionAssignments:
         self._not_led[tp].state = LeadershipState.UNCLAIMED
 
     def _unassign_unless_placed(self, tp: TopicPartition) -> None:
-        """Makes *tp* UNASSIGNED if it is placed elsewhere; if placed here, RELEASED becomes
-        UNCLAIMED."""
+        """Makes *tp* UNASSIGNED if placed elsewhere; else RELEASED becomes UNCLAIMED."""
         partition = self._not_led[tp]
         if self.is_placed_here(tp):
             if partition.state is LeadershipState.RELEASED:

@@ -112,8 +112,7 @@ def plan_claims(
     session_id: str,
     old_sessions: frozenset[str],
 ) -> ClaimPlan:
-    """Plans the claims of *wanted*.  *keys*: their keys that exist; *live*: sessions whose keys
-    exist."""
+    """Plans claims of *wanted*.  *keys*: their existing keys; *live*: sessions whose keys exist."""
     plan = ClaimPlan()
     for tp in wanted:
         leader_kv, state_kv = keys.get(leader_key(tp)), keys.get(partition_key(tp))
@@ -162,8 +161,7 @@ def judge_refused(
     session_id: str,
     old_sessions: frozenset[str],
 ) -> RefusedClaims:
-    """Sorts *claims* of a refused transaction.  *reads*: leader key and partition key of each, in
-    order."""
+    """Sorts refused *claims*.  *reads*: leader key and partition key of each, in order."""
     found = RefusedClaims()
     for claim, leader_kvs, state_kvs in zip(claims, reads[::2], reads[1::2], strict=True):
         leader_kv = leader_kvs[0] if leader_kvs else None

@@ -150,8 +150,7 @@ class Handover:
         await self._led_by_others([*idle, *moved])
 
     async def _flush(self, logs: Sequence[PartitionLog]) -> list[PartitionLog]:
-        """Flushes *logs*; returns those whose batches in flight were committed within the
-        deadline."""
+        """Flushes what is in flight of *logs*; returns those committed within the deadline."""
         arrivals = {log: _wait_for_end(log, Arrival()) for log in logs if not is_flushed(log)}
         if arrivals:
             self._flusher.hurry()

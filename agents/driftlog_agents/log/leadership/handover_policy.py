@@ -32,8 +32,7 @@ class LeadershipSettings:
     these, and no consumer waits for their records."""
 
     taken_ms: float = 1_000
-    """How long a receiver may take to lead the released partitions before more are released to
-    it."""
+    """How long a receiver may take to lead its partitions before it gets more."""
 
     retry_ms: float = 300
     """Time between two attempts to claim a refused partition."""
@@ -44,8 +43,7 @@ class LeadershipSettings:
     bucket partitions move later."""
 
     warm_up_ms: float = 150
-    """How long a leaving agent waits before it stops, so that the others read the footers that they
-    will need."""
+    """How long a leaving agent waits before it stops: the others read footers meanwhile."""
 
 
 def is_flushed(log: PartitionLog) -> bool:
@@ -75,8 +73,7 @@ def next_to_move(
     agents: Container[int],
     settings: LeadershipSettings,
 ) -> list[PartitionLog]:
-    """The next of *misplaced* to move, up to the limits of each receiver; only to receivers in
-    *agents*."""
+    """The next of *misplaced* to move, within each receiver's limits; only to *agents*."""
     found: list[PartitionLog] = []
     moving: dict[int, int] = {}
     busy: dict[int, int] = {}

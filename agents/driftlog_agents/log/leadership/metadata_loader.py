@@ -76,8 +76,7 @@ class MetadataLoader:
         self._log = structlog.get_logger()
 
     async def wait(self, log: PartitionLog) -> None:
-        """Waits until *log* is loaded, or until an object that it needs turns out to be
-        unavailable."""
+        """Waits until *log* is loaded, or an object that it needs is unavailable."""
         while log.state is State.LOADING and not log.damage:
             await self._loads.setdefault(log, asyncio.Event()).wait()
 
@@ -97,8 +96,7 @@ class MetadataLoader:
             task.cancel()
 
     async def _load(self, log: PartitionLog) -> None:
-        """Fetches the manifest and the producer snapshot, and wakes the requests that wait for
-        them."""
+        """Fetches the manifest and the producer snapshot, and wakes waiting requests."""
         while self._is_wanted(log):
             try:
                 found = await self._reads.read(

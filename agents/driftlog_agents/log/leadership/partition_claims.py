@@ -47,8 +47,7 @@ _STARTS_S: Final = 1.5
 """How long an agent that starts with thousands of partitions waits for other starting agents."""
 
 _PLACED_HERE: Final = 2_000
-"""Up to so many partitions are placed on the event loop; more would block it for tens of
-milliseconds."""
+"""More partitions are placed off the event loop: they would block it for tens of ms."""
 
 
 class ClaimedPartitions(Protocol):
@@ -175,8 +174,7 @@ class PartitionClaims:
     async def _some_ended(
         self, attempts: set[asyncio.Task[None]], newest: asyncio.Task[None]
     ) -> None:
-        """Waits until *newest* ends, for a second at most; then until fewer than four attempts
-        run."""
+        """Waits a second at most for *newest*; then until fewer than four attempts run."""
         attempts.add(newest)
         await asyncio.wait([newest], timeout=_ALONE_S)
         while len(attempts) >= _TAKES and not any(attempt.done() for attempt in attempts):

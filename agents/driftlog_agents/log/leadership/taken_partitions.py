@@ -32,8 +32,7 @@ class Taken:
     old_sessions: list[str] = field(default_factory=list)
     """Dead sessions of this disk, oldest first."""
     buffered: set[str] = field(default_factory=set)
-    """Those of `old_sessions` whose directories still exist: acknowledged batches may be only
-    there."""
+    """Those with directories on this disk: acknowledged batches may be only there."""
     topics: dict[UUID, Topic] = field(default_factory=dict)
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     continued: set[TopicPartition] = field(default_factory=set)
@@ -53,8 +52,7 @@ class Taken:
     """Listed sessions that had no flush record."""
 
     def add(self, stored: StoredClaim, session_id: str) -> None:
-        """Adds the log of a stored claim of *session_id*; until the tail is restored it ends at its
-        sealed end."""
+        """Adds the log of a stored claim of *session_id*; it ends at its sealed end so far."""
         claim, tp = stored.claim, stored.claim.tp
         state = claim.state_under(session_id)
         log = PartitionLog(

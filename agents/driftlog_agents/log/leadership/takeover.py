@@ -77,8 +77,7 @@ _COMPARED_AT_ONCE: Final = 64
 """Concurrent reads of manifests that are newer than their partitions' keys."""
 
 _READ_ALL: Final = 2_000
-"""For more partitions than this, the takeover reads all keys of the cluster instead of each
-partition's."""
+"""For more partitions, the takeover reads all keys of the cluster instead of single ones."""
 
 _BREATHE_BATCHES: Final = 2_000
 _BREATHE_SLICES: Final = 2_000

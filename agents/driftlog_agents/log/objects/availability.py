@@ -92,8 +92,7 @@ class Availability(Generic[K]):
         return what in self._missed
 
     def failed(self, what: K, now_ms: float) -> bool:
-        """Notes that *what* could not be read; True: log it, the first time and then once a
-        minute."""
+        """Notes that *what* is unreadable; True: log it, at first and then once a minute."""
         return self._failed(what, now_ms, self._jitter())
 
     def failed_all(self, them: Iterable[K], now_ms: float) -> list[K]:
@@ -132,8 +131,7 @@ class Availability(Generic[K]):
         return 0.0 if missed is None else now_ms - missed.since_ms
 
     def found(self, what: K) -> bool:
-        """Forgets *what*: it was read, or is not needed any more; True: it was unreadable
-        before."""
+        """Forgets *what*: it was read, or is not needed; True: it was unreadable before."""
         return self._missed.pop(what, None) is not None
 
     def keep_only(self, wanted: Callable[[K], bool]) -> None:

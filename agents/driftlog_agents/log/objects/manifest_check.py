@@ -52,12 +52,10 @@ _AT_ONCE: Final = 64
 that is slow for all."""
 
 _TIMEOUTS_S: Final = (3.0, 30.0)
-"""First and longest timeout of one request: it lists one key, and a claimed partition waits for
-it."""
+"""First and longest timeout of a request: it lists one key, and a claimed partition waits."""
 
 _WAITING: Final = 1_024
-"""Maximum number of reads in flight or waiting for a retry.  More: more memory while the bucket
-fails."""
+"""Reads in flight or waiting for a retry.  More: more memory while the bucket fails."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -112,8 +110,7 @@ class ManifestCheck:
     async def newest(
         self, logs: Mapping[TopicPartition, PartitionLog], fresh: Collection[TopicPartition]
     ) -> Newest:
-        """Lists the newest manifests of *logs*; *fresh*: partitions that have never had a
-        leader."""
+        """Lists the newest manifests of *logs*; *fresh*: partitions that were never led."""
         found = Newest()
         topics = {tp.topic_id: logs[tp].topic for tp in fresh}
         prefixes = {key: layout.topic_prefix(topic, key) for key, topic in topics.items()}
@@ -188,8 +185,7 @@ class ManifestCheck:
     async def _all(
         self, asks: Mapping[_K, tuple[str, Callable[[], Coroutine[Any, Any, _T]]]]
     ) -> tuple[dict[_K, _T], dict[_K, str]]:
-        """The answers, and the reasons for missing ones; each request comes with a name for the
-        log."""
+        """The answers, and the reasons for missing ones; each request has a name for the log."""
         answers: dict[_K, _T] = {}
         unavailable: dict[_K, str] = {}
         left = iter(asks.items())

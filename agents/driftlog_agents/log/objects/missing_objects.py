@@ -81,8 +81,7 @@ class MissingObjects:
         return sorted(gone, key=lambda ref: ref.base)
 
     async def _not_listed(self, manifest: Manifest) -> list[SegmentRef]:
-        """Segments that the listing lacks.  Both ascend by key and are read as streams, so memory
-        is bounded."""
+        """Segments that the listing lacks.  Both ascend by key and are read as streams."""
         listed = self._listed(layout.partition_prefix(manifest.topic, manifest.tp))
         missing: list[SegmentRef] = []
         key = await anext(listed, None)

@@ -47,8 +47,7 @@ class ReadSettings:
     log at full speed; the others take turns."""
 
     flush_cache_bytes: int = 16 * MiB
-    """Memory for pieces of flush objects.  More: more consumers of batches that have left the local
-    disk."""
+    """Memory for pieces of flush objects.  More: more consumers behind the local disk."""
 
     index_cache_bytes: int = 16 * MiB
     """Memory for footers of segments and lists of manifests.  More: fewer GETs per random read."""
@@ -64,12 +63,10 @@ class ReadSettings:
     """How long a row group waits for its reader's next fetch before it may be evicted."""
 
     patience_ms: float = 2_000
-    """How long a fetch waits for room before it evicts a row group that another fetch is
-    reading."""
+    """How long a fetch waits for room before it evicts what another fetch reads."""
 
     batch_bytes: int = MiB
-    """Uncompressed size of a re-encoded batch.  Larger batches compress better, and cost clients
-    more memory."""
+    """Uncompressed size of a re-encoded batch.  Larger: better compression, more client memory."""
 
 
 class RangedReads:

@@ -98,8 +98,7 @@ _RESTORE: Final = (
 
 
 class NotLostError(Exception):
-    """No loss can be accepted, or it is not the one that was shown; the message is for the
-    operator."""
+    """There is no loss, or not the one that was shown; the message is for the operator."""
 
 
 class LedElsewhereError(NotLostError):
@@ -225,8 +224,7 @@ class LossAcceptance:
         return outcome
 
     async def close(self) -> None:
-        """Cancels every acceptance: the session leaves.  Its partition stays offline for the next
-        leader."""
+        """Cancels every acceptance; the partition stays offline for the next leader."""
         works = list(self._works)
         for work in works:
             work.cancel()

@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 from driftlog_tiering.formats.manifest import SegmentRef
 
 UNKNOWN_RECORDS: Final = 2**31
-"""Offsets that are skipped for each lost object whose end is unknown: one batch holds no more
-records."""
+"""Offsets skipped for each lost object of unknown end: one batch holds no more records."""
 
 
 class FoundSlice(NamedTuple):

@@ -80,8 +80,7 @@ class Directory:
         return of is not None and of.covers(batch.leader_epoch, batch.base_offset)
 
     def note_down(self, tp: TopicPartition, batch: BufferedBatch, reason: str) -> None:
-        """Excludes the batch, and the partition's later ones of its leader epoch, from their old
-        offsets."""
+        """Excludes the batch and later ones of its leader epoch from their old offsets."""
         if not self.has_noted(tp, batch):
             of = self.note.partitions.setdefault(tp, PartitionLeftovers(reason))
             of.first_offsets[batch.leader_epoch] = batch.base_offset
@@ -161,8 +160,7 @@ class DisplacedRecords:
             )
 
     async def _try(self, directory: Directory) -> str:
-        """Tries once to decide; returns why the directory waits, or an empty string: it is
-        decided."""
+        """Tries once to decide; returns why the directory waits; empty: it is decided."""
         try:
             logs, unknown = await self._takeover.look(directory.undecided, self._now_ms())
             if unknown:
